@@ -1,0 +1,91 @@
+"""Scaled dot-product self-attention over ragged batches.
+
+Notable:
+- one fused projection for query, key and value: one matmul instead of three
+- the projections never see padding; only the softmax of a batch with unequal lengths is laid out as a rectangle on
+  the CPU, while CUDA runs variable-length flash attention on the ragged tokens
+- asking for the attention maps takes the explicit path, so looking never changes the numbers used in training
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers import Linear
+
+
+class AttentionOutput(NamedTuple):
+    """What attention returns: `states` [T, H], and `maps`, N tensors [A, S_n, S_n], or None."""
+
+    states: Tensor
+    maps: list[Tensor] | None
+
+
+class MultiHeadSelfAttention(nn.Module):
+    """Lets every token read every token of its own sequence (Devlin et al. 2019, §3; Vaswani et al. 2017, §3.2)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.head_size = config.head_size
+        self.dropout_prob = config.attention_probs_dropout_prob
+        self.project = Linear(config.hidden_size, 3 * config.hidden_size)
+
+    def forward(self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False) -> AttentionOutput:
+        """Mixes each token with its sequence, weighted by query-key similarity.
+
+        Args:
+            hidden: [T, H] float, the states of the T real tokens.
+            batch: where each sequence starts and ends.
+            need_maps: also return the attention probabilities (slower; for looking, not for training).
+
+        Returns:
+            `states` [T, H], the heads concatenated, and `maps`: a list of N tensors [A, S_n, S_n], or None.
+        """
+        projected = self.project(hidden).view(-1, 3, self.num_heads, self.head_size)
+        if need_maps:
+            return self._attend_explicitly(projected, batch)
+        if projected.is_cuda and projected.dtype in (torch.float16, torch.bfloat16) and not self._dropout_now:
+            return AttentionOutput(self._attend_varlen(projected, batch), None)
+        return AttentionOutput(self._attend_padded(projected, batch), None)
+
+    @property
+    def _dropout_now(self) -> float:
+        return self.dropout_prob if self.training else 0.0
+
+    def _attend_padded(self, projected: Tensor, batch: RaggedBatch) -> Tensor:
+        """Fused attention: equal lengths are a view, unequal ones a rectangle with its padding keys masked."""
+        # [T, 3, A, D] → 三个 [N, A, S, D]；长度全相同时 pad 只是改变视图，不复制
+        query, key, value = batch.pad(projected).permute(2, 0, 3, 1, 4).unbind(0)
+        mask = None if batch.has_equal_lengths else batch.padding_mask[:, None, None, :]
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=self._dropout_now)
+        return batch.unpad(mixed.transpose(1, 2)).reshape(-1, self.num_heads * self.head_size)
+
+    def _attend_varlen(self, projected: Tensor, batch: RaggedBatch) -> Tensor:
+        """Variable-length flash attention on CUDA: no rectangle at all."""
+        from torch.nn.attention.varlen import varlen_attn
+
+        query, key, value = projected.unbind(1)
+        cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
+        mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest)
+        return mixed.reshape(-1, self.num_heads * self.head_size)
+
+    def _attend_explicitly(self, projected: Tensor, batch: RaggedBatch) -> AttentionOutput:
+        """The equation as it is printed, sequence by sequence, keeping the probabilities."""
+        states, maps = [], []
+        for sequence in projected.split(batch.lengths):
+            query, key, value = sequence.permute(1, 2, 0, 3).unbind(0)  # each [A, S, D]
+            # 缩放 1/sqrt(D)：否则 D 较大时点积方差为 D，softmax 会饱和、梯度消失
+            scores = query @ key.transpose(1, 2) / math.sqrt(self.head_size)
+            probabilities = scores.float().softmax(dim=-1)
+            maps.append(probabilities)
+            dropped = F.dropout(probabilities, self._dropout_now).to(value.dtype)
+            states.append((dropped @ value).transpose(0, 1).reshape(-1, self.num_heads * self.head_size))
+        return AttentionOutput(torch.cat(states), maps)

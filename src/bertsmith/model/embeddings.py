@@ -1,0 +1,57 @@
+"""The input representation: three embeddings, summed (Devlin et al. 2019, §3 and figure 2)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import InputError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers import LayerNorm
+
+
+class BertEmbedding(nn.Module):
+    """Token + position + segment embedding, then LayerNorm and dropout.
+
+    Attention by itself sees a set, not a sequence: the learned position embedding is what tells `dog bites man` from
+    `man bites dog`; the segment embedding tells sentence A from sentence B.
+
+    Attributes:
+        compute_dtype: the dtype of what leaves this module, and so of every matmul after it.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.compute_dtype = torch.float32
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """Turns ids into vectors.
+
+        Args:
+            batch: T tokens; ids below the vocabulary size, sequences within `max_position_embeddings`.
+
+        Returns:
+            [T, H] in `compute_dtype`.
+
+        Raises:
+            InputError: a sequence is longer than the model has positions for.
+        """
+        if batch.max_seqlen > self.position.num_embeddings:
+            raise InputError(
+                f"a sequence has {batch.max_seqlen} tokens, but the model has {self.position.num_embeddings} positions;"
+                f" truncate it with max_length={self.position.num_embeddings}"
+            )
+        summed = (
+            F.embedding(batch.input_ids, self.word.weight)
+            + F.embedding(batch.position_ids, self.position.weight)
+            + F.embedding(batch.token_type_ids, self.token_type.weight)
+        )
+        # 求和与归一化在 float32 中做，之后才转成计算精度：嵌入的微小差别不会被 bf16 抹掉
+        return self.dropout(self.norm(summed).to(self.compute_dtype))

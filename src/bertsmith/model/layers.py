@@ -1,0 +1,43 @@
+"""Linear and LayerNorm with the precision in plain sight.
+
+Parameters are always float32: they are the master weights that the optimizer moves by tiny steps. A matmul runs in
+the dtype of the activations it is given; a norm keeps its mean, variance and scale in float32. So one cast, at the
+end of the embedding, decides the precision of the whole model, and no hidden context changes it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` that computes in its input's dtype over float32 weights."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Maps [..., in] to [..., out], in the dtype of `hidden`."""
+        bias = None if self.bias is None else self.bias.to(hidden.dtype)
+        return F.linear(hidden, self.weight.to(hidden.dtype), bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` with float32 statistics whatever its input's dtype."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Normalises the last axis of [..., H] and returns the dtype it was given."""
+        if hidden.device.type == "cpu":
+            # CPU 的内核直接支持 bf16 输入配 float32 参数，统计量在 float32 中累加，省去两次转换
+            return F.layer_norm(hidden, self.normalized_shape, self.weight, self.bias, self.eps)
+        normed = F.layer_norm(hidden.float(), self.normalized_shape, self.weight, self.bias, self.eps)
+        return normed.to(hidden.dtype)
+
+
+def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:
+    """Returns bfloat16 where the hardware multiplies it natively, else float32."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    capabilities = torch.cpu.get_capabilities()
+    # 没有 AVX512-BF16 / AMX 的 CPU 上 bf16 是软件模拟，比 float32 还慢，所以必须检测
+    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32

@@ -1,0 +1,32 @@
+"""The next-sentence loss: does B follow A, or is it random? (Devlin et al. 2019, §3.1 task 2)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.objectives.measure import Measure
+
+NO_LABEL = -100
+
+
+class NSPLoss(nn.Module):
+    """Mean binary cross-entropy over the sequences that carry a label, in nats; chance is log 2 = 0.693."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Measure:
+        """Measures predictions.
+
+        Args:
+            logits: [N, 2] of any float dtype; class 0 is "is next", class 1 "is random".
+            labels: [N] int64, 0 or 1, or -100 for a sequence that has no second segment.
+
+        Returns:
+            The loss (0 when no sequence has a label), with sums `nsp_loss` and `nsp_accuracy`.
+        """
+        labelled = labels != NO_LABEL
+        count = int(labelled.sum())
+        # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
+        total = F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="sum")
+        hits = int(((logits.detach().argmax(-1) == labels) & labelled).sum())
+        sums = {"nsp_loss": (float(total.detach()), count), "nsp_accuracy": (float(hits), count)}
+        return Measure(total / max(1, count), sums)

@@ -1,0 +1,37 @@
+"""Counter-based randomness: every draw is a function of what it is for.
+
+A stateful generator has to be saved, restored and shared out among workers, and one draw too many shifts everything
+after it. Here a generator is made on the spot from (seed, purpose, counters...), so that document 7 of epoch 3 gets
+the same numbers on any worker, in any order, before and after a crash.
+"""
+
+import hashlib
+import struct
+
+import numpy as np
+
+
+def key_of(seed: int, purpose: str, *counters: int) -> int:
+    """Hashes what a draw is for into a 128-bit key.
+
+    Args:
+        seed: the run's seed.
+        purpose: what is drawn, such as "masking"; different purposes never share numbers.
+        *counters: integers that single out this draw, such as epoch and document, within 64 signed bits.
+
+    Returns:
+        An integer in [0, 2**128).
+    """
+    payload = purpose.encode() + struct.pack(f"<{1 + len(counters)}q", seed, *counters)
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=16).digest(), "little")
+
+
+def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
+    """Returns a NumPy generator that depends on nothing but its arguments; see `key_of`."""
+    # Philox 是计数器型生成器：密钥不同即为独立的随机流，无需保存任何状态
+    return np.random.Generator(np.random.Philox(key=key_of(seed, purpose, *counters)))
+
+
+def torch_seed(seed: int, purpose: str, *counters: int) -> int:
+    """Returns a 63-bit seed for `torch.manual_seed`, for draws that happen inside torch such as dropout."""
+    return key_of(seed, purpose, *counters) >> 65

@@ -1,0 +1,283 @@
+"""Seeded stories of the village, and the truth about every blank in them.
+
+A story tells one day in one corner of the village. Its facts are drawn once and hold to the end: two people, their
+home, their animal, what each likes to eat, and whether the day is good or bad. So a blank can often be filled only
+from an earlier sentence, and a true next sentence differs from a random one in many small ways that add up.
+
+Every word that is drawn comes from `slot_distribution`, the one place where the odds stand; the generator samples
+from it and a test can compare a model with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertsmith.seeding import generator
+from bertsmith.tinyworld.words import CORNERS, MEN, MOODS, WOMEN, Corner, Mood
+
+FAITHFULNESS = 0.7
+"""Probability that a person eats, keeps or visits their own food, animal or place rather than any of the corner's."""
+
+BOOK_SHARE = 0.6
+"""Probability that what is read is a book rather than the corner's own reading."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody of the story: name, `man` or `woman`, job, home (a place) and favourite food."""
+
+    name: str
+    noun: str
+    job: str
+    home: str
+    food: str
+
+    @property
+    def pronoun(self) -> str:
+        """`he` or `she`; the two people of a story never share it."""
+        return "he" if self.noun == "man" else "she"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What stays true through one story."""
+
+    corner: Corner
+    mood: Mood
+    people: tuple[Person, Person]
+    animal: str
+
+
+@dataclass(frozen=True)
+class Token:
+    """One word or punctuation mark, and its entity class: `person`, `place`, `animal`, `food` or `` (none)."""
+
+    text: str
+    entity: str = ""
+
+
+Sentence = tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A document: its facts and its sentences."""
+
+    facts: Facts
+    sentences: tuple[Sentence, ...]
+
+    @property
+    def text(self) -> str:
+        """The story as English text on one line."""
+        return " ".join(render(sentence) for sentence in self.sentences)
+
+
+OPENING = (
+    "{name} is a {job} and lives at the {home} .",
+    "{name} the {job} lives at the {home} .",
+)
+INTRODUCTIONS = (
+    "{name} likes the {favourite} .",
+    "{other} is a {other_job} and likes the {other_favourite} .",
+    "{name} and {other} keep a {own_animal} .",
+)
+HOURS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "in the morning",
+        (
+            "the weather is {weather} .",
+            "{subject} wakes up and {gesture} .",
+            "{subject} eats the {food} .",
+            "{subject} feeds the {animal} .",
+        ),
+    ),
+    (
+        "at noon",
+        (
+            "{subject} {work_verb} the {work_object} .",
+            "{subject} eats the {food} .",
+            "{subject} says that the {food} is {judgement} .",
+            "{subject} meets {other} at the {place} .",
+        ),
+    ),
+    (
+        "in the afternoon",
+        (
+            "{subject} {work_verb} the {work_object} at the {place} .",
+            "{subject} sees the {animal} at the {place} .",
+            "the {place} looks {judgement} and {subject} {gesture} .",
+            "{subject} brings the {food} to {other} .",
+        ),
+    ),
+    (
+        "in the evening",
+        (
+            "{subject} reads the {reading} .",
+            "{subject} eats the {food} with {other} .",
+            "{subject} says that the day was {judgement} .",
+            "{subject} is {feeling} .",
+        ),
+    ),
+    (
+        "at night",
+        (
+            "{subject} sleeps at the {place} .",
+            "the {animal} sleeps at the {place} .",
+            "{subject} reads the {reading} and sleeps .",
+            "{subject} dreams of the {food} .",
+        ),
+    ),
+)
+"""The order of the day: a time, and what may be told of it."""
+
+CAPTIONS = (
+    "the {noun} eats the {food}",
+    "the {noun} reads the {reading}",
+    "the {noun} {work_verb} the {work_object}",
+    "the {noun} feeds the {animal}",
+    "the {noun} sees the {animal} at the {place}",
+    "the {animal} sleeps at the {place}",
+)
+"""What stands under a picture: one sentence without a stop, and no story around it."""
+
+ENTITY_OF_SLOT = {
+    **dict.fromkeys(("name", "other"), "person"),
+    **dict.fromkeys(("home", "place"), "place"),
+    **dict.fromkeys(("animal", "own_animal"), "animal"),
+    **dict.fromkeys(("food", "favourite", "other_favourite"), "food"),
+}
+
+
+def draw_stories(seed: int, count: int, *, split: str = "train") -> Iterator[Story]:
+    """Yields stories; story i of a split is the same whoever draws it.
+
+    Args:
+        seed: the world's seed.
+        count: how many.
+        split: stories of different splits are different draws, so that a test set is unseen.
+    """
+    for index in range(count):
+        yield draw_story(generator(seed, f"tinyworld/story/{split}", index))
+
+
+def draw_captions(seed: int, count: int, *, split: str = "train") -> Iterator[Sentence]:
+    """Yields picture captions; see `draw_stories`."""
+    for index in range(count):
+        yield draw_caption(generator(seed, f"tinyworld/caption/{split}", index))
+
+
+def draw_story(rng: np.random.Generator) -> Story:
+    """Draws the facts, then 6 to 12 sentences in the order of the day."""
+    facts = draw_facts(rng)
+    hero, friend = facts.people
+    sentences = [_fill(OPENING[rng.integers(len(OPENING))], facts, hero, friend, rng)]
+    for index in sorted(rng.choice(len(INTRODUCTIONS), size=rng.integers(0, 4), replace=False)):
+        sentences.append(_fill(INTRODUCTIONS[index], facts, hero, friend, rng))
+    for time, patterns in HOURS:
+        chosen = rng.choice(len(patterns), size=1 if rng.random() < 0.45 else 2, replace=False)
+        for place_in_hour, index in enumerate(chosen):
+            subject, other = (hero, friend) if rng.random() < 0.5 else (friend, hero)
+            # 时刻只在每个时段的第一句说出：后面的句子要靠上下文才知道是什么时候
+            pattern = f"{time} {patterns[index]}" if place_in_hour == 0 else patterns[index]
+            sentences.append(_fill(pattern, facts, subject, other, rng))
+    return Story(facts, tuple(sentences[:12]))
+
+
+def draw_caption(rng: np.random.Generator) -> Sentence:
+    """Draws what stands under a picture of the village: a sentence whose facts nobody has told."""
+    facts = draw_facts(rng)
+    return _fill(CAPTIONS[rng.integers(len(CAPTIONS))], facts, *facts.people, rng)
+
+
+def draw_facts(rng: np.random.Generator) -> Facts:
+    """Draws one corner, one mood and two people who live there, a woman and a man in either order."""
+    corner = CORNERS[rng.integers(len(CORNERS))]
+    mood = MOODS[rng.integers(len(MOODS))]
+
+    def pick(options: tuple[str, ...]) -> str:
+        return options[rng.integers(len(options))]
+
+    woman = Person(pick(WOMEN), "woman", pick(corner.jobs), pick(corner.places), pick(corner.foods))
+    man = Person(pick(MEN), "man", pick(corner.jobs), pick(corner.places), pick(corner.foods))
+    people = (woman, man) if rng.random() < 0.5 else (man, woman)
+    return Facts(corner, mood, people, animal=pick(corner.animals))
+
+
+def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -> dict[str, float]:
+    """Returns the true odds of a blank, given the facts of its story.
+
+    Args:
+        slot: a name in braces in one of the patterns above.
+        facts: the story's.
+        subject: who the sentence is about.
+        other: the other person.
+
+    Returns:
+        word → probability, adding up to 1. A slot of two words (`the man`) has them joined by a space.
+    """
+    corner, mood = facts.corner, facts.mood
+    fixed = {
+        "name": subject.name,
+        "noun": subject.noun,
+        "job": subject.job,
+        "home": subject.home,
+        "favourite": subject.food,
+        "other": other.name,
+        "other_job": other.job,
+        "other_favourite": other.food,
+        "own_animal": facts.animal,
+    }
+    if slot in fixed:
+        return {fixed[slot]: 1.0}
+    drawn: dict[str, Callable[[], dict[str, float]]] = {
+        "subject": lambda: {subject.name: 0.4, subject.pronoun: 0.2, f"the {subject.noun}": 0.4},
+        "food": lambda: _faithful(subject.food, corner.foods),
+        "animal": lambda: _faithful(facts.animal, corner.animals),
+        "place": lambda: _faithful(subject.home, corner.places),
+        "reading": lambda: {"book": BOOK_SHARE, corner.reading: 1 - BOOK_SHARE},
+        "work_verb": lambda: _uniform(tuple(verb for verb, _ in corner.work)),
+        "weather": lambda: _uniform(mood.weather),
+        "feeling": lambda: _uniform(mood.feelings),
+        "judgement": lambda: _uniform(mood.judgements),
+        "gesture": lambda: _uniform(mood.gestures),
+    }
+    return drawn[slot]()
+
+
+def render(sentence: Sentence) -> str:
+    """Writes a sentence as English: first letter upper case, no space before the stop."""
+    text = " ".join(token.text for token in sentence).replace(" .", ".").replace(" ?", "?")
+    return text[0].upper() + text[1:]
+
+
+def _fill(pattern: str, facts: Facts, subject: Person, other: Person, rng: np.random.Generator) -> Sentence:
+    tokens: list[Token] = []
+    verb = ""
+    for word in pattern.split():
+        if not word.startswith("{"):
+            tokens.append(Token(word))
+            continue
+        slot = word[1:-1]
+        if slot == "work_object":
+            tokens.append(Token(dict(facts.corner.work)[verb]))
+            continue
+        odds = slot_distribution(slot, facts, subject, other)
+        value = list(odds)[rng.choice(len(odds), p=list(odds.values()))]
+        verb = value if slot == "work_verb" else verb
+        entity = "person" if value == subject.name else ENTITY_OF_SLOT.get(slot, "")
+        tokens.extend(Token(part, entity) for part in value.split())
+    return tuple(tokens)
+
+
+def _uniform(options: tuple[str, ...]) -> dict[str, float]:
+    return dict.fromkeys(options, 1 / len(options))
+
+
+def _faithful(own: str, options: tuple[str, ...]) -> dict[str, float]:
+    # 大多数时候忠于事实，偶尔换成同一角落的别的：这样答案既要看上下文，又不是死记
+    odds = dict.fromkeys(options, (1 - FAITHFULNESS) / len(options))
+    odds[own] += FAITHFULNESS
+    return odds
