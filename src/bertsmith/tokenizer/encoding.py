@@ -1,0 +1,225 @@
+"""From the ids of one or two texts to model inputs: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, cut and padded.
+
+Notable:
+- truncation, overflow windows (`stride`) and padding follow the conventions of `transformers`' fast tokenizer, so
+  that a script moved here sees the same rows
+- special tokens and padding have the offset (0, 0) and the word id -1: an integer, so that arrays need no None
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bertsmith.errors import InputError
+
+Truncation = Literal["longest_first", "only_first", "only_second", False]
+Padding = Literal["longest", "max_length", False]
+
+
+class Encoding(dict[str, Any]):
+    """Model inputs by name, a dictionary.
+
+    The names are `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets` ((start, end)
+    characters of the original text) and `word_ids`. For one text each value is a list over its tokens; for a list of
+    texts, a list of such lists (or an array [N, S] where arrays were asked for). `overflow_to_sample` is there when
+    overflow windows were asked for: the index of the text each row comes from.
+    """
+
+
+class Tokens(NamedTuple):
+    """The tokens of one text, column by column, without special tokens."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    word_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are built.
+
+    Attributes:
+        cls_id: the id of `[CLS]`.
+        sep_id: the id of `[SEP]`.
+        pad_id: the id of `[PAD]`, or None where the vocabulary has none.
+        max_length: most tokens in a row, special ones included; None for no limit.
+        truncation: which text gives way.
+        padding: what rows are filled up to.
+        stride: tokens that neighbouring overflow windows share.
+        return_overflowing: give every window of a long text instead of the first.
+    """
+
+    cls_id: int
+    sep_id: int
+    pad_id: int | None
+    max_length: int | None
+    truncation: Truncation
+    padding: Padding
+    stride: int
+    return_overflowing: bool
+
+    def __post_init__(self) -> None:
+        """Checks what the caller asked for, once for a whole batch."""
+        if self.truncation not in ("longest_first", "only_first", "only_second", False):
+            raise InputError(
+                f"truncation={self.truncation!r} is unknown; use 'longest_first', 'only_first', 'only_second' or False"
+            )
+        if self.padding not in ("longest", "max_length", False):
+            raise InputError(f"padding={self.padding!r} is unknown; use 'longest', 'max_length' or False")
+        if self.padding == "max_length" and self.max_length is None:
+            raise InputError("padding='max_length' needs max_length; give it, or use padding='longest'")
+        if self.padding and self.pad_id is None:
+            raise InputError("the vocabulary has no [PAD], so rows cannot be padded; use padding=False")
+        if self.stride < 0:
+            raise InputError(f"stride={self.stride} is negative; give the number of tokens windows share, 0 or more")
+        if self.return_overflowing and (self.max_length is None or not self.truncation):
+            raise InputError("return_overflowing needs max_length and a truncation strategy; give both")
+
+
+def build_rows(samples: Sequence[tuple[Tokens, Tokens | None]], layout: Layout) -> Encoding:
+    """Builds the rows of a batch.
+
+    Args:
+        samples: for each of the texts its tokens, and those of its second text or None.
+        layout: how to build.
+
+    Returns:
+        An encoding of N rows (N is larger than the number of samples where windows overflow).
+
+    Raises:
+        InputError: a text cannot be cut as asked.
+    """
+    columns: dict[str, list[Any]] = {
+        name: []
+        for name in ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offsets", "word_ids")
+    }
+    origin: list[int] = []
+    for index, (first, second) in enumerate(samples):
+        for window in _windows(first, second, layout):
+            row = _row(*window, layout)
+            for name, values in row.items():
+                columns[name].append(values)
+            origin.append(index)
+    if layout.padding:
+        _pad(columns, layout)
+    if layout.return_overflowing:
+        columns["overflow_to_sample"] = origin
+    return Encoding(columns)
+
+
+def as_arrays(encoding: Encoding) -> Encoding:
+    """Turns rows of equal length into arrays.
+
+    Args:
+        encoding: rows of a batch, padded unless they happen to have one length.
+
+    Returns:
+        The same columns as int64 arrays [N, S]; `offsets` is [N, S, 2].
+
+    Raises:
+        InputError: the rows have different lengths.
+    """
+    if len({len(row) for row in encoding["input_ids"]}) > 1:
+        raise InputError("rows of different lengths make no array; pass padding='longest' or padding='max_length'")
+    return Encoding({name: np.asarray(values, dtype=np.int64) for name, values in encoding.items()})
+
+
+def _windows(first: Tokens, second: Tokens | None, layout: Layout) -> list[tuple[Tokens, Tokens | None]]:
+    """Cuts one sample to `max_length`: the first window, or all of them."""
+    special = 2 if second is None else 3
+    lengths = (len(first.ids), 0 if second is None else len(second.ids))
+    if layout.max_length is None or not layout.truncation or sum(lengths) + special <= layout.max_length:
+        return [(first, second)]
+    room = layout.max_length - special
+    if room < 0:
+        raise InputError(f"max_length={layout.max_length} leaves no room for the {special} special tokens; raise it")
+    keep_first, keep_second = _kept_lengths(lengths, room, layout.truncation, pair=second is not None)
+    firsts = _cut(first, keep_first, layout)
+    if second is None:
+        return [(window, None) for window in firsts]
+    seconds = _cut(second, keep_second, layout)
+    if len(firsts) > 1 and len(seconds) > 1:
+        raise InputError(
+            "both texts overflow with truncation='longest_first'; windows need 'only_first' or 'only_second'"
+        )
+    return [(one, two) for one in firsts for two in seconds]
+
+
+def _kept_lengths(lengths: tuple[int, int], room: int, truncation: Truncation, pair: bool) -> tuple[int, int]:
+    """Divides the room between the two texts."""
+    first, second = lengths
+    if truncation == "longest_first":
+        if not pair:
+            return room, 0
+        # 短的一方尽量保全，长的一方让步；都放不下时平分，多出的一个给原本较长的一方
+        short, long = min(lengths), max(lengths)
+        if 2 * short > room:
+            short, long = room // 2, room - room // 2
+        else:
+            long = room - short
+        return (long, short) if first > second else (short, long)
+    if truncation == "only_first":
+        kept = room - second, second
+    elif pair:
+        kept = first, room - first
+    else:
+        raise InputError("truncation='only_second' needs a second text; give one, or use 'only_first'")
+    if min(kept) < 0 or (min(kept) == 0 and min(lengths) > 0):
+        raise InputError(
+            f"the text that truncation={truncation!r} leaves whole fills all {room} places; raise max_length"
+            " or use truncation='longest_first'"
+        )
+    return kept
+
+
+def _cut(tokens: Tokens, size: int, layout: Layout) -> list[Tokens]:
+    """Gives the first `size` tokens, or all windows of that size that share `stride` tokens."""
+    total = len(tokens.ids)
+    if total <= size:
+        return [tokens]
+    starts = [0]
+    if layout.return_overflowing:
+        if layout.stride >= size:
+            raise InputError(f"stride={layout.stride} is not below the {size} tokens of a window; lower it")
+        # 窗口到达末尾就停：最后一窗可以短，但不会再多一个只含重叠部分的窗口
+        step = size - layout.stride
+        starts = list(range(0, total - size + step, step))
+    return [Tokens(*(column[start : start + size] for column in tokens)) for start in starts]  # type: ignore[arg-type]
+
+
+def _row(first: Tokens, second: Tokens | None, layout: Layout) -> dict[str, list[Any]]:
+    """Joins one window with its special tokens."""
+    head, tail = len(first.ids), 0 if second is None else len(second.ids) + 1
+    row: dict[str, list[Any]] = {
+        "input_ids": [layout.cls_id, *first.ids, layout.sep_id],
+        "token_type_ids": [0] * (head + 2) + [1] * tail,
+        "attention_mask": [1] * (head + 2 + tail),
+        "special_tokens_mask": [1, *[0] * head, 1],
+        "offsets": [(0, 0), *first.offsets, (0, 0)],
+        "word_ids": [-1, *first.word_ids, -1],
+    }
+    if second is not None:
+        row["input_ids"] += [*second.ids, layout.sep_id]
+        row["special_tokens_mask"] += [*[0] * (tail - 1), 1]
+        row["offsets"] += [*second.offsets, (0, 0)]
+        row["word_ids"] += [*second.word_ids, -1]
+    return row
+
+
+def _pad(columns: dict[str, list[Any]], layout: Layout) -> None:
+    """Fills the rows up, in place."""
+    fill: dict[str, Any] = {
+        "input_ids": layout.pad_id,
+        "token_type_ids": 0,
+        "attention_mask": 0,
+        "special_tokens_mask": 1,
+        "offsets": (0, 0),
+        "word_ids": -1,
+    }
+    longest = max((len(row) for row in columns["input_ids"]), default=0)
+    target = layout.max_length if layout.padding == "max_length" and layout.max_length is not None else longest
+    for name, value in fill.items():
+        for row in columns[name]:
+            row.extend([value] * (target - len(row)))

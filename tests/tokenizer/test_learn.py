@@ -1,0 +1,120 @@
+"""Learned vocabularies: the published order, determinism, and a slow, obvious trainer as the oracle."""
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.tokenizer import WordPieceTokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def slow_merges(words: Counter[str], pieces: list[str], size: int, min_frequency: int) -> list[str]:
+    """Recounts every pair after every merge: slow, and plainly right."""
+    spelled = {word: [word[0], *("##" + char for char in word[1:])] for word in words}
+    pieces = list(pieces)
+    while len(pieces) < size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, parts in spelled.items():
+            for pair in itertools.pairwise(parts):
+                pairs[pair] += words[word]
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair), default=None)
+        if best is None or pairs[best] < min_frequency:
+            break
+        merged = best[0] + best[1].removeprefix("##")
+        if merged not in pieces:
+            pieces.append(merged)
+        for parts in spelled.values():
+            for place in range(len(parts) - 1):
+                if tuple(parts[place : place + 2]) == best:
+                    parts[place : place + 2] = [merged]
+    return pieces
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("min_frequency", [1, 3])
+def test_merges_equal_those_of_the_obvious_trainer(seed: int, min_frequency: int) -> None:
+    draw = random.Random(seed)
+    text = ["".join(draw.choice("aab") for _ in range(draw.randint(1, 7))) for _ in range(60)]
+    alphabet = ["##a", "##b", "a", "b"]
+    learned = WordPieceTokenizer.train(text, vocab_size=40, min_frequency=min_frequency).vocab
+    assert learned == SPECIAL + slow_merges(Counter(text), alphabet, 35, min_frequency)
+
+
+def test_published_order_with_reserved_places() -> None:
+    vocab = WordPieceTokenizer.train(["ab ab ab, !"], vocab_size=100, num_unused=2).vocab
+    head = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert vocab == [*head, "!", "##a", "##b", ",", "a", "b", "ab"]
+
+
+def test_ties_are_broken_by_text() -> None:
+    # 四对计数相同：按文本先后合并
+    vocab = WordPieceTokenizer.train(["dc dc", "ba ba", "bc bc", "da da"], vocab_size=100).vocab
+    assert [piece for piece in vocab if len(piece.removeprefix("##")) == 2] == ["ba", "bc", "da", "dc"]
+
+
+def test_order_and_cut_of_the_texts_do_not_matter() -> None:
+    draw = random.Random(1)
+    words = [draw.choice(["hello", "help", "yellow", "fellow", "low", "Élan", "北京", "o'clock"]) for _ in range(400)]
+    one = WordPieceTokenizer.train([" ".join(words)], vocab_size=80).vocab
+    draw.shuffle(words)
+    assert WordPieceTokenizer.train(iter(words), vocab_size=80).vocab == one
+
+
+def test_chinese_characters_and_punctuation_get_no_continuation_form() -> None:
+    vocab = WordPieceTokenizer.train(["北京。上海abc，x-y 天気です"] * 3, vocab_size=200).vocab
+    assert {"北", "京", "。", "，", "-", "##b"} <= set(vocab)
+    assert not {"##北", "##京", "##。", "##，", "##-", "北京"} & set(vocab)
+
+
+def test_every_word_of_the_training_text_can_be_spelled() -> None:
+    text = ["The quick brown fox; 北京 ñandú Ωmega — 3.14 한국어 😀 q"]
+    tokenizer = WordPieceTokenizer.train(text, vocab_size=500)
+    assert tokenizer.unk_token_id not in tokenizer.encode(text[0])
+
+
+def test_small_text_gives_a_small_vocabulary() -> None:
+    assert len(WordPieceTokenizer.train(["a b a"], vocab_size=30522)) == 5 + 4
+
+
+def test_vocab_size_below_the_alphabet_says_what_is_needed() -> None:
+    with pytest.raises(InputError, match="at least 13"):
+        WordPieceTokenizer.train(["abcd"], vocab_size=12)
+    assert len(WordPieceTokenizer.train(["abcd"], vocab_size=13, min_frequency=1)) == 13
+
+
+def test_limit_alphabet_keeps_the_frequent_characters() -> None:
+    tokenizer = WordPieceTokenizer.train(["aa bb aa bb ab zq"], vocab_size=11, limit_alphabet=2)
+    assert {"a", "##a", "b", "##b"} <= set(tokenizer.vocab)
+    assert tokenizer.tokenize("zq ab")[0] == "[UNK]"
+
+
+@pytest.mark.parametrize("texts", [[], [""], [" \n\t", "\x00\u200b"], ["a" * 101]])
+def test_text_without_words_is_refused(texts: list[str]) -> None:
+    with pytest.raises(InputError, match="no words"):
+        WordPieceTokenizer.train(texts)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(InputError, match="single string"):
+        WordPieceTokenizer.train("hello")
+    with pytest.raises(InputError, match="text 2 is bytes"):
+        WordPieceTokenizer.train(["hello", b"hello"])  # type: ignore[list-item]
+    for options in ({"vocab_size": 0}, {"min_frequency": 0}, {"limit_alphabet": 0}, {"num_unused": -1}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            WordPieceTokenizer.train(["hello"], **options)
+
+
+def test_real_text_compresses_as_well_as_the_reference_trainer(shared_data: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    lines = (shared_data / "corpus" / "wiki" / "wikitext2_valid.txt").read_text(encoding="utf-8").split("\n")
+    train, held_out = lines[::2], lines[1::2]
+    ours = WordPieceTokenizer.train(train, vocab_size=8000)
+    reference = tokenizers.BertWordPieceTokenizer()
+    reference.train_from_iterator(train, vocab_size=8000, show_progress=False)
+    peer = sum(len(row.ids) for row in reference.encode_batch(held_out, add_special_tokens=False))
+    assert sum(map(len, ours.encode_batch(held_out))) <= 1.005 * peer
