@@ -21,5 +21,9 @@ class CheckpointError(BertsmithError):
     """A model folder, a shard or a training state is damaged or does not fit the model."""
 
 
+class TrainingError(BertsmithError):
+    """Training cannot go on: the loss is no longer a finite number."""
+
+
 class RunFolderError(BertsmithError):
     """An output folder belongs to a run with other settings, is in use, or cannot be written."""

@@ -173,23 +173,23 @@ def draw_story(rng: np.random.Generator) -> Story:
     """Draws the facts, then 6 to 12 sentences in the order of the day."""
     facts = draw_facts(rng)
     hero, friend = facts.people
-    sentences = [_fill(OPENING[rng.integers(len(OPENING))], facts, hero, friend, rng)]
+    sentences = [fill_pattern(OPENING[rng.integers(len(OPENING))], facts, hero, friend, rng)]
     for index in sorted(rng.choice(len(INTRODUCTIONS), size=rng.integers(0, 4), replace=False)):
-        sentences.append(_fill(INTRODUCTIONS[index], facts, hero, friend, rng))
+        sentences.append(fill_pattern(INTRODUCTIONS[index], facts, hero, friend, rng))
     for time, patterns in HOURS:
         chosen = rng.choice(len(patterns), size=1 if rng.random() < 0.45 else 2, replace=False)
         for place_in_hour, index in enumerate(chosen):
             subject, other = (hero, friend) if rng.random() < 0.5 else (friend, hero)
             # 时刻只在每个时段的第一句说出：后面的句子要靠上下文才知道是什么时候
             pattern = f"{time} {patterns[index]}" if place_in_hour == 0 else patterns[index]
-            sentences.append(_fill(pattern, facts, subject, other, rng))
+            sentences.append(fill_pattern(pattern, facts, subject, other, rng))
     return Story(facts, tuple(sentences[:12]))
 
 
 def draw_caption(rng: np.random.Generator) -> Sentence:
     """Draws what stands under a picture of the village: a sentence whose facts nobody has told."""
     facts = draw_facts(rng)
-    return _fill(CAPTIONS[rng.integers(len(CAPTIONS))], facts, *facts.people, rng)
+    return fill_pattern(CAPTIONS[rng.integers(len(CAPTIONS))], facts, *facts.people, rng)
 
 
 def draw_facts(rng: np.random.Generator) -> Facts:
@@ -253,7 +253,8 @@ def render(sentence: Sentence) -> str:
     return text[0].upper() + text[1:]
 
 
-def _fill(pattern: str, facts: Facts, subject: Person, other: Person, rng: np.random.Generator) -> Sentence:
+def fill_pattern(pattern: str, facts: Facts, subject: Person, other: Person, rng: np.random.Generator) -> Sentence:
+    """Turns a pattern into a sentence by drawing every slot from `slot_distribution`."""
     tokens: list[Token] = []
     verb = ""
     for word in pattern.split():

@@ -1,0 +1,85 @@
+"""The engine: many sequences through a model, fast and in order.
+
+Sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient nor
+too large for memory; results come back in the caller's order. Nothing is padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.model.layers import best_compute_dtype
+
+TOKEN_BUDGET = 4096
+"""Tokens per forward call: large enough to keep the matmuls busy, small enough to stay in the caches."""
+
+
+class Engine:
+    """Runs a model over lists of id sequences."""
+
+    def __init__(
+        self, model: nn.Module, *, device: torch.device | str = "cpu", compute_dtype: torch.dtype | None = None
+    ) -> None:
+        """Prepares a model for prediction.
+
+        Args:
+            model: any of `bertsmith.model`'s models; it is put into evaluation mode.
+            device: where it runs.
+            compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
+        """
+        self.model = model.to(device).eval()
+        self.device = torch.device(device)
+        self.model.set_compute_dtype(compute_dtype or best_compute_dtype(device))
+
+    @torch.inference_mode()
+    def run(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        read: Callable[[nn.Module, RaggedBatch], Tensor],
+    ) -> Tensor:
+        """Maps every sequence to one row.
+
+        Args:
+            sequences: N non-empty sequences of ids with their special tokens.
+            token_type_ids: segments in the same lengths, or None for all 0.
+            read: calls the model on a batch of n sequences and returns [n, ...].
+
+        Returns:
+            [N, ...] float32 on the CPU, in the order of `sequences`.
+        """
+        rows: list[Tensor | None] = [None] * len(sequences)
+        for pack in packs_by_length([len(sequence) for sequence in sequences], TOKEN_BUDGET):
+            types = None if token_type_ids is None else [token_type_ids[index] for index in pack]
+            batch = RaggedBatch.from_sequences([sequences[index] for index in pack], types).to(self.device)
+            results = read(self.model, batch).float().cpu()
+            for index, result in zip(pack, results, strict=True):
+                rows[index] = result
+        return torch.stack([row for row in rows if row is not None])
+
+
+def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Groups sequences of similar length.
+
+    Args:
+        lengths: of N sequences.
+        budget: most tokens in a group; a longer single sequence makes a group of its own.
+
+    Yields:
+        Lists of indices; together every index once.
+    """
+    pack: list[int] = []
+    used = 0
+    # 按长度排序：同一批内长度相近，注意力里几乎没有填充
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        if pack and used + lengths[index] > budget:
+            yield pack
+            pack, used = [], 0
+        pack.append(index)
+        used += lengths[index]
+    if pack:
+        yield pack

@@ -1,0 +1,112 @@
+"""Watching a run: the progress bar on a terminal, plain lines elsewhere, and `metrics.jsonl` for everything after.
+
+`metrics.jsonl` holds one JSON object a line: `{"kind": "train", "step": ...}` averages since the line before,
+`{"kind": "heldout", ...}` the validation figures. It is append-only; a resumed run first cuts it back to the length
+it had when the state was saved, so no step is in it twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from bertsmith.errors import RunFolderError
+
+
+class MetricsLog:
+    """Appends rows to `metrics.jsonl`."""
+
+    def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
+        """Opens the log.
+
+        Args:
+            path: made when missing.
+            keep_bytes: what lies behind this length belongs to steps that will be taken again, and is cut off.
+        """
+        self.path = path
+        with path.open("ab") as handle:
+            handle.truncate(min(keep_bytes, handle.tell()))
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Writes one row.
+
+        Raises:
+            RunFolderError: the disk is full or the file cannot be written.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as handle:
+                handle.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be written ({error.strerror}); make room and run again") from error
+
+    @property
+    def size(self) -> int:
+        """Length of the file in bytes; goes into the training state."""
+        return self.path.stat().st_size
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Reads a log; a last line that was cut off by a crash is left out."""
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+class StepProgress:
+    """Shows how far a run is: a live bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console, title: str, *, total_steps: int, first_step: int = 0) -> None:
+        self._console = console
+        self._title = title
+        self._total = total_steps
+        self._started = time.monotonic()
+        self._first_step = first_step
+        self._last_line = 0.0
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task(title, total=total_steps, completed=first_step, figures="")
+
+    def __enter__(self) -> StepProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, step: int, figures: dict[str, str]) -> None:
+        """Shows the state after `step` steps.
+
+        Args:
+            step: steps taken.
+            figures: short name → value, as they should be read.
+        """
+        text = "  ".join(f"{name} {value}" for name, value in figures.items())
+        self._bar.update(self._task, completed=step, figures=text)
+        now = time.monotonic()
+        # 非终端（日志、CI）不画进度条：每隔几秒一行普通文字
+        if not self._console.is_terminal and (now - self._last_line >= 10 or step == self._total):
+            self._last_line = now
+            done = step - self._first_step
+            left = (now - self._started) / max(1, done) * (self._total - step)
+            self._console.print(f"{self._title} {step}/{self._total}  {text}  {left:.0f} s left", soft_wrap=True)

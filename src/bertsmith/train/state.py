@@ -1,0 +1,111 @@
+"""Crash-safe training state: everything a run needs to go on bit for bit after `kill -9`.
+
+A state is a folder `state/step-000001000` with the tensors (weights and both Adam moments, safetensors) and
+`state.json` (step, stream position, running sums, and the checksum of the tensors). It is written under a temporary
+name, flushed and renamed, so a folder with that name is whole; the checksum finds what the disk spoilt later. The
+last two are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertsmith.files import atomic_path
+from bertsmith.train.trainer import BertTrainer
+
+KEPT_STATES = 2
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def save_state(folder: Path, trainer: BertTrainer, progress: dict[str, Any]) -> Path:
+    """Writes the state of a trainer.
+
+    Args:
+        folder: the run's `state` folder.
+        trainer: between two steps.
+        progress: what else the run needs to go on; must survive JSON.
+
+    Returns:
+        The folder written.
+
+    Raises:
+        RunFolderError: the disk is full or the folder cannot be written; earlier states are untouched.
+    """
+    target = folder / f"step-{trainer.step:09d}"
+    if target.exists():
+        return target
+    with atomic_path(target) as temporary:
+        temporary.mkdir()
+        save_file(_tensors_of(trainer), temporary / "tensors.safetensors")
+        checksum = _checksum(temporary / "tensors.safetensors")
+        record = {"step": trainer.step, "checksum": checksum, "progress": progress}
+        (temporary / "state.json").write_text(json.dumps(record), encoding="utf-8")
+    # 新状态落盘之后才删旧的：任何时刻至少有一个完整的状态
+    for old in _states(folder)[:-KEPT_STATES]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def load_latest_state(folder: Path, trainer: BertTrainer) -> dict[str, Any] | None:
+    """Puts the newest whole state into a trainer.
+
+    A damaged one is passed over with a warning that names it, and the one before is used.
+
+    Returns:
+        What was given to `save_state` as `progress`, or None when there is no state.
+    """
+    for leftover in folder.glob(".step-*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for state in reversed(_states(folder)):
+        try:
+            record = json.loads((state / "state.json").read_text(encoding="utf-8"))
+            if _checksum(state / "tensors.safetensors") != record["checksum"]:
+                raise ValueError("its checksum differs")
+            _restore(trainer, load_file(state / "tensors.safetensors"))
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            warnings.warn(f"{state}: damaged training state ({error}); using the one before", stacklevel=2)
+            shutil.rmtree(state, ignore_errors=True)
+            continue
+        trainer.step = int(record["step"])
+        return dict(record["progress"])
+    return None
+
+
+def _states(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"))
+
+
+def _tensors_of(trainer: BertTrainer) -> dict[str, Tensor]:
+    tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
+    for index, moments in trainer.optimizer.state_dict()["state"].items():
+        tensors.update({f"optimizer.{index}.{name}": moments[name] for name in (*_MOMENTS, "step")})
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def _restore(trainer: BertTrainer, tensors: dict[str, Tensor]) -> None:
+    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    trainer.model.load_state_dict(weights)
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, kind = name.split(".")
+            moments.setdefault(int(index), {})[kind] = value
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    trainer.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as handle:
+        while chunk := handle.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
