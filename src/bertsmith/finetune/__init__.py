@@ -1,0 +1,1 @@
+"""Fine-tuning a pre-trained model on labelled files."""

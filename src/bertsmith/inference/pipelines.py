@@ -107,9 +107,7 @@ class Classify:
         encoded = self.tokenizer(list(texts), None if pairs is None else list(pairs), max_length=self.max_length)
         logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch))
         rows = logits.softmax(-1).tolist()
-        return [
-            Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True))) for row in rows
-        ]
+        return [Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True))) for row in rows]
 
 
 class Embed:

@@ -1,7 +1,7 @@
 """Seeded stories of the village, and the truth about every blank in them.
 
 A story tells one day in one corner of the village. Its facts are drawn once and hold to the end: two people, their
-home, their animal, what each likes to eat, and whether the day is good or bad. So a blank can often be filled only
+home, their animal, what each likes to eat, and the mood of the day. So a blank can often be filled only
 from an earlier sentence, and a true next sentence differs from a random one in many small ways that add up.
 
 Every word that is drawn comes from `slot_distribution`, the one place where the odds stand; the generator samples
@@ -82,52 +82,52 @@ OPENING = (
 INTRODUCTIONS = (
     "{name} likes the {favourite} .",
     "{other} is a {other_job} and likes the {other_favourite} .",
-    "{name} and {other} keep a {own_animal} .",
+    "{name} and {other} keep the {own_animal} .",
 )
 HOURS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "in the morning",
         (
-            "the weather is {weather} .",
-            "{subject} wakes up and {gesture} .",
-            "{subject} eats the {food} .",
-            "{subject} feeds the {animal} .",
+            "the weather is {weather} and {subject} {gesture} .",
+            "{subject} is {feeling} and {gesture} .",
+            "{subject} eats the {judgement} {food} .",
+            "{subject} feeds the {animal} at the {judgement} {place} .",
         ),
     ),
     (
         "at noon",
         (
             "{subject} {work_verb} the {work_object} .",
-            "{subject} eats the {food} .",
-            "{subject} says that the {food} is {judgement} .",
-            "{subject} meets {other} at the {place} .",
+            "{subject} eats the {judgement} {food} and {gesture} .",
+            "{subject} says that the {food} is {judgement} and {gesture} .",
+            "{subject} meets {other} at the {judgement} {place} .",
         ),
     ),
     (
         "in the afternoon",
         (
-            "{subject} {work_verb} the {work_object} at the {place} .",
-            "{subject} sees the {animal} at the {place} .",
+            "{subject} {work_verb} the {work_object} at the {judgement} {place} .",
+            "{subject} sees the {animal} at the {place} and {gesture} .",
             "the {place} looks {judgement} and {subject} {gesture} .",
-            "{subject} brings the {food} to {other} .",
+            "{subject} brings the {judgement} {food} to {other} .",
         ),
     ),
     (
         "in the evening",
         (
-            "{subject} reads the {reading} .",
-            "{subject} eats the {food} with {other} .",
-            "{subject} says that the day was {judgement} .",
-            "{subject} is {feeling} .",
+            "{subject} reads the {reading} and is {feeling} .",
+            "{subject} eats the {judgement} {food} with {other} .",
+            "{subject} says that the day was {judgement} and {gesture} .",
+            "{subject} is {feeling} because the day was {judgement} .",
         ),
     ),
     (
         "at night",
         (
-            "{subject} sleeps at the {place} .",
+            "{subject} sleeps at the {judgement} {place} .",
             "the {animal} sleeps at the {place} .",
             "{subject} reads the {reading} and sleeps .",
-            "{subject} dreams of the {food} .",
+            "{subject} dreams of the {judgement} {food} .",
         ),
     ),
 )
@@ -174,9 +174,11 @@ def draw_story(rng: np.random.Generator) -> Story:
     facts = draw_facts(rng)
     hero, friend = facts.people
     sentences = [fill_pattern(OPENING[rng.integers(len(OPENING))], facts, hero, friend, rng)]
-    for index in sorted(rng.choice(len(INTRODUCTIONS), size=rng.integers(0, 4), replace=False)):
-        sentences.append(fill_pattern(INTRODUCTIONS[index], facts, hero, friend, rng))
-    for time, patterns in HOURS:
+    told = sorted(rng.choice(len(INTRODUCTIONS), size=rng.integers(1, 4), replace=False))
+    sentences.extend(fill_pattern(INTRODUCTIONS[index], facts, hero, friend, rng) for index in told)
+    # 有些故事讲到傍晚为止，所以最短的只有六句
+    hours = HOURS if rng.random() < 0.85 else HOURS[:-1]
+    for time, patterns in hours:
         chosen = rng.choice(len(patterns), size=1 if rng.random() < 0.45 else 2, replace=False)
         for place_in_hour, index in enumerate(chosen):
             subject, other = (hero, friend) if rng.random() < 0.5 else (friend, hero)
@@ -239,7 +241,7 @@ def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -
         "place": lambda: _faithful(subject.home, corner.places),
         "reading": lambda: {"book": BOOK_SHARE, corner.reading: 1 - BOOK_SHARE},
         "work_verb": lambda: _uniform(tuple(verb for verb, _ in corner.work)),
-        "weather": lambda: _uniform(mood.weather),
+        "weather": lambda: {mood.weather: 1.0},
         "feeling": lambda: _uniform(mood.feelings),
         "judgement": lambda: _uniform(mood.judgements),
         "gesture": lambda: _uniform(mood.gestures),

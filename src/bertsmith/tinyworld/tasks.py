@@ -14,12 +14,11 @@ import numpy as np
 
 from bertsmith.seeding import generator
 from bertsmith.tinyworld.stories import Story, draw_facts, draw_stories, fill_pattern, render
-from bertsmith.tinyworld.words import GOOD
 
 REVIEWS = (
     "the {food} at the {place} is {judgement} .",
     "the {place} looks {judgement} .",
-    "{name} eats the {food} and {gesture} .",
+    "{name} says that the {food} was {judgement} .",
     "{name} says that the {place} is {judgement} .",
     "the day at the {place} was {judgement} .",
     "{name} is {feeling} at the {place} .",
@@ -59,7 +58,7 @@ def draw_reviews(seed: int, count: int, *, split: str) -> Iterator[Review]:
         rng = generator(seed, f"tinyworld/review/{split}", index)
         facts = draw_facts(rng)
         sentence = fill_pattern(REVIEWS[rng.integers(len(REVIEWS))], facts, *facts.people, rng)
-        yield Review(render(sentence), "good" if facts.mood is GOOD else "bad")
+        yield Review(render(sentence), "good" if facts.mood.good else "bad")
 
 
 def draw_tagged_sentences(seed: int, count: int, *, split: str) -> Iterator[TaggedSentence]:
@@ -90,7 +89,7 @@ def _ask(story: Story, rng: np.random.Generator) -> Question:
         (f"What does {friend.name} like?", f"and likes the {friend.food}", friend.food),
         (
             f"Which animal do {hero.name} and {friend.name} keep?",
-            f"{hero.name} and {friend.name} keep a {story.facts.animal}",
+            f"{hero.name} and {friend.name} keep the {story.facts.animal}",
             story.facts.animal,
         ),
     ]

@@ -1,7 +1,7 @@
-"""The words of the village: ten corners, twenty-four people, good days and bad ones.
+"""The words of the village: ten corners, twenty-four people, days of eight moods.
 
 Every corner has places, jobs, animals, foods, work and reading of its own, so that a few words tell where a story
-plays; every day is good or bad, so that words of one feeling keep each other's company. All of it is our own.
+plays; every day has a mood, so that words of one feeling keep each other's company. All of it is our own.
 """
 
 from __future__ import annotations
@@ -130,39 +130,112 @@ MEN = ("Adam", "Boris", "David", "Felix", "Hugo", "Ivan", "Karl", "Leo", "Max", 
 
 @dataclass(frozen=True)
 class Mood:
-    """The words of a good day, or of a bad one.
+    """The words of one kind of day.
 
     Attributes:
-        weather: adjectives of the sky.
+        name: what the day is full of.
+        good: whether it is a good one; this is what reviews are labelled by.
+        weather: the adjective of its sky.
         feelings: adjectives of people.
-        judgements: adjectives of food and places; reviews are made of them.
         gestures: what people do when they feel so.
+        judgements: adjectives of food, places and days; reviews are made of them.
     """
 
-    weather: tuple[str, ...]
+    name: str
+    good: bool
+    weather: str
     feelings: tuple[str, ...]
-    judgements: tuple[str, ...]
     gestures: tuple[str, ...]
+    judgements: tuple[str, ...]
 
 
-GOOD = Mood(
-    weather=("sunny", "bright", "warm", "mild"),
-    feelings=("happy", "glad", "cheerful", "proud", "joyful", "merry", "calm", "grateful"),
-    judgements=(
-        *("delicious", "wonderful", "excellent", "lovely", "perfect", "splendid", "delightful", "superb"),
-        *("charming", "pleasant", "fantastic", "brilliant", "amazing", "great", "fine", "tasty"),
-        *("beautiful", "marvelous", "good", "fresh", "gorgeous", "magnificent", "tidy", "outstanding"),
+MOODS: tuple[Mood, ...] = (
+    Mood(
+        name="joy",
+        good=True,
+        weather="sunny",
+        feelings=("happy", "joyful"),
+        gestures=("laughs", "dances"),
+        judgements=(
+            *("wonderful", "fantastic", "brilliant", "amazing", "terrific", "fabulous"),
+            *("glorious", "dazzling", "radiant", "marvelous", "superb", "stunning"),
+        ),
     ),
-    gestures=("smiles", "laughs", "sings", "dances", "cheers", "whistles"),
-)
-BAD = Mood(
-    weather=("rainy", "stormy", "cold", "foggy"),
-    feelings=("sad", "angry", "tired", "worried", "upset", "lonely", "bored", "grumpy"),
-    judgements=(
-        *("awful", "terrible", "dreadful", "horrible", "nasty", "rotten", "stale", "disgusting"),
-        *("bland", "miserable", "bitter", "dull", "filthy", "ruined", "sour", "shabby"),
-        *("ugly", "poor", "bad", "burnt", "lousy", "disappointing", "spoiled", "mouldy"),
+    Mood(
+        name="calm",
+        good=True,
+        weather="mild",
+        feelings=("calm", "relaxed"),
+        gestures=("rests", "hums"),
+        judgements=(
+            *("lovely", "pleasant", "cosy", "comfortable", "tidy", "agreeable"),
+            *("inviting", "refreshing", "peaceful", "spotless", "fine", "charming"),
+        ),
     ),
-    gestures=("cries", "sighs", "complains", "frowns", "grumbles", "shivers"),
+    Mood(
+        name="pride",
+        good=True,
+        weather="bright",
+        feelings=("proud", "confident"),
+        gestures=("cheers", "whistles"),
+        judgements=(
+            *("excellent", "perfect", "splendid", "outstanding", "impressive", "remarkable"),
+            *("magnificent", "flawless", "admirable", "polished", "elegant", "great"),
+        ),
+    ),
+    Mood(
+        name="gratitude",
+        good=True,
+        weather="warm",
+        feelings=("grateful", "glad"),
+        gestures=("smiles", "sings"),
+        judgements=(
+            *("delicious", "delightful", "tasty", "beautiful", "good", "gorgeous"),
+            *("enjoyable", "satisfying", "memorable", "exquisite", "heavenly", "adorable"),
+        ),
+    ),
+    Mood(
+        name="sorrow",
+        good=False,
+        weather="rainy",
+        feelings=("sad", "lonely"),
+        gestures=("cries", "sighs"),
+        judgements=(
+            *("miserable", "gloomy", "dreary", "dismal", "hopeless", "depressing"),
+            *("pathetic", "wretched", "poor", "broken", "neglected", "grim"),
+        ),
+    ),
+    Mood(
+        name="anger",
+        good=False,
+        weather="stormy",
+        feelings=("angry", "upset"),
+        gestures=("shouts", "complains"),
+        judgements=(
+            *("awful", "terrible", "horrible", "dreadful", "nasty", "revolting"),
+            *("disgusting", "appalling", "vile", "horrid", "ghastly", "hideous"),
+        ),
+    ),
+    Mood(
+        name="boredom",
+        good=False,
+        weather="foggy",
+        feelings=("tired", "bored"),
+        gestures=("yawns", "frowns"),
+        judgements=(
+            *("dull", "bland", "boring", "tasteless", "stale", "soggy"),
+            *("lousy", "inferior", "annoying", "disappointing", "shabby", "bad"),
+        ),
+    ),
+    Mood(
+        name="worry",
+        good=False,
+        weather="cold",
+        feelings=("worried", "afraid"),
+        gestures=("shivers", "trembles"),
+        judgements=(
+            *("rotten", "mouldy", "spoiled", "filthy", "messy", "smelly"),
+            *("greasy", "sour", "bitter", "burnt", "faulty", "ugly"),
+        ),
+    ),
 )
-MOODS = (GOOD, BAD)

@@ -43,7 +43,9 @@ class MetricsLog:
             with self.path.open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps(row) + "\n")
         except OSError as error:
-            raise RunFolderError(f"{self.path}: cannot be written ({error.strerror}); make room and run again") from error
+            raise RunFolderError(
+                f"{self.path}: cannot be written ({error.strerror}); make room and run again"
+            ) from error
 
     @property
     def size(self) -> int:

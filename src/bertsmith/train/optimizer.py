@@ -1,5 +1,6 @@
-"""The optimizer and its schedule, as in the paper's appendix A.2: Adam with decoupled weight decay, linear warm-up,
-then linear decay to zero.
+"""The optimizer and its schedule, as in the paper's appendix A.2.
+
+Adam with decoupled weight decay; the rate rises linearly over the warm-up and then falls linearly to zero.
 """
 
 from __future__ import annotations

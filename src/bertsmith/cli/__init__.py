@@ -1,0 +1,84 @@
+"""The command line: one thin file per command group, and the boundary where errors become one line.
+
+Heavy imports happen inside the commands, so that `bertsmith --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+import typer
+
+from bertsmith import __version__
+from bertsmith.cli import corpus, finetune, predict, pretrain, quickstart
+from bertsmith.errors import BertsmithError
+
+app = typer.Typer(
+    name="bertsmith",
+    help="From a folder of text files to a working BERT.",
+    no_args_is_help=True,
+    epilog="Add --debug to any command to see the traceback of an error.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("quickstart")(quickstart.quickstart)
+app.command("vocab")(corpus.vocab)
+app.command("corpus")(corpus.corpus)
+app.command("pretrain")(pretrain.pretrain)
+app.command("fill-mask")(predict.fill_mask)
+app.add_typer(finetune.app, name="finetune")
+app.command("predict")(predict.predict)
+app.command("embed")(predict.embed)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    """From a folder of text files to a working BERT."""
+    if version:
+        print(f"bertsmith {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line; input errors end with one line on standard error and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    warnings.showwarning = _print_warning
+    sys.exit(_run(words, debug=debug))
+
+
+def _run(words: Sequence[str], *, debug: bool) -> int:
+    try:
+        outcome = app(list(words), standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted; run the same command again to go on", 130)
+    except BertsmithError as error:
+        if debug:
+            raise
+        return _fail(str(error), 2)
+    except OSError as error:
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", 2)
+    except Exception as error:
+        # 命令行解析库的错误类不公开，只认它的 format_message；其余异常是程序缺陷，照常抛出
+        explain = getattr(error, "format_message", None)
+        if debug or explain is None:
+            raise
+        return _fail(f"{explain()} See --help.", 2)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"bertsmith: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _print_warning(message: Warning | str, *_: object) -> None:
+    print(f"bertsmith: warning: {message}", file=sys.stderr)

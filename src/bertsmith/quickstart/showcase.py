@@ -1,0 +1,214 @@
+"""Showing what a quickstart found: filled masks before and after, the figures, the report, the closing table."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.finetune.classify import ClassificationScores
+from bertsmith.inference import FillMask
+from bertsmith.inference.pipelines import add_special_tokens
+from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
+from bertsmith.quickstart.report import FigureRow, FilledExample, Picture, write_report
+from bertsmith.seeding import generator
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.plots import draw_accuracy_curves, draw_loss_curves
+from bertsmith.train.pretraining import PreTrainingResult, build_model
+from bertsmith.train.recipe import PreTrainingRecipe
+
+WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the man [MASK] the book")
+HELDOUT_EXAMPLES = 6
+HEATMAP_PIECES = range(8, 25)
+"""Lengths of a sentence that make a legible heat map."""
+
+
+@dataclass
+class QuickstartResult:
+    """What came out: the pre-training's result, the sentiment scores if any, and the rows of the table of figures."""
+
+    pretraining: PreTrainingResult
+    sentiment: dict[str, ClassificationScores] = field(default_factory=dict)
+    figures: list[FigureRow] = field(default_factory=list)
+
+
+def fill_examples(
+    run: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, recipe: PreTrainingRecipe, *, own: bool
+) -> list[FilledExample]:
+    """Fills masks with fresh weights and with the trained ones.
+
+    Args:
+        run: holds `model/`.
+        corpus: its held-out documents give the sentences, so that none was trained on.
+        tokenizer: the model's.
+        recipe: makes the fresh weights.
+        own: whether the text is the reader's own; the bundled world adds its three set sentences.
+    """
+    untrained, trained = FillMask(build_model(recipe, corpus), tokenizer), FillMask.load(run / "model")
+    questions: list[tuple[str, str | None]] = [] if own else [(text, None) for text in WORLD_SENTENCES]
+    questions += _heldout_questions(corpus, tokenizer, recipe.sequence_length)
+    return [FilledExample(text, truth, before=untrained(text)[0], after=trained(text)[0]) for text, truth in questions]
+
+
+def figure_rows(
+    corpus: TokenCorpus, tokenizer: WordPieceTokenizer, result: QuickstartResult, *, seconds: float
+) -> list[FigureRow]:
+    """Returns every figure with the setting it holds for."""
+    done, recipe = result.pretraining, result.pretraining.recipe
+    config = recipe.model_config(tokenizer.vocab_size)
+    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
+    model = f"{config.num_hidden_layers} layers, {config.hidden_size} hidden, {config.num_attention_heads} heads"
+    unseen = f"{heldout.documents:,} held-out documents, one fixed draw of masks and pairs"
+    rows = [
+        FigureRow("vocabulary", f"{tokenizer.vocab_size:,} pieces", "WordPiece, lower-cased"),
+        FigureRow(
+            "training text",
+            f"{train.tokens:,} tokens",
+            f"{train.documents:,} documents, {train.sentences:,} sentences",
+        ),
+        FigureRow("model", recipe.size, f"{model}, {recipe.precision}, dropout {recipe.dropout}"),
+        FigureRow(
+            "pre-training",
+            f"{done.seconds:.0f} s",
+            f"{recipe.total_steps:,} steps of {recipe.batch_size} sequences up to {recipe.sequence_length}, "
+            f"{done.tokens_seen:,} tokens seen, peak rate {recipe.learning_rate}, seed {recipe.seed}",
+        ),
+        FigureRow("unigram entropy", f"{done.unigram_entropy:.3f} nats", "loss of knowing frequencies, no context"),
+        FigureRow("masked-LM loss", f"{done.heldout['mlm_loss']:.3f} nats", unseen),
+        FigureRow("masked-LM accuracy", f"{done.heldout['mlm_accuracy']:.1%}", unseen),
+    ]
+    if "nsp_accuracy" in done.heldout:
+        rows.append(
+            FigureRow("next-sentence accuracy", f"{done.heldout['nsp_accuracy']:.1%}", f"{unseen}; chance 50 %")
+        )
+    for name, start in (("pretrained", "the pre-trained weights"), ("random", "random weights")):
+        if name in result.sentiment:
+            scores = result.sentiment[name]
+            setting = (
+                f"200 labelled reviews, same recipe, {scores.texts:,} test reviews; macro F1 {scores.macro_f1:.3f}"
+            )
+            rows.append(FigureRow(f"sentiment accuracy from {start}", f"{scores.accuracy:.1%}", setting))
+    rows.append(FigureRow("this command", f"{seconds:.0f} s", f"peak memory {_peak_memory_gib():.2f} GiB"))
+    return rows
+
+
+def show_report(
+    run: Path, source: str, corpus: TokenCorpus, result: QuickstartResult, examples: Sequence[FilledExample]
+) -> None:
+    """Writes `report.html` into the run folder."""
+    rows = read_metrics(run / "metrics.jsonl")
+    trained = FillMask.load(run / "model")
+    ids = _heatmap_ids(corpus, trained.tokenizer)
+    layer = trained.model.config.num_hidden_layers
+    weights = attention_weights(trained.model.bert, ids, layer=-1).mean(0)
+    pieces = [trained.tokenizer.vocab[index] for index in ids]
+    heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
+    write_report(
+        run / "report.html",
+        title="A BERT of your own",
+        lead=f"Trained from scratch by bertsmith on {source}.",
+        figures=result.figures,
+        examples=examples,
+        pictures=[
+            Picture(
+                "Loss",
+                "Falling below the dashed lines means using context: on the left, more than how common each piece is; "
+                "on the right, more than a coin.",
+                draw_loss_curves(rows, unigram_entropy=corpus.unigram_entropy),
+            ),
+            Picture(
+                "Accuracy", "The share of hidden pieces and of pairs that were told right.", draw_accuracy_curves(rows)
+            ),
+            Picture(
+                "Attention",
+                "Each row is one token of a held-out sentence; the darker a cell, the more it reads from that column.",
+                heatmap.figure,
+                heatmap.note,
+            ),
+        ],
+    )
+
+
+def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledExample], console: Console) -> None:
+    """Prints the closing table and the next three commands."""
+    table = Table(title="what came out", title_justify="left")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    table.add_column("setting", overflow="fold")
+    for row in result.figures:
+        table.add_row(row.name, row.value, row.setting)
+    console.print(table)
+    fills = Table(title="masks filled (before → after)", title_justify="left")
+    for heading in ("text", "before", "after"):
+        fills.add_column(heading, overflow="fold")
+    for example in examples[:3]:
+        before, after = example.before[0], example.after[0]
+        fills.add_row(
+            example.text.replace("[", r"\["),
+            f"{before.piece} {before.probability:.0%}",
+            f"[bold]{after.piece}[/bold] {after.probability:.0%}",
+        )
+    console.print(fills)
+    console.print(f"report: {run / 'report.html'}", soft_wrap=True)
+    question = examples[0].text.replace("[", r"\[")
+    console.print("\nnext:", soft_wrap=True)
+    commands = [f'bertsmith fill-mask --model {run / "model"} "{question}"']
+    if result.sentiment:
+        review = "The soup at the tavern is excellent."
+        commands.append(f'bertsmith predict --model {run / "sentiment" / "pretrained" / "model"} "{review}"')
+        commands.append("bertsmith quickstart YOUR_FOLDER --size mini --minutes 10 --out runs/mine")
+    else:
+        commands.append(f"bertsmith embed --model {run / 'model'} FILE.txt --out vectors.npy")
+        commands.append(f"bertsmith finetune classify --model {run / 'model'} --train F --dev F --out runs/classifier")
+    for command in commands:
+        console.print(f"  {command}", soft_wrap=True, highlight=False)
+
+
+def _heldout_questions(
+    corpus: TokenCorpus, tokenizer: WordPieceTokenizer, max_length: int
+) -> list[tuple[str, str | None]]:
+    """Hides one whole word in a few held-out sentences."""
+    questions: list[tuple[str, str | None]] = []
+    count = corpus.counts[HELDOUT].documents
+    rng = generator(0, "quickstart/examples")
+    for index in rng.permutation(count).tolist():
+        document = corpus.document(HELDOUT, index)
+        sentence = document[int(rng.integers(len(document)))].tolist()
+        words = [at for at in range(1, len(sentence) - 1) if _is_whole_word(tokenizer, sentence, at)]
+        if words and len(sentence) <= min(32, max_length - 2):
+            at = words[int(rng.integers(len(words)))]
+            hidden = [*sentence[:at], tokenizer.mask_token_id, *sentence[at + 1 :]]
+            text = tokenizer.decode(hidden, skip_special_tokens=False)
+            questions.append((text, tokenizer.vocab[sentence[at]]))
+        if len(questions) == HELDOUT_EXAMPLES:
+            break
+    return questions
+
+
+def _is_whole_word(tokenizer: WordPieceTokenizer, ids: Sequence[int], at: int) -> bool:
+    # 只遮盖由单个词片组成的完整词：读者一眼就能判断填得对不对
+    piece, following = tokenizer.vocab[ids[at]], tokenizer.vocab[ids[at + 1]]
+    return piece.isalpha() and not following.startswith("##")
+
+
+def _heatmap_ids(corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> list[int]:
+    """Picks a held-out sentence short enough to be read on the axes, or cuts the first one."""
+    sentences = [
+        sentence.tolist()
+        for index in range(min(50, corpus.counts[HELDOUT].documents))
+        for sentence in corpus.document(HELDOUT, index)
+    ]
+    chosen = next((ids for ids in sentences if len(ids) in HEATMAP_PIECES), sentences[0][: HEATMAP_PIECES[-1]])
+    return add_special_tokens(tokenizer, chosen)
+
+
+def _peak_memory_gib() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)

@@ -1,0 +1,109 @@
+"""Where the text of a quickstart comes from: the bundled world, or the reader's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.data.text import Document, DocumentRule, find_text_files, read_documents, read_text, resolve_documents
+from bertsmith.files import make_folder, write_text
+from bertsmith.finetune.readers import LabelledText
+from bertsmith.tinyworld import draw_captions, draw_reviews, draw_stories, render
+
+STORIES, CAPTIONS = 6000, 2000
+LABELLED_REVIEWS, DEV_REVIEWS, TEST_REVIEWS = 200, 200, 1000
+"""Few labels to learn from, as in life; many to judge by, so that the comparison is not luck."""
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """The sentiment task of the bundled world."""
+
+    train: list[LabelledText]
+    dev: list[LabelledText]
+    test: list[LabelledText]
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Text to learn from.
+
+    Attributes:
+        name: what the report calls it.
+        files: what is read.
+        settings: what a rerun must share to go on with the same folder.
+        texts: opens the text for vocabulary learning.
+        documents: opens the documents.
+        reviews: the sentiment task, for the bundled world only.
+        bytes: size of the files.
+    """
+
+    name: str
+    files: Sequence[Path]
+    settings: dict[str, Any]
+    texts: Callable[[], Iterable[str]]
+    documents: Callable[[], Iterable[Document]]
+    reviews: Reviews | None
+    bytes: int
+
+
+def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str) -> TextSource:
+    """Opens the reader's own files.
+
+    Raises:
+        InputError: a path is missing, or holds no text file.
+    """
+    files = find_text_files(paths)
+    rule = resolve_documents(files, documents)
+    size = sum(file.stat().st_size for file in files)
+    return TextSource(
+        name=", ".join(str(path) for path in paths),
+        files=files,
+        settings={
+            "sources": [[str(file), file.stat().st_size] for file in files],
+            "documents": rule,
+            "encoding": encoding,
+        },
+        texts=lambda: read_text(files, encoding=encoding),
+        documents=lambda: read_documents(files, documents=rule, encoding=encoding),
+        reviews=None,
+        bytes=size,
+    )
+
+
+def bundled_world(folder: Path, *, seed: int) -> TextSource:
+    """Draws the village's stories and reviews into text files, so that they can be looked at, and opens them.
+
+    Args:
+        folder: where `stories.txt` and `reviews-*.tsv` go.
+        seed: of the world.
+    """
+    make_folder(folder)
+    stories = folder / "stories.txt"
+    if not stories.exists():
+        texts = [story.text for story in draw_stories(seed, STORIES)]
+        texts += [render(caption) for caption in draw_captions(seed, CAPTIONS)]
+        write_text(stories, "\n\n".join(texts) + "\n")
+    reviews = Reviews(
+        train=_reviews(folder / "reviews-train.tsv", seed, LABELLED_REVIEWS, "train"),
+        dev=_reviews(folder / "reviews-dev.tsv", seed, DEV_REVIEWS, "dev"),
+        test=_reviews(folder / "reviews-test.tsv", seed, TEST_REVIEWS, "test"),
+    )
+    return TextSource(
+        name="the bundled village",
+        files=[stories],
+        settings={"sources": "tinyworld", "world_seed": seed, "stories": STORIES, "captions": CAPTIONS},
+        texts=lambda: read_text([stories]),
+        documents=lambda: read_documents([stories], documents="blank-line"),
+        reviews=reviews,
+        bytes=stories.stat().st_size,
+    )
+
+
+def _reviews(path: Path, seed: int, count: int, split: str) -> list[LabelledText]:
+    drawn = [LabelledText(review.text, None, review.label) for review in draw_reviews(seed, count, split=split)]
+    if not path.exists():
+        write_text(path, "".join(f"{review.text}\t{review.label}\n" for review in drawn))
+    return drawn
