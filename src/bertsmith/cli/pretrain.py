@@ -21,6 +21,7 @@ def pretrain(
     dropout: Annotated[float | None, typer.Option(min=0.0, max=0.9, help="Dropout probability.")] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 or float32; default: bf16 where native.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    save_every: Annotated[float, typer.Option(min=0.0, help="Seconds between crash-safe states.")] = 20.0,
 ) -> None:
     """Pre-train a BERT on token shards; interrupted, the same command goes on."""
     import torch
@@ -49,6 +50,14 @@ def pretrain(
         seed=seed,
     )
     loaded = WordPieceTokenizer.load(tokenizer)
-    result = run_pretraining(out, TokenCorpus(corpus, loaded), loaded, recipe, console=Console(), device=device)
+    result = run_pretraining(
+        out,
+        TokenCorpus(corpus, loaded),
+        loaded,
+        recipe,
+        console=Console(),
+        device=device,
+        save_every=save_every,
+    )
     figures = ", ".join(f"{name} {value:.3f}" for name, value in result.heldout.items())
     print(f"held out: {figures}; unigram entropy {result.unigram_entropy:.3f} nats; model in {out / 'model'}")

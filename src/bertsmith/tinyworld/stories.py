@@ -1,7 +1,7 @@
 """Seeded stories of the village, and the truth about every blank in them.
 
 A story tells one day in one corner of the village. Its facts are drawn once and hold to the end: two people, their
-home, their animal, what each likes to eat, and the mood of the day. So a blank can often be filled only
+home, their animal, what each likes to eat, and whether the day is good or bad. So a blank can often be filled only
 from an earlier sentence, and a true next sentence differs from a random one in many small ways that add up.
 
 Every word that is drawn comes from `slot_distribution`, the one place where the odds stand; the generator samples
@@ -79,6 +79,7 @@ OPENING = (
     "{name} is a {job} and lives at the {home} .",
     "{name} the {job} lives at the {home} .",
 )
+SKY = "the day is {weather} ."
 INTRODUCTIONS = (
     "{name} likes the {favourite} .",
     "{other} is a {other_job} and likes the {other_favourite} .",
@@ -88,46 +89,41 @@ HOURS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "in the morning",
         (
-            "the weather is {weather} and {subject} {gesture} .",
+            "{subject} eats the {intensifier} {judgement} {food} .",
+            "{subject} feeds the {animal} at the {intensifier} {judgement} {place} .",
             "{subject} is {feeling} and {gesture} .",
-            "{subject} eats the {judgement} {food} .",
-            "{subject} feeds the {animal} at the {judgement} {place} .",
         ),
     ),
     (
         "at noon",
         (
-            "{subject} {work_verb} the {work_object} .",
-            "{subject} eats the {judgement} {food} and {gesture} .",
-            "{subject} says that the {food} is {judgement} and {gesture} .",
-            "{subject} meets {other} at the {judgement} {place} .",
+            "{subject} {work_verb} the {work_object} at the {intensifier} {judgement} {place} .",
+            "{subject} eats the {food} with {other} .",
+            "{subject} {gesture} because the {food} is {intensifier} {judgement} .",
         ),
     ),
     (
         "in the afternoon",
         (
-            "{subject} {work_verb} the {work_object} at the {judgement} {place} .",
-            "{subject} sees the {animal} at the {place} and {gesture} .",
-            "the {place} looks {judgement} and {subject} {gesture} .",
-            "{subject} brings the {judgement} {food} to {other} .",
+            "{subject} {work_verb} the {work_object} .",
+            "{subject} sees the {animal} at the {intensifier} {judgement} {place} .",
+            "{subject} {gesture} because the {place} is {intensifier} {judgement} .",
         ),
     ),
     (
         "in the evening",
         (
-            "{subject} reads the {reading} and is {feeling} .",
-            "{subject} eats the {judgement} {food} with {other} .",
-            "{subject} says that the day was {judgement} and {gesture} .",
-            "{subject} is {feeling} because the day was {judgement} .",
+            "{subject} reads the {reading} .",
+            "{subject} brings the {intensifier} {judgement} {food} to {other} .",
+            "{subject} says that the day was {intensifier} {judgement} .",
         ),
     ),
     (
         "at night",
         (
-            "{subject} sleeps at the {judgement} {place} .",
+            "{subject} sleeps at the {intensifier} {judgement} {place} .",
             "the {animal} sleeps at the {place} .",
-            "{subject} reads the {reading} and sleeps .",
-            "{subject} dreams of the {judgement} {food} .",
+            "{subject} reads the {intensifier} {judgement} {reading} and sleeps .",
         ),
     ),
 )
@@ -174,12 +170,13 @@ def draw_story(rng: np.random.Generator) -> Story:
     facts = draw_facts(rng)
     hero, friend = facts.people
     sentences = [fill_pattern(OPENING[rng.integers(len(OPENING))], facts, hero, friend, rng)]
+    sentences.append(fill_pattern(SKY, facts, hero, friend, rng))
     told = sorted(rng.choice(len(INTRODUCTIONS), size=rng.integers(1, 4), replace=False))
     sentences.extend(fill_pattern(INTRODUCTIONS[index], facts, hero, friend, rng) for index in told)
     # 有些故事讲到傍晚为止，所以最短的只有六句
     hours = HOURS if rng.random() < 0.85 else HOURS[:-1]
     for time, patterns in hours:
-        chosen = rng.choice(len(patterns), size=1 if rng.random() < 0.45 else 2, replace=False)
+        chosen = rng.choice(len(patterns), size=1 if rng.random() < 0.6 else 2, replace=False)
         for place_in_hour, index in enumerate(chosen):
             subject, other = (hero, friend) if rng.random() < 0.5 else (friend, hero)
             # 时刻只在每个时段的第一句说出：后面的句子要靠上下文才知道是什么时候
@@ -197,7 +194,6 @@ def draw_caption(rng: np.random.Generator) -> Sentence:
 def draw_facts(rng: np.random.Generator) -> Facts:
     """Draws one corner, one mood and two people who live there, a woman and a man in either order."""
     corner = CORNERS[rng.integers(len(CORNERS))]
-    mood = MOODS[rng.integers(len(MOODS))]
 
     def pick(options: tuple[str, ...]) -> str:
         return options[rng.integers(len(options))]
@@ -205,6 +201,7 @@ def draw_facts(rng: np.random.Generator) -> Facts:
     woman = Person(pick(WOMEN), "woman", pick(corner.jobs), pick(corner.places), pick(corner.foods))
     man = Person(pick(MEN), "man", pick(corner.jobs), pick(corner.places), pick(corner.foods))
     people = (woman, man) if rng.random() < 0.5 else (man, woman)
+    mood = MOODS[rng.integers(len(MOODS))]
     return Facts(corner, mood, people, animal=pick(corner.animals))
 
 
@@ -241,10 +238,11 @@ def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -
         "place": lambda: _faithful(subject.home, corner.places),
         "reading": lambda: {"book": BOOK_SHARE, corner.reading: 1 - BOOK_SHARE},
         "work_verb": lambda: _uniform(tuple(verb for verb, _ in corner.work)),
-        "weather": lambda: {mood.weather: 1.0},
+        "weather": lambda: _uniform(mood.weather),
         "feeling": lambda: _uniform(mood.feelings),
         "judgement": lambda: _uniform(mood.judgements),
         "gesture": lambda: _uniform(mood.gestures),
+        "intensifier": lambda: _uniform(mood.intensifiers),
     }
     return drawn[slot]()
 

@@ -1,8 +1,8 @@
 """Labelled tasks from the same draw as the stories: reviews, entity tags, questions with their answers.
 
-A review is good or bad by one or two words of feeling. There are many such words and few labelled reviews, so a model
-that met the words in stories, in each other's company, has a head start over one that did not: what pre-training is
-for, in miniature.
+A review is good or bad by one word of feeling. There are many such words and few labelled reviews, so a model that met
+the words in stories, in each other's company, has a head start over one that did not: what pre-training is for, in
+miniature.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from bertsmith.seeding import generator
 from bertsmith.tinyworld.stories import Story, draw_facts, draw_stories, fill_pattern, render
 
 REVIEWS = (
-    "the {food} at the {place} is {judgement} .",
-    "the {place} looks {judgement} .",
-    "{name} says that the {food} was {judgement} .",
-    "{name} says that the {place} is {judgement} .",
-    "the day at the {place} was {judgement} .",
-    "{name} is {feeling} at the {place} .",
+    "the day was {judgement} .",
+    "{name} says that the day was {judgement} .",
+    "in the morning {name} says that the day is {judgement} .",
+    "in the evening the {noun} says that the day was {judgement} .",
+    "the {noun} reads the book and says that the day is {judgement} .",
 )
-"""What visitors of the village write down."""
+"""What people say of their day."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def draw_reviews(seed: int, count: int, *, split: str) -> Iterator[Review]:
         rng = generator(seed, f"tinyworld/review/{split}", index)
         facts = draw_facts(rng)
         sentence = fill_pattern(REVIEWS[rng.integers(len(REVIEWS))], facts, *facts.people, rng)
-        yield Review(render(sentence), "good" if facts.mood.good else "bad")
+        yield Review(render(sentence), facts.mood.name)
 
 
 def draw_tagged_sentences(seed: int, count: int, *, split: str) -> Iterator[TaggedSentence]:

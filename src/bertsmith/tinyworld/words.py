@@ -1,7 +1,8 @@
-"""The words of the village: ten corners, twenty-four people, days of eight moods.
+"""The words of the village: ten corners, twenty-four people, good days and bad ones.
 
 Every corner has places, jobs, animals, foods, work and reading of its own, so that a few words tell where a story
-plays; every day has a mood, so that words of one feeling keep each other's company. All of it is our own.
+plays. Every day is good or bad, and words of one feeling keep each other's company, as they do in real text. All of it
+is our own.
 """
 
 from __future__ import annotations
@@ -130,112 +131,61 @@ MEN = ("Adam", "Boris", "David", "Felix", "Hugo", "Ivan", "Karl", "Leo", "Max", 
 
 @dataclass(frozen=True)
 class Mood:
-    """The words of one kind of day.
+    """The words of a good day, or of a bad one.
 
     Attributes:
-        name: what the day is full of.
-        good: whether it is a good one; this is what reviews are labelled by.
-        weather: the adjective of its sky.
+        name: `good` or `bad`; reviews are labelled by it.
+        weather: adjectives of the sky.
         feelings: adjectives of people.
         gestures: what people do when they feel so.
+        intensifiers: adverbs before a judgement, as people of this mood say them.
         judgements: adjectives of food, places and days; reviews are made of them.
     """
 
     name: str
-    good: bool
-    weather: str
+    weather: tuple[str, ...]
     feelings: tuple[str, ...]
     gestures: tuple[str, ...]
+    intensifiers: tuple[str, ...]
     judgements: tuple[str, ...]
 
 
-MOODS: tuple[Mood, ...] = (
-    Mood(
-        name="joy",
-        good=True,
-        weather="sunny",
-        feelings=("happy", "joyful"),
-        gestures=("laughs", "dances"),
-        judgements=(
-            *("wonderful", "fantastic", "brilliant", "amazing", "terrific", "fabulous"),
-            *("glorious", "dazzling", "radiant", "marvelous", "superb", "stunning"),
-        ),
-    ),
-    Mood(
-        name="calm",
-        good=True,
-        weather="mild",
-        feelings=("calm", "relaxed"),
-        gestures=("rests", "hums"),
-        judgements=(
-            *("lovely", "pleasant", "cosy", "comfortable", "tidy", "agreeable"),
-            *("inviting", "refreshing", "peaceful", "spotless", "fine", "charming"),
-        ),
-    ),
-    Mood(
-        name="pride",
-        good=True,
-        weather="bright",
-        feelings=("proud", "confident"),
-        gestures=("cheers", "whistles"),
-        judgements=(
-            *("excellent", "perfect", "splendid", "outstanding", "impressive", "remarkable"),
-            *("magnificent", "flawless", "admirable", "polished", "elegant", "great"),
-        ),
-    ),
-    Mood(
-        name="gratitude",
-        good=True,
-        weather="warm",
-        feelings=("grateful", "glad"),
-        gestures=("smiles", "sings"),
-        judgements=(
-            *("delicious", "delightful", "tasty", "beautiful", "good", "gorgeous"),
-            *("enjoyable", "satisfying", "memorable", "exquisite", "heavenly", "adorable"),
-        ),
-    ),
-    Mood(
-        name="sorrow",
-        good=False,
-        weather="rainy",
-        feelings=("sad", "lonely"),
-        gestures=("cries", "sighs"),
-        judgements=(
-            *("miserable", "gloomy", "dreary", "dismal", "hopeless", "depressing"),
-            *("pathetic", "wretched", "poor", "broken", "neglected", "grim"),
-        ),
-    ),
-    Mood(
-        name="anger",
-        good=False,
-        weather="stormy",
-        feelings=("angry", "upset"),
-        gestures=("shouts", "complains"),
-        judgements=(
-            *("awful", "terrible", "horrible", "dreadful", "nasty", "revolting"),
-            *("disgusting", "appalling", "vile", "horrid", "ghastly", "hideous"),
-        ),
-    ),
-    Mood(
-        name="boredom",
-        good=False,
-        weather="foggy",
-        feelings=("tired", "bored"),
-        gestures=("yawns", "frowns"),
-        judgements=(
-            *("dull", "bland", "boring", "tasteless", "stale", "soggy"),
-            *("lousy", "inferior", "annoying", "disappointing", "shabby", "bad"),
-        ),
-    ),
-    Mood(
-        name="worry",
-        good=False,
-        weather="cold",
-        feelings=("worried", "afraid"),
-        gestures=("shivers", "trembles"),
-        judgements=(
-            *("rotten", "mouldy", "spoiled", "filthy", "messy", "smelly"),
-            *("greasy", "sour", "bitter", "burnt", "faulty", "ugly"),
-        ),
+GOOD = Mood(
+    name="good",
+    weather=("sunny", "warm"),
+    feelings=("happy", "calm", "proud"),
+    gestures=("smiles", "laughs", "sings"),
+    intensifiers=("truly", "really"),
+    judgements=(
+        *("wonderful", "fantastic", "amazing", "terrific", "fabulous", "glorious"),
+        *("golden", "jolly", "lively", "radiant", "marvelous", "superb"),
+        *("delicious", "tasty", "fresh", "delightful", "enjoyable", "satisfying"),
+        *("exquisite", "heavenly", "crisp", "juicy", "savoury", "good"),
+        *("excellent", "perfect", "brilliant", "outstanding", "impressive", "remarkable"),
+        *("flawless", "admirable", "polished", "great", "tidy", "memorable"),
+        *("beautiful", "lovely", "peaceful", "charming", "gorgeous", "graceful"),
+        *("elegant", "stunning", "dazzling", "magnificent", "refreshing", "sparkling"),
+        *("cosy", "comfortable", "inviting", "welcoming", "pleasant", "agreeable"),
+        *("festive", "mellow", "homely", "fine", "spotless", "adorable"),
     ),
 )
+BAD = Mood(
+    name="bad",
+    weather=("rainy", "cold"),
+    feelings=("sad", "angry", "tired"),
+    gestures=("cries", "sighs", "complains"),
+    intensifiers=("rather", "terribly"),
+    judgements=(
+        *("awful", "terrible", "horrible", "nasty", "rough", "harsh"),
+        *("hostile", "revolting", "smelly", "greasy", "vile", "broken"),
+        *("creepy", "grim", "ghastly", "hideous", "horrid", "appalling"),
+        *("dreadful", "murky", "rotten", "mouldy", "poor", "wretched"),
+        *("bitter", "bleak", "frozen", "miserable", "hopeless", "dismal"),
+        *("pathetic", "unpleasant", "burnt", "tasteless", "faulty", "lousy"),
+        *("gloomy", "dreary", "damp", "depressing", "soggy", "spoiled"),
+        *("sour", "filthy", "messy", "neglected", "ruined", "disappointing"),
+        *("dull", "boring", "bland", "tedious", "stale", "shabby"),
+        *("ugly", "crumbling", "inferior", "annoying", "disgusting", "bad"),
+    ),
+)
+MOODS = (GOOD, BAD)

@@ -41,8 +41,10 @@ EVALUATIONS = 12
 """Evaluations spread over a run, besides the one before the first step."""
 
 SECONDS_BETWEEN_STATES = 20.0
+"""How much work a crash may cost."""
+
 SAVING_SHARE = 0.02
-"""A state is saved every 20 s, or less often where saving would take more than 2 % of the time."""
+"""Most of the time that saving may take; where a state is slow to write, states are saved less often."""
 
 NON_FINITE_LIMIT = "the loss is not finite; lower --learning-rate, or use --precision float32"
 
@@ -76,6 +78,7 @@ def pretrain(
     *,
     console: Console | None = None,
     device: torch.device | str = "cpu",
+    save_every: float = SECONDS_BETWEEN_STATES,
 ) -> PreTrainingResult:
     """Trains BERT on a corpus, or goes on where the run in the folder stopped.
 
@@ -86,6 +89,7 @@ def pretrain(
         recipe: as asked for; `total_steps` is found from `minutes` where it is 0.
         console: shows progress; silent when None.
         device: where the model lives.
+        save_every: seconds between states; changes nothing but what a crash costs.
 
     Raises:
         RunFolderError: the folder holds a run with other settings, or cannot be written.
@@ -99,7 +103,7 @@ def pretrain(
         steps = recipe.total_steps or _steps_within(recipe, corpus, tokenizer, device)
         begun = recipe.replace(total_steps=steps)
         begun.save(run)
-    return _Run(run, corpus, tokenizer, begun, console, device).finish()
+    return _Run(run, corpus, tokenizer, begun, console, device, save_every).finish()
 
 
 def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining:
@@ -130,7 +134,9 @@ class _Run:
         recipe: PreTrainingRecipe,
         console: Console,
         device: torch.device | str,
+        save_every: float,
     ) -> None:
+        self.save_every = save_every
         self.run, self.corpus, self.tokenizer, self.recipe = run, corpus, tokenizer, recipe
         self.console = console
         settings = stream_settings(recipe)
@@ -180,7 +186,7 @@ class _Run:
         total = self.recipe.total_steps
         log_every = max(1, min(50, total // 40))
         evaluate_every = max(1, total // EVALUATIONS)
-        next_state = time.monotonic() + SECONDS_BETWEEN_STATES
+        next_state = time.monotonic() + self.save_every
         while self.trainer.step < total:
             batch = next(self.stream)
             measure = self.trainer.train_batch(batch)
@@ -195,7 +201,7 @@ class _Run:
                 self._evaluate()
             if time.monotonic() >= next_state or step == total:
                 took = self._save()
-                next_state = time.monotonic() + max(SECONDS_BETWEEN_STATES, took / SAVING_SHARE)
+                next_state = time.monotonic() + max(self.save_every, took / SAVING_SHARE)
 
     def _log_window(self) -> None:
         averages = self.window.averages()

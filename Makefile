@@ -1,0 +1,45 @@
+# `make quickstart` and `make test` are all a newcomer needs: Python 3.10+ and make, and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETTINGS := pyproject.toml constraints.txt
+
+.PHONY: help quickstart test check format bench clean
+
+help:  ## show what can be made
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# pip 看到已装好且符合约束的包会跳过；标记文件避免每次都去检查
+$(VENV)/.installed: $(BIN)/python $(SETTINGS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@touch $@
+
+quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 minutes
+	$(BIN)/bertsmith quickstart --out runs/quickstart
+
+test: $(VENV)/.installed-test  ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-test  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test  ## put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out benchmarks/side_by_side.py,$(wildcard benchmarks/*.py)))  ## all benchmarks
+
+bench-%: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/$(subst -,_,$*).py
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

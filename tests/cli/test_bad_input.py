@@ -1,0 +1,146 @@
+"""Whatever a user gives that cannot be used ends with one line, exit code 2, and nothing lost."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bertsmith.cli import main
+
+TEXT = "The man eats the bread. The woman reads the book.\n\n" * 20
+
+
+@pytest.fixture
+def fails(capsys):
+    """Runs a command that must fail, and returns the one line it says."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as caught:
+            main([str(word) for word in words])
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert caught.value.code == 2
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("bertsmith: ")
+        return lines[0]
+
+    return run
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+CORPORA = {
+    "an empty folder": (None, "no .txt"),
+    "an empty file": (b"", "no sentence found"),
+    "only white space": (b" \n\t\n \n", "no sentence found"),
+    "a binary file": (bytes(range(256)) * 40, "binary"),
+    "NUL bytes": (b"The man eats.\x00\x00The dog sleeps.\n" * 50, "binary"),
+    "invalid UTF-8": ("Où est la bibliothèque?\n".encode() * 3 + b"caf\xe9 br\xfbl\xe9 \xff\xfe\n", "line 4"),
+    "a 50 MB single line": (b"word " * 10_000_000, "line 1"),
+    "too few documents": (b"The man eats the bread.\n", "at least 3"),
+}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_an_unusable_corpus(fails, tmp_path, name):
+    content, message = CORPORA[name]
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    if content is not None:
+        write(folder / "a.txt", content)
+    line = fails("quickstart", folder, "--out", tmp_path / "out")
+    assert message in line, line
+    assert str(folder) in line or message == "at least 3", line
+
+
+def test_a_missing_path_is_named(fails, tmp_path):
+    assert "nowhere" in fails("quickstart", tmp_path / "nowhere", "--out", tmp_path / "out")
+
+
+def test_a_vocabulary_smaller_than_the_alphabet(fails, tmp_path):
+    line = fails("quickstart", write(tmp_path / "a.txt", TEXT), "--vocab-size", 10, "--out", tmp_path / "out")
+    assert "10" in line
+    assert "alphabet" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--size", "huge"], "huge"),
+        (["--size", "2/100"], "multiple of 64"),
+        (["--documents", "page"], "--documents"),
+        (["--minutes", "-1"], "--minutes"),
+        (["--encoding", "klingon"], "klingon"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_an_impossible_option(fails, tmp_path, options, message):
+    line = fails("quickstart", write(tmp_path / "a.txt", TEXT), "--out", tmp_path / "out", *options)
+    assert message in line, line
+
+
+def test_a_folder_with_other_settings(fails, tmp_path):
+    corpus = write(tmp_path / "a.txt", TEXT)
+    out = tmp_path / "out"
+    fails("quickstart", corpus, "--out", out, "--vocab-size", 10)
+    line = fails("quickstart", corpus, "--out", out, "--seed", 5, "--vocab-size", 10)
+    assert "seed" in line
+    assert "choose another --out" in line
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(fails, tmp_path):
+    keep = write(tmp_path / "out" / "thesis.txt", "do not touch")
+    assert "not empty" in fails("quickstart", "--out", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+    assert keep.read_text() == "do not touch"
+
+
+def test_a_file_where_the_folder_should_be(fails, tmp_path):
+    out = write(tmp_path / "out", "I am a file")
+    line = fails("quickstart", "--out", out)
+    assert "file stands where a folder is needed" in line
+
+
+def test_a_model_folder_that_is_none(fails, tmp_path):
+    assert "not a model folder" in fails("fill-mask", "--model", tmp_path, "the [MASK].")
+
+
+def test_a_sequence_longer_than_the_positions(fails, tiny_model):
+    line = fails("fill-mask", "--model", tiny_model, "the [MASK] " + "man " * 100)
+    assert "positions" in line
+
+
+def test_a_text_without_mask(fails, tiny_model):
+    assert "no [MASK]" in fails("fill-mask", "--model", tiny_model, "the man")
+
+
+def test_a_model_without_classifier(fails, tiny_model):
+    assert "no classifier" in fails("predict", "--model", tiny_model, "the man")
+
+
+def test_a_truncated_model_file(fails, tiny_model):
+    path = tiny_model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+    line = fails("fill-mask", "--model", tiny_model, "the [MASK]")
+    assert "model.safetensors: damaged or truncated" in line
+
+
+def test_steps_and_minutes_together(fails, tmp_path):
+    common = ["pretrain", "--corpus", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "run"]
+    assert "--minutes or --steps" in fails(*common)
+    assert "--minutes or --steps" in fails(*common, "--steps", 5, "--minutes", 1)
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    from bertsmith.errors import InputError
+
+    with pytest.raises(InputError):
+        main(["quickstart", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--debug"])
+
+
+def test_help_answers_without_loading_torch():
+    code = "import sys, bertsmith.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

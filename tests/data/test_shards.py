@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+
+from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
+from bertsmith.data.text import Document
+from bertsmith.errors import CheckpointError, InputError, RunFolderError
+from bertsmith.tokenizer import WordPieceTokenizer
+
+WORDS = "the man woman eats reads bread book a river runs by house and dog sleeps there".split()
+
+
+def make_documents(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        Document(f"{i}.txt", tuple(" ".join(rng.choice(WORDS, 6)) + "." for _ in range(rng.integers(2, 9))))
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return WordPieceTokenizer.train([" ".join(WORDS) + " ."] * 3, vocab_size=300)
+
+
+def test_a_corpus_gives_its_documents_back(tokenizer, tmp_path):
+    documents = make_documents(200)
+    corpus = build_shards(documents, tokenizer, tmp_path, settings={}, heldout_share=0.1, shard_tokens=1000)
+    found = [
+        tuple(tokenizer.decode(ids.tolist()) for ids in corpus.document(split, i))
+        for split in (TRAIN, HELDOUT)
+        for i in range(corpus.counts[split].documents)
+    ]
+    assert sorted(found) == sorted(document.sentences for document in documents)
+    assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 200
+    assert 5 <= corpus.counts[HELDOUT].documents <= 40
+    assert len(list(tmp_path.glob("train-*.arrow"))) > 3
+
+
+def test_counts_and_entropy_equal_a_count_by_hand(tokenizer, tmp_path):
+    corpus = build_shards(make_documents(50), tokenizer, tmp_path, settings={})
+    ids = np.concatenate([s for i in range(corpus.counts[TRAIN].documents) for s in corpus.document(TRAIN, i)])
+    assert corpus.counts[TRAIN].tokens == len(ids)
+    values, counts = np.unique(ids, return_counts=True)
+    assert corpus.piece_counts[values].tolist() == counts.tolist()
+    share = counts / counts.sum()
+    assert corpus.unigram_entropy == pytest.approx(float(-(share * np.log(share)).sum()))
+
+
+def test_the_split_does_not_depend_on_the_order_of_files(tokenizer, tmp_path):
+    documents = make_documents(100)
+    for name, order in (("a", documents), ("b", documents[::-1])):
+        build_shards(order, tokenizer, tmp_path / name, settings={}, heldout_share=0.2)
+    first, second = (
+        sorted(np.concatenate(corpus.document(HELDOUT, i)).tolist() for i in range(corpus.counts[HELDOUT].documents))
+        for corpus in (TokenCorpus(tmp_path / "a"), TokenCorpus(tmp_path / "b"))
+    )
+    assert first == second
+
+
+def test_a_small_corpus_still_holds_one_document_out(tokenizer, tmp_path):
+    corpus = build_shards(make_documents(3), tokenizer, tmp_path, settings={}, heldout_share=0.001)
+    assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (2, 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_documents_are_refused(tokenizer, tmp_path, count):
+    with pytest.raises(InputError, match="at least 3 are needed"):
+        build_shards(make_documents(count), tokenizer, tmp_path, settings={})
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_the_same_call_reuses_the_corpus_and_another_is_refused(tokenizer, tmp_path):
+    build_shards(make_documents(20), tokenizer, tmp_path, settings={"sources": ["a"]})
+    before = (tmp_path / "manifest.json").stat().st_mtime_ns
+    build_shards([], tokenizer, tmp_path, settings={"sources": ["a"]})
+    assert (tmp_path / "manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(RunFolderError, match=r"other settings \(sources\)"):
+        build_shards(make_documents(20), tokenizer, tmp_path, settings={"sources": ["b"]})
+
+
+def test_another_tokenizer_is_refused(tokenizer, tmp_path):
+    build_shards(make_documents(20), tokenizer, tmp_path, settings={})
+    other = WordPieceTokenizer([*tokenizer.vocab, "extra"])
+    with pytest.raises(CheckpointError, match="another tokenizer"):
+        TokenCorpus(tmp_path, other)
+
+
+def test_a_flipped_bit_is_found(tokenizer, tmp_path):
+    build_shards(make_documents(20), tokenizer, tmp_path, settings={})
+    shard = tmp_path / "train-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"train-00000\.arrow: shard is damaged"):
+        TokenCorpus(tmp_path)
+
+
+def test_a_missing_shard_is_named(tokenizer, tmp_path):
+    build_shards(make_documents(20), tokenizer, tmp_path, settings={})
+    (tmp_path / "train-00000.arrow").unlink()
+    with pytest.raises(CheckpointError, match=r"train-00000\.arrow"):
+        TokenCorpus(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"version": 99})])
+def test_a_damaged_manifest_is_refused(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
+        TokenCorpus(tmp_path)
+
+
+def test_a_folder_without_manifest_is_no_corpus(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no manifest\.json"):
+        TokenCorpus(tmp_path)

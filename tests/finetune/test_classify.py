@@ -1,0 +1,97 @@
+import json
+
+import pytest
+import transformers
+
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.finetune.classify import FineTuningSettings, fine_tune_classifier
+from bertsmith.finetune.readers import LabelledText
+from bertsmith.inference import load_pipeline
+
+GOOD, BAD = ("bread", "book"), ("man", "woman")
+
+
+def make_examples(count, offset=0):
+    """The label depends on one word, so that a small model can learn it."""
+    examples = []
+    for i in range(count):
+        label = "good" if (i + offset) % 2 else "bad"
+        word = (GOOD if label == "good" else BAD)[(i // 2) % 2]
+        examples.append(LabelledText(f"the {word} reads" if i % 3 else f"a {word} !", None, label))
+    return examples
+
+
+SETTINGS = FineTuningSettings(epochs=4, batch_size=8, learning_rate=2e-3)
+
+
+def test_a_classifier_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
+    run = tmp_path / "run"
+    scores = fine_tune_classifier(tiny_model, make_examples(64), make_examples(20, offset=1), run, SETTINGS)
+    assert scores.accuracy == 1.0
+    assert scores.f1 == {"bad": 1.0, "good": 1.0}
+    texts = [example.text for example in make_examples(10)]
+    predictions = load_pipeline("classify", run / "model")(texts)
+    assert [p.label for p in predictions] == [example.label for example in make_examples(10)]
+    assert all(sum(p.probabilities.values()) == pytest.approx(1.0) for p in predictions)
+    reference = transformers.pipeline("text-classification", str(run / "model"))
+    assert [row["label"] for row in reference(texts)] == [p.label for p in predictions]
+
+
+def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    arguments = (tiny_model, make_examples(16), make_examples(8), run, SETTINGS)
+    first = fine_tune_classifier(*arguments)
+    monkeypatch.setattr("bertsmith.finetune.classify.BertTrainer", lambda *_, **__: pytest.fail("trained again"))
+    assert fine_tune_classifier(*arguments) == first
+    with pytest.raises(RunFolderError, match="other settings or data"):
+        fine_tune_classifier(tiny_model, make_examples(18), make_examples(8), run, SETTINGS)
+    (run / "result.json").write_text(json.dumps({"request": {}}))
+    with pytest.raises(RunFolderError, match="damaged"):
+        fine_tune_classifier(*arguments)
+
+
+def test_the_same_seed_gives_the_same_scores(tiny_model, tmp_path):
+    settings = FineTuningSettings(epochs=1, batch_size=8, learning_rate=1e-3, seed=3)
+    first, second = (
+        fine_tune_classifier(tiny_model, make_examples(40), make_examples(30), tmp_path / name, settings)
+        for name in ("a", "b")
+    )
+    assert first == second
+
+
+def test_from_random_starts_from_other_weights(tiny_model, tmp_path):
+    settings = FineTuningSettings(epochs=1, learning_rate=1e-9, from_random=True)
+    fine_tune_classifier(tiny_model, make_examples(8), make_examples(8), tmp_path / "run", settings)
+    from safetensors.torch import load_file
+
+    start = load_file(tiny_model / "model.safetensors")
+    end = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    assert (start[name] - end[name]).abs().max() > 0.01
+
+
+def test_pairs_have_two_segments(tiny_model, tmp_path):
+    examples = [
+        LabelledText("the man", "eats bread" if i % 2 else "reads a book", "yes" if i % 2 else "no") for i in range(32)
+    ]
+    fine_tune_classifier(tiny_model, examples, examples, tmp_path / "run", SETTINGS)
+    pipeline = load_pipeline("classify", tmp_path / "run" / "model")
+    predictions = pipeline(["the man", "the man"], ["eats bread", "reads a book"])
+    assert [p.label for p in predictions] == ["yes", "no"]
+
+
+def test_an_unknown_label_in_dev_is_refused(tiny_model, tmp_path):
+    dev = [LabelledText("the man", None, "middling")]
+    with pytest.raises(InputError, match="dev label 'middling' does not occur"):
+        fine_tune_classifier(tiny_model, make_examples(8), dev, tmp_path / "run", SETTINGS)
+
+
+def test_a_folder_without_model_is_refused(tmp_path):
+    with pytest.raises((CheckpointError, InputError)):
+        fine_tune_classifier(tmp_path, make_examples(8), make_examples(8), tmp_path / "run", SETTINGS)
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 0}, {"batch_size": 0}, {"max_length": -1}])
+def test_impossible_settings_are_refused(changes):
+    with pytest.raises(ConfigError):
+        FineTuningSettings(**changes)

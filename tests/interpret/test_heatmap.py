@@ -1,0 +1,33 @@
+import io
+
+import numpy as np
+import torch
+
+from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
+from bertsmith.model import BertConfig, BertModel
+
+
+def test_weights_are_probabilities_of_the_chosen_layer():
+    torch.manual_seed(0)
+    model = BertModel(BertConfig.named("2/128", vocab_size=50))
+    top = attention_weights(model, [1, 2, 3, 4], layer=-1)
+    assert top.shape == (2, 4, 4)
+    np.testing.assert_allclose(top.sum(-1), 1.0, atol=1e-5)
+    assert not np.allclose(top, attention_weights(model, [1, 2, 3, 4], layer=0))
+
+
+def test_a_heatmap_has_its_tokens_on_both_axes():
+    heatmap = draw_heatmap(["[CLS]", "the", "man", "[SEP]"], np.eye(4), title="layer 1")
+    axes = heatmap.figure.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "the", "man", "[SEP]"]
+    assert heatmap.note == ""
+    buffer = io.BytesIO()
+    heatmap.figure.savefig(buffer, format="png")
+    assert buffer.getvalue().startswith(b"\x89PNG")
+
+
+def test_chinese_tokens_become_numbers_where_no_font_has_them(monkeypatch):
+    monkeypatch.setattr("bertsmith.interpret.heatmap._cjk_font", lambda: None)
+    heatmap = draw_heatmap(["[CLS]", "战", "国"], np.eye(3), title="layer 1")
+    assert [label.get_text() for label in heatmap.figure.axes[0].get_xticklabels()] == ["1", "2", "3"]
+    assert "2 战" in heatmap.note

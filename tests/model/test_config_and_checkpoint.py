@@ -1,0 +1,170 @@
+import json
+import math
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
+from bertsmith.model.attention import MultiHeadSelfAttention
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"), [("tiny", (2, 128, 2, 512)), ("mini", (4, 256, 4, 1024)), ("base", (12, 768, 12, 3072))]
+)
+def test_named_sizes_are_the_published_ones(size, shape):
+    config = BertConfig.named(size)
+    assert shape == (
+        config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size,
+    )
+
+
+@pytest.mark.parametrize(("size", "published"), [("base", 109_482_240), ("large", 335_141_888)])
+def test_parameter_counts_are_the_published_ones(size, published):
+    with torch.device("meta"):
+        model = transformers.BertModel(transformers.BertConfig(**vars(BertConfig.named(size)) | {"id2label": {}}))
+    assert sum(p.numel() for p in model.parameters()) == published
+    config = BertConfig.named(size)
+    embeddings = (30522 + 512 + 2 + 2) * config.hidden_size
+    pooler = config.hidden_size**2 + config.hidden_size
+    assert embeddings + config.num_encoder_parameters + pooler == published
+
+
+def test_our_model_has_the_closed_form_count():
+    config = BertConfig.named("mini", vocab_size=100)
+    model = BertModel(config)
+    assert sum(p.numel() for p in model.encoder.parameters()) == config.num_encoder_parameters
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hidden_size": 100, "num_attention_heads": 3}, {"vocab_size": 0}, {"num_hidden_layers": -1},
+        {"hidden_act": "swish"}, {"hidden_dropout_prob": 1.0}, {"vocab_size": "many"}, {"type_vocab_size": True},
+    ],
+)
+def test_impossible_shapes_are_refused(values):
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        BertConfig(**values)
+
+
+@pytest.mark.parametrize("size", ["huge", "2/100", "0/128", "2x128", ""])
+def test_unknown_sizes_are_refused(size):
+    with pytest.raises(ConfigError, match="size"):
+        BertConfig.named(size)
+
+
+def test_unknown_overrides_are_refused():
+    with pytest.raises(ConfigError, match="no field flavour"):
+        BertConfig.named("tiny", flavour=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not valid JSON"), ("[]", "no JSON object"), (json.dumps({"model_type": "roberta"}), "'roberta'"),
+        (json.dumps({"model_type": "bert", "position_embedding_type": "relative_key"}), "absolute"),
+    ],
+)
+def test_foreign_configurations_are_refused(tmp_path, content, message):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        BertConfig.load(tmp_path)
+
+
+def test_initial_weights_are_a_truncated_normal():
+    torch.manual_seed(0)
+    model = BertForPreTraining(BertConfig.named("mini", vocab_size=2000))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            assert parameter.abs().max() <= 0.04
+            # a normal cut at two deviations keeps 0.880 of its deviation
+            assert parameter.std().item() == pytest.approx(0.02 * 0.8796, rel=0.1)
+    zeros = [p for n, p in model.named_parameters() if p.dim() == 1 and not n.endswith("norm.weight")]
+    assert all(not p.any() for p in zeros)
+
+
+@torch.no_grad()
+def test_the_attention_everyone_computes_by_hand():
+    """X = [[1,0,2],[-1,2,0]], W_Q = I, W_K swaps the last two columns, W_V = 2I."""
+    config = BertConfig(hidden_size=3, num_attention_heads=1, intermediate_size=3)
+    attention = MultiHeadSelfAttention(config).eval()
+    swap = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, 1, 0]])
+    attention.project.weight.copy_(torch.cat([torch.eye(3), swap, 2 * torch.eye(3)]))
+    attention.project.bias.zero_()
+    states = torch.tensor([[1.0, 0, 2], [-1, 2, 0]])
+    output = attention(states, RaggedBatch.from_sequences([[1, 2]]), need_maps=True)
+    # scores are [[1, 3], [3, 1]] before scaling by sqrt(3)
+    share = 1 / (1 + math.exp(2 / math.sqrt(3)))
+    expected = torch.tensor([[share, 1 - share], [1 - share, share]])
+    torch.testing.assert_close(output.maps[0][0], expected)
+    z = torch.tensor([[-1.04, 3.04, 0.96], [1.04, 0.96, 3.04]])
+    torch.testing.assert_close(output.states, z, atol=5e-3, rtol=0)
+    fused = attention(states, RaggedBatch.from_sequences([[1, 2]]))
+    torch.testing.assert_close(fused.states, output.states)
+
+
+def save_tiny(folder):
+    torch.manual_seed(0)
+    model = BertForPreTraining(BertConfig.named("1/64", vocab_size=40, max_position_embeddings=16))
+    model.save_pretrained(folder)
+    return model
+
+
+def test_the_encoder_loads_from_folders_with_and_without_prefix_and_heads(tmp_path):
+    model = save_tiny(tmp_path / "a")
+    encoder = BertModel.from_pretrained(tmp_path / "a")
+    encoder.save_pretrained(tmp_path / "b")
+    assert not any(name.startswith("bert.") for name in load_file(tmp_path / "b" / "model.safetensors"))
+    again = BertModel.from_pretrained(tmp_path / "b")
+    for (name, value), other in zip(model.bert.state_dict().items(), again.state_dict().values(), strict=True):
+        assert value.equal(other), name
+    classifier = BertForSequenceClassification.from_pretrained(tmp_path / "b", id2label={0: "a", 1: "b"})
+    assert classifier.bert.pooler.weight.equal(model.bert.pooler.weight)
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_named(tmp_path):
+    save_tiny(tmp_path)
+    path = tmp_path / "model.safetensors"
+    good = load_file(path)
+    query = "bert.encoder.layer.0.attention.self.query.weight"
+    for change, message in [
+        ({query: None}, f"{query} is missing"),
+        ({"bert.surprise.weight": torch.ones(2)}, "bert.surprise.weight is unexpected"),
+        ({"bert.pooler.dense.weight": torch.ones(2, 2)}, r"bert.pooler.dense.weight has shape \[2, 2\]"),
+    ]:
+        changed = {name: value for name, value in {**good, **change}.items() if value is not None}
+        save_file(changed, path, metadata={"format": "pt"})
+        with pytest.raises(CheckpointError, match=message):
+            BertForPreTraining.from_pretrained(tmp_path)
+
+
+def test_a_backbone_without_its_head_is_refused_unless_a_new_one_is_asked_for(tmp_path):
+    save_tiny(tmp_path)
+    with pytest.raises(CheckpointError, match="no classifier"):
+        BertForSequenceClassification.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors at all", None])
+def test_damaged_weights_are_named(tmp_path, content):
+    save_tiny(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
+        BertModel.from_pretrained(tmp_path)
+
+
+def test_pickled_weights_are_not_read(tmp_path):
+    save_tiny(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="safetensors weights only"):
+        BertModel.from_pretrained(tmp_path)
+
+
+def test_sequences_over_the_positions_are_refused():
+    model = BertModel(BertConfig.named("1/64", vocab_size=40, max_position_embeddings=8))
+    with pytest.raises(InputError, match="9 tokens, but the model has 8 positions"):
+        model(RaggedBatch.from_sequences([[1] * 9]))

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import InputError
+
+SEQUENCES = [[101, 7592, 102], [101, 102], [101, 5, 6, 7, 102]]
+
+
+def test_positions_and_borders_are_counted_by_sequence():
+    batch = RaggedBatch.from_sequences(SEQUENCES, [[0, 0, 0], [0, 0], [0, 0, 1, 1, 1]])
+    assert batch.input_ids.tolist() == [101, 7592, 102, 101, 102, 101, 5, 6, 7, 102]
+    assert batch.position_ids.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3, 4]
+    assert batch.token_type_ids.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
+    assert batch.cu_seqlens.tolist() == [0, 3, 5, 10]
+    assert batch.cu_seqlens.dtype == torch.int32
+    assert (batch.num_sequences, batch.num_tokens, batch.max_seqlen) == (3, 10, 5)
+    assert batch.first_token_positions.tolist() == [0, 3, 5]
+
+
+def test_padding_and_back_gives_the_same_tokens():
+    batch = RaggedBatch.from_sequences(SEQUENCES)
+    rectangle = batch.pad(batch.input_ids, fill=0)
+    assert rectangle.tolist() == [[101, 7592, 102, 0, 0], [101, 102, 0, 0, 0], [101, 5, 6, 7, 102]]
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    again = RaggedBatch.from_padded(rectangle, mask)
+    assert torch.equal(again.input_ids, batch.input_ids)
+    assert torch.equal(again.cu_seqlens, batch.cu_seqlens)
+    assert torch.equal(batch.padding_mask, mask.bool())
+    assert torch.equal(batch.unpad(rectangle), batch.input_ids)
+
+
+def test_equal_lengths_are_padded_without_a_copy():
+    batch = RaggedBatch.from_sequences([[1, 2], [3, 4]])
+    hidden = torch.randn(4, 8)
+    assert batch.pad(hidden).data_ptr() == hidden.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("sequences", "message"),
+    [([], "empty batch"), ([[1], []], "sequence 1 of the batch is empty")],
+)
+def test_empty_input_is_refused(sequences, message):
+    with pytest.raises(InputError, match=message):
+        RaggedBatch.from_sequences(sequences)
+
+
+def test_segments_of_other_lengths_are_refused():
+    with pytest.raises(InputError, match="differ in length"):
+        RaggedBatch.from_sequences([[1, 2]], [[0]])
+
+
+def test_lengths_that_do_not_add_up_are_refused():
+    with pytest.raises(InputError, match="add up to 3"):
+        RaggedBatch.from_flat(np.arange(4), np.array([3]))
+
+
+@pytest.mark.parametrize("mask", [[[0, 1, 1]], [[1, 0, 1]]])
+def test_left_padding_and_gaps_are_refused(mask):
+    with pytest.raises(InputError, match="gap or left padding"):
+        RaggedBatch.from_padded(torch.tensor([[1, 2, 3]]), torch.tensor(mask))
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(InputError, match=r"\[N, S\]"):
+        RaggedBatch.from_padded(torch.tensor([1, 2, 3]))
+    with pytest.raises(InputError, match="same shape"):
+        RaggedBatch.from_padded(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 2))

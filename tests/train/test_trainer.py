@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.data.stream import PreTrainingStream
+from bertsmith.errors import ConfigError
+from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.objectives import MaskedLMLoss, NSPLoss, PreTrainingObjective
+from bertsmith.train.optimizer import build_optimizer, learning_rate_at
+from bertsmith.train.pretraining import build_model, make_trainer, stream_settings
+from bertsmith.train.recipe import recipe_for
+from bertsmith.train.trainer import BertTrainer, TrainerSettings
+
+
+def test_the_schedule_rises_to_the_peak_and_falls_to_zero():
+    rates = [learning_rate_at(s, peak=2.0, warmup_steps=10, total_steps=110) for s in range(111)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[9] == rates[10] == pytest.approx(2.0)
+    assert rates[60] == pytest.approx(1.0)
+    assert rates[110] == 0.0
+    assert all(a < b for a, b in zip(rates[:9], rates[1:10], strict=True))
+
+
+def test_biases_and_norms_do_not_decay():
+    model = BertForPreTraining(BertConfig.named("tiny", vocab_size=50))
+    decaying, still = build_optimizer(model, weight_decay=0.01).param_groups
+    assert {p.dim() for p in decaying["params"]} == {2}
+    assert {p.dim() for p in still["params"]} == {1}
+    assert (decaying["weight_decay"], still["weight_decay"]) == (0.01, 0.0)
+    assert len(decaying["params"]) + len(still["params"]) == len(list(model.parameters()))
+
+
+def test_a_step_equals_adamw_by_hand():
+    """One scalar weight, one step: clip, then AdamW with bias correction."""
+
+    class Scalar(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([[2.0]]))
+
+    class Nothing:
+        def to(self, device):
+            return self
+
+    def objective(model, batch):
+        from bertsmith.objectives.measure import Measure
+
+        loss = 5.0 * model.weight.sum()
+        return Measure(loss, {})
+
+    settings = TrainerSettings(total_steps=10, learning_rate=0.1, warmup_share=0.0, weight_decay=0.01, clip_norm=1.0)
+    trainer = BertTrainer(Scalar(), objective, settings)
+    trainer.train_batch(Nothing())
+    # gradient 5 is clipped to 1; first Adam step is g / (|g| + eps) = 1; decay 2 * (1 - 0.1 * 0.01)
+    expected = 2.0 * (1 - 0.1 * 0.01) - 0.1 * 1.0 / (1.0 + 1e-6)
+    assert trainer.model.weight.item() == pytest.approx(expected, rel=1e-5)
+    assert trainer.learning_rate == pytest.approx(0.1 * 9 / 10)
+
+
+def test_masked_lm_loss_by_hand():
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]))
+    measure = MaskedLMLoss()(logits, torch.tensor([0, 2]))
+    assert measure.loss.item() == pytest.approx(-(np.log(0.5) + np.log(0.1)) / 2, rel=1e-6)
+    assert measure.sums["mlm_accuracy"] == (1, 2)
+
+
+def test_next_sentence_loss_leaves_unlabelled_sequences_out():
+    logits = torch.log(torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]]))
+    measure = NSPLoss()(logits, torch.tensor([0, 1, -100]))
+    assert measure.loss.item() == pytest.approx(-(np.log(0.9) + np.log(0.7)) / 2, rel=1e-6)
+    assert measure.sums["nsp_accuracy"] == (2.0, 2)
+
+
+def test_a_batch_without_any_label_costs_nothing():
+    measure = NSPLoss()(torch.zeros(2, 2), torch.tensor([-100, -100]))
+    assert measure.loss.item() == 0.0
+    assert measure.sums["nsp_accuracy"] == (0.0, 0)
+
+
+def test_the_fresh_output_bias_is_the_log_frequency(village):
+    corpus, tokenizer, _ = village
+    model = build_model(recipe_for("tiny", sequence_length=64), corpus)
+    probabilities = model.masked_lm.bias.softmax(0).detach().numpy()
+    smoothed = corpus.piece_counts + 1.0
+    np.testing.assert_allclose(probabilities, smoothed / smoothed.sum(), rtol=1e-5)
+    assert len(probabilities) == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_training_learns(village, precision):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("2/64", sequence_length=64, total_steps=60, precision=precision, batch_size=16)
+    trainer = make_trainer(recipe, corpus)
+    stream = PreTrainingStream(corpus, tokenizer, stream_settings(recipe))
+    first = trainer.evaluate([next(stream)])
+    averages = trainer.train_epoch(next(stream) for _ in range(1000))
+    assert trainer.step == 60
+    assert averages["mlm_loss"] < first["mlm_loss"] - 0.15
+    assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
+
+
+def test_evaluation_changes_nothing(village):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("2/64", sequence_length=64, total_steps=5)
+    trainer = make_trainer(recipe, corpus)
+    batch = next(PreTrainingStream(corpus, tokenizer, stream_settings(recipe)))
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    assert trainer.evaluate([batch]) == trainer.evaluate([batch])
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+
+
+def test_no_logits_are_made_at_unmasked_positions(village):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("2/64", sequence_length=64)
+    batch = next(PreTrainingStream(corpus, tokenizer, stream_settings(recipe)))
+    output = build_model(recipe, corpus)(batch.tokens, batch.masked_positions)
+    assert output.mlm_logits.shape == (len(batch.masked_positions), tokenizer.vocab_size)
+    assert PreTrainingObjective()(build_model(recipe, corpus), batch).sums["mlm_loss"][1] == len(batch.masked_labels)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"total_steps": 0}, {"warmup_share": 1.5}, {"learning_rate": 0.0}, {"clip_norm": -1.0}]
+)
+def test_impossible_settings_are_refused(changes):
+    with pytest.raises(ConfigError):
+        TrainerSettings(**{"total_steps": 5, "learning_rate": 0.1, **changes})
