@@ -16,13 +16,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import transformers
-from side_by_side import Comparison, compare, report
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream import PreTrainingBatch
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.objectives import PreTrainingObjective
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from side_by_side import Comparison, compare, report
 
 SEQUENCES, LENGTH, MASKED, PIECES = 32, 128, 19, 30522
 THREADS = 2
@@ -36,10 +36,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(THREADS)
     transformers.logging.set_verbosity_error()
-    comparisons = []
-    for dtype in (torch.float32, torch.bfloat16):
-        comparisons.append(measure(dtype, rounds))
-    report(comparisons)
+    report([measure(dtype, rounds) for dtype in (torch.float32, torch.bfloat16)])
 
 
 def measure(dtype: torch.dtype, rounds: int) -> Comparison:

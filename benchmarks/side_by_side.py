@@ -69,7 +69,9 @@ def report(comparisons: list[Comparison]) -> None:
     for heading in ("what", "setting", "ours", "peer", "ratio"):
         table.add_column(heading, overflow="fold")
     for row in comparisons:
-        table.add_row(row.name, row.setting, _span(row.ours), f"{_span(row.peer)} ({row.peer_name})", f"{row.ratio:.2f}")
+        table.add_row(
+            row.name, row.setting, _span(row.ours), f"{_span(row.peer)} ({row.peer_name})", f"{row.ratio:.2f}"
+        )
     Console(width=140).print(table)
     print(
         json.dumps(

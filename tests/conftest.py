@@ -1,8 +1,12 @@
 """Fixtures shared by all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# before torch is imported: on a busy machine its threads must yield instead of spinning (see bertsmith.cli)
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 @pytest.fixture(scope="session")

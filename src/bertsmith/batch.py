@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError
@@ -58,7 +59,7 @@ class RaggedBatch:
 
     @classmethod
     def from_flat(
-        cls, input_ids: np.ndarray, lengths: np.ndarray, token_type_ids: np.ndarray | None = None
+        cls, input_ids: NDArray[np.int64], lengths: NDArray[np.int64], token_type_ids: NDArray[np.int64] | None = None
     ) -> RaggedBatch:
         """Builds a batch from ids that are already laid end to end.
 

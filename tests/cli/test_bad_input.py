@@ -142,5 +142,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 def test_help_answers_without_loading_torch():
-    code = "import sys, bertsmith.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"
+    code = (
+        "import sys, bertsmith.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -14,8 +14,13 @@ def draw(num_sequences, length, *, seed=0, settings=None):
     ids[length - 1 :: length] = 3
     lengths = np.full(num_sequences, length)
     masked = mask_tokens(
-        ids, lengths, special_ids=SPECIALS, mask_token_id=MASK, vocab_size=VOCAB_SIZE,
-        settings=settings or MaskingSettings(), rng=rng,
+        ids,
+        lengths,
+        special_ids=SPECIALS,
+        mask_token_id=MASK,
+        vocab_size=VOCAB_SIZE,
+        settings=settings or MaskingSettings(),
+        rng=rng,
     )
     return ids, masked
 
@@ -50,8 +55,13 @@ def test_labels_are_the_true_ids():
 def test_a_sequence_of_specials_only_is_left_alone():
     ids = np.array([2, 3, 2, 7, 3])
     masked = mask_tokens(
-        ids, np.array([2, 3]), special_ids=SPECIALS, mask_token_id=MASK, vocab_size=VOCAB_SIZE,
-        settings=MaskingSettings(), rng=np.random.default_rng(0),
+        ids,
+        np.array([2, 3]),
+        special_ids=SPECIALS,
+        mask_token_id=MASK,
+        vocab_size=VOCAB_SIZE,
+        settings=MaskingSettings(),
+        rng=np.random.default_rng(0),
     )
     assert masked.positions.tolist() == [3]
 

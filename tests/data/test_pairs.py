@@ -80,8 +80,12 @@ def test_unused_sentences_are_put_back():
     """Whatever a random second segment displaced comes again: every sentence is used at least once."""
     for seed in range(100):
         document = make_document(1, [6] * 20)
-        used = np.unique(np.concatenate([p.first for p in pairs_of(document, seed=seed, short_probability=0.0)] +
-                                        [p.second for p in pairs_of(document, seed=seed, short_probability=0.0)]))
+        used = np.unique(
+            np.concatenate(
+                [p.first for p in pairs_of(document, seed=seed, short_probability=0.0)]
+                + [p.second for p in pairs_of(document, seed=seed, short_probability=0.0)]
+            )
+        )
         from_document = used[used // 10_000 == 1]
         # truncation may cost a few tokens at the ends of a chunk
         assert len(from_document) >= 0.85 * 120

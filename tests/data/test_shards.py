@@ -8,7 +8,24 @@ from bertsmith.data.text import Document
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
 from bertsmith.tokenizer import WordPieceTokenizer
 
-WORDS = "the man woman eats reads bread book a river runs by house and dog sleeps there".split()
+WORDS = [
+    "the",
+    "man",
+    "woman",
+    "eats",
+    "reads",
+    "bread",
+    "book",
+    "a",
+    "river",
+    "runs",
+    "by",
+    "house",
+    "and",
+    "dog",
+    "sleeps",
+    "there",
+]
 
 
 def make_documents(count, seed=0):

@@ -97,7 +97,9 @@ def test_an_epoch_visits_every_document_once(world, monkeypatch):
     stream = PreTrainingStream(corpus, tokenizer, settings(batch_size=1))
     visited = []
     original = stream._pairs_of
-    monkeypatch.setattr(stream, "_pairs_of", lambda index, epoch: (visited.append((epoch, index)), original(index, epoch))[1])
+    monkeypatch.setattr(
+        stream, "_pairs_of", lambda index, epoch: (visited.append((epoch, index)), original(index, epoch))[1]
+    )
     while stream.position.epoch == 0:
         next(stream)
     assert sorted(index for epoch, index in visited if epoch == 0) == list(range(corpus.counts[TRAIN].documents))

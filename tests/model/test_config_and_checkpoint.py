@@ -18,7 +18,10 @@ from bertsmith.model.attention import MultiHeadSelfAttention
 def test_named_sizes_are_the_published_ones(size, shape):
     config = BertConfig.named(size)
     assert shape == (
-        config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size,
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
     )
 
 
@@ -42,8 +45,13 @@ def test_our_model_has_the_closed_form_count():
 @pytest.mark.parametrize(
     "values",
     [
-        {"hidden_size": 100, "num_attention_heads": 3}, {"vocab_size": 0}, {"num_hidden_layers": -1},
-        {"hidden_act": "swish"}, {"hidden_dropout_prob": 1.0}, {"vocab_size": "many"}, {"type_vocab_size": True},
+        {"hidden_size": 100, "num_attention_heads": 3},
+        {"vocab_size": 0},
+        {"num_hidden_layers": -1},
+        {"hidden_act": "swish"},
+        {"hidden_dropout_prob": 1.0},
+        {"vocab_size": "many"},
+        {"type_vocab_size": True},
     ],
 )
 def test_impossible_shapes_are_refused(values):
@@ -65,7 +73,9 @@ def test_unknown_overrides_are_refused():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not valid JSON"), ("[]", "no JSON object"), (json.dumps({"model_type": "roberta"}), "'roberta'"),
+        ("{", "not valid JSON"),
+        ("[]", "no JSON object"),
+        (json.dumps({"model_type": "roberta"}), "'roberta'"),
         (json.dumps({"model_type": "bert", "position_embedding_type": "relative_key"}), "absolute"),
     ],
 )

@@ -58,7 +58,8 @@ def test_encoder_equals_the_reference_encoder_on_padded_batches(pair):
     ours, reference, _ = pair
     sequences, types, batch = random_batch(RAGGED_LENGTHS)
     expected = reference.bert(
-        input_ids=batch.pad(batch.input_ids), attention_mask=batch.padding_mask.long(),
+        input_ids=batch.pad(batch.input_ids),
+        attention_mask=batch.padding_mask.long(),
         token_type_ids=batch.pad(batch.token_type_ids),
     ).last_hidden_state
     states = ours.bert(batch).hidden_states
@@ -75,7 +76,9 @@ def test_every_layer_and_every_attention_map_equals_the_reference(pair):
     for n, (ids, segments) in enumerate(zip(sequences, types, strict=True)):
         span = slice(int(batch.cu_seqlens[n]), int(batch.cu_seqlens[n + 1]))
         expected = reference(
-            torch.tensor([ids]), token_type_ids=torch.tensor([segments]), output_hidden_states=True,
+            torch.tensor([ids]),
+            token_type_ids=torch.tensor([segments]),
+            output_hidden_states=True,
             output_attentions=True,
         )
         for layer, states in zip(output.layers, expected.hidden_states, strict=True):
@@ -93,7 +96,9 @@ def test_gradients_equal_the_reference(pair):
     cross_entropy = torch.nn.functional.cross_entropy
     (cross_entropy(output.mlm_logits, labels) + cross_entropy(output.nsp_logits, next_labels)).backward()
     reference(
-        torch.tensor(sequences), token_type_ids=torch.tensor(types), labels=labels.view(2, 20),
+        torch.tensor(sequences),
+        token_type_ids=torch.tensor(types),
+        labels=labels.view(2, 20),
         next_sentence_label=next_labels,
     ).loss.backward()
     expected = dict(reference.named_parameters())

@@ -46,7 +46,21 @@ def test_facts_hold_through_a_story():
 
 
 def test_odds_add_up_to_one():
-    slots = "subject food animal place reading work_verb weather feeling judgement gesture intensifier name other".split()
+    slots = [
+        "subject",
+        "food",
+        "animal",
+        "place",
+        "reading",
+        "work_verb",
+        "weather",
+        "feeling",
+        "judgement",
+        "gesture",
+        "intensifier",
+        "name",
+        "other",
+    ]
     for seed in range(20):
         facts = draw_facts(generator(seed, "test"))
         for slot in slots:

@@ -1,14 +1,20 @@
 """The memory of chunks: bounded whatever the text, and loyal to what is used."""
 
+import random
+import string
+
+import pytest
+
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.tokenizer.cache import MAX_CACHED_CHARS, ChunkCache
 
 
 def test_memory_stays_under_its_cap() -> None:
-    cache = ChunkCache(len, capacity=100)
+    cache = ChunkCache(len, capacity=1000)
     for number in range(10_000):
-        assert cache[f"chunk{number}"] == len(f"chunk{number}")
-        assert cache.alive() <= 200
+        chunk = f"chunk{number}" * (number % 6 + 1)
+        assert cache[chunk] == len(chunk)
+        assert cache.weight() <= 2000
 
 
 def test_frequent_chunks_survive_a_flood_of_new_ones() -> None:
@@ -18,7 +24,7 @@ def test_frequent_chunks_survive_a_flood_of_new_ones() -> None:
         computed.append(chunk)
         return len(chunk)
 
-    cache = ChunkCache(compute, capacity=100)
+    cache = ChunkCache(compute, capacity=1000)
     for number in range(10_000):
         assert cache["the"] == 3
         assert cache[f"chunk{number}"] > 0
@@ -26,15 +32,28 @@ def test_frequent_chunks_survive_a_flood_of_new_ones() -> None:
 
 
 def test_long_chunks_are_not_kept() -> None:
-    cache = ChunkCache(len, capacity=100)
+    cache = ChunkCache(len, capacity=1000)
     assert cache["a" * (MAX_CACHED_CHARS + 1)] == MAX_CACHED_CHARS + 1
-    assert cache.alive() == 0
+    assert cache.weight() == 0
 
 
 def test_ids_do_not_depend_on_what_was_seen_before() -> None:
     tokenizer = WordPieceTokenizer(["[UNK]", "a", "##b", "b", "北"])
-    tokenizer._ids.capacity = 3
+    tokenizer._encoder.memory.capacity = 100
     texts = [f"ab{'b' * n} b{n} 北ab北" for n in range(50)]
     first = tokenizer.encode_batch(texts)
     assert tokenizer.encode_batch(texts) == first
     assert first == [WordPieceTokenizer(tokenizer.vocab).encode(text) for text in texts]
+
+
+@pytest.mark.slow
+def test_hostile_text_cannot_grow_the_tokenizers_memories_past_their_caps() -> None:
+    tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *string.ascii_lowercase])
+    draw = random.Random(0)
+    for _ in range(40):
+        # 每个块都从未出现过，长度贴着缓存的上限
+        text = " ".join("".join(draw.choices(string.ascii_lowercase, k=MAX_CACHED_CHARS)) for _ in range(2500))
+        tokenizer.encode(text)
+        tokenizer(text, truncation=False)
+        assert tokenizer._encoder.memory.weight() <= 2 * tokenizer._encoder.memory.capacity
+        assert tokenizer._aligner.memory.weight() <= 2 * tokenizer._aligner.memory.capacity

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer.characters import HIDDEN_CONTROLS, SPACES, is_punctuation, patterns
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -53,8 +54,8 @@ def test_every_line_of_real_text_gives_the_ids_of_the_reference(shared_data: Pat
     assert not different, different[:3]
 
 
-# The documented differences, besides the categories below: characters whose category is newer than the tables of
-# `tokenizers` (marks, punctuation), and the CJK block it misses.
+# The documented differences: characters whose category is newer than the tables of `tokenizers` (marks, punctuation,
+# format characters), the CJK block it misses, and private use.
 NEWER = """
 061D 07FD 0898-089F 08CA-08E1 09FD-09FE 0A76 0AFA-0AFF 0B55 0C04 0C3C 0C77 0C84 0D00 0D3B-0D3C 0D81 0EBA 166D 1734
 180F 1885-1886 1ABF-1ACE 1B7D-1B7E 1DF6-1DFB 2E43-2E4F 2E52-2E5D A82C A8C5 A8FF A9BD 10D24-10D27 10EAB-10EAD
@@ -62,6 +63,7 @@ NEWER = """
 1193B-11946 119D4-119E2 11A01-11A0A 11A33-11AA2 11C30-11C45 11C70-11CB6 11D31-11D47 11D90-11D97 11EF3-11EF8 11FFF
 12FF1-12FF2 16E97-16E9A 16F4F 16FE2-16FE4 1CF00-1CF46 1E000-1E02A 1E130-1E136 1E2AE 1E2EC-1E2EF 1E944-1E95F
 2B820-2B91F
+0890-0891 08E2 110CD 13430-13438 E000-F8FF F0000-FFFFD 100000-10FFFD
 """
 
 
@@ -73,8 +75,9 @@ def newer_characters() -> set[str]:
 def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, shared_data: Path) -> None:
     reference = tokenizers.BertWordPieceTokenizer(str(shared_data / "vocab-uncased-30522.txt"))
     documented = newer_characters()
-    every = (chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
-    chars = [char for char in every if unicodedata.category(char) not in ("Cc", "Cf", "Cn", "Co")]
+    # 第 4 到 13 平面全未分配，第 15、16 平面全是私有区：只取几个代表，其余逐个比较
+    points = [*range(0xD800), *range(0xF8F0, 0x40000), *range(0xE0000, 0xE1000), 0xE000, 0x50000, 0xF0000, 0x10FFFD]
+    chars = [chr(point) for point in points]
     for shape in ("{}", "ab{}cd", "a {} ,b"):
         texts = [shape.format(char) for char in chars]
         expected = [row.ids for row in reference.encode_batch(texts, add_special_tokens=False)]
@@ -83,9 +86,10 @@ def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, s
             for char, one, two in zip(chars, english.encode_batch(texts), expected, strict=True)
             if one != two and char not in documented
         ]
-        # 更新的 Python 自带更新的 Unicode 表，会多认得一些标点和附加符号
+        # 更新的 Python 自带更新的 Unicode 表，会多认得一些标点、附加符号和格式字符
         if unicodedata.unidata_version > "14.0.0":
-            different = [char for char in different if unicodedata.category(char)[0] not in "MP"]
+            known = ("M", "P", "C")
+            different = [char for char in different if not unicodedata.category(char).startswith(known)]
         assert not different, [f"U+{ord(char):04X}" for char in different[:20]]
 
 
@@ -175,3 +179,38 @@ def test_the_callable_form_sees_the_same_ids_and_offsets_slice_back(text: str) -
         if index != tokenizer.unk_token_id and "Σ" not in text:
             alone = "".join(tokenizer.tokenize(text[start:end])).replace("##", "")
             assert tokenizer.vocab[index].removeprefix("##") in alone
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ud800a\udfff b",
+        "\0" * 50 + "hello",
+        "\ufffd" * 9,
+        "hello\u202eolleh\u202c \u200fa\u200e",
+        "h\u0300\u0301\u0302\u0303\u0489\u0328\u0327" * 40,
+        "👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇨🇳",
+        "".join(chr(plane * 0x10000 + 0x1234) + " " for plane in range(17)),
+        "a" * 1_000_000,
+        "é" * 200_000,
+        "博" * 200_000,
+        "!" * 200_000,
+        " \t\n" * 100_000,
+    ],
+    ids=["surrogates", "nul", "fffd", "bidi", "zalgo", "emoji", "planes", "word", "accents", "cjk", "marks", "spaces"],
+)
+def test_bad_text_has_a_defined_outcome(text: str) -> None:
+    tokenizer = WordPieceTokenizer(SMALL_VOCAB)
+    ids = tokenizer.encode(text)
+    encoding = tokenizer(text, truncation=False)
+    assert encoding["input_ids"][1:-1] == ids == tokenizer.encode_flat([text]).ids.tolist()
+    assert all(0 <= start < end <= len(text) for start, end in encoding["offsets"][1:-1])
+
+
+def test_the_character_patterns_are_unicodes_tables() -> None:
+    word, marks = patterns()
+    for char in map(chr, range(0x110000)):
+        assert (marks.fullmatch(char) is not None) == (unicodedata.category(char) == "Mn"), hex(ord(char))
+        assert len(word.findall(f"a{char}b")) == (3 if is_punctuation(char) else 1), hex(ord(char))
+        if char.isspace():
+            assert (char in SPACES) != (char in HIDDEN_CONTROLS), hex(ord(char))

@@ -161,3 +161,78 @@ def test_a_tokenizer_travels_to_another_process() -> None:
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode("The the") == tokenizer.encode("The the")
     assert copy.fingerprint == tokenizer.fingerprint
+
+
+def test_user_tokens_survive_the_files_of_the_field(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = WordPieceTokenizer([*VOCAB, "<url>", "C++"], user_tokens=["<url>", "C++"])
+    tokenizer.save(tmp_path / "ours")
+    texts = ["the <url>C++ caf", "THE <URL>", "<url>"]
+    expected = tokenizer(texts, parse_special=True)
+    for loader in (transformers.AutoTokenizer, transformers.BertTokenizerFast):
+        peer = loader.from_pretrained(str(tmp_path / "ours"))
+        got = peer(texts, return_offsets_mapping=True)
+        assert got["input_ids"] == expected["input_ids"]
+        assert got["offset_mapping"] == expected["offsets"]
+    peer.save_pretrained(str(tmp_path / "theirs"))
+    for folder in ("ours", "theirs"):
+        loaded = WordPieceTokenizer.load(tmp_path / folder)
+        assert loaded.fingerprint == tokenizer.fingerprint
+    (tmp_path / "ours" / "tokenizer.json").unlink()
+    assert WordPieceTokenizer.load(tmp_path / "ours").fingerprint == tokenizer.fingerprint
+
+
+def test_tokens_that_transformers_added_are_taken_over(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    WordPieceTokenizer(VOCAB).save(tmp_path / "ours")
+    peer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "ours"))
+    peer.add_tokens([transformers.AddedToken("<url>", normalized=False)])
+    peer.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    peer.save_pretrained(str(tmp_path / "theirs"))
+    loaded = WordPieceTokenizer.load(tmp_path / "theirs")
+    texts = ["the <url>", "[E1] the[E1]"]
+    assert loaded(texts)["input_ids"] == peer(texts)["input_ids"]
+    peer.add_tokens(["Normalised"])
+    peer.save_pretrained(str(tmp_path / "normalised"))
+    with pytest.raises(InputError, match="normalized"):
+        WordPieceTokenizer.load(tmp_path / "normalised")
+
+
+def test_renamed_special_tokens_keep_their_roles(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    names = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}
+    (tmp_path / "vocab.txt").write_text("".join(f"{names.get(piece, piece)}\n" for piece in VOCAB), encoding="utf-8")
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    config |= {f"{key[1:-1].lower()}_token": {"content": name} for key, name in names.items()}
+    write(tmp_path / "tokenizer_config.json", json.dumps(config))
+    loaded = WordPieceTokenizer.load(tmp_path)
+    assert (loaded.pad_token_id, loaded.unk_token_id, loaded.cls_token_id) == (0, 1, 2)
+    assert loaded(["the zzz", "the"], padding="longest")["input_ids"] == [[2, 5, 1, 3], [2, 5, 3, 0]]
+    assert loaded.tokenize("the <mask>", parse_special=True) == ["the", "<mask>"]
+    loaded.save(tmp_path / "again")
+    again = WordPieceTokenizer.load(tmp_path / "again")
+    assert again.fingerprint == loaded.fingerprint
+    peer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "again"))
+    assert peer(["the zzz <mask>"])["input_ids"] == again(["the zzz <mask>"], parse_special=True)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("normalizer", {"type": "Lowercase"}, "normalizer"),
+        ("normalizer", {"type": "BertNormalizer", "clean_text": False}, "clean_text"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "pre_tokenizer"),
+        ("model", {"type": "BPE"}, "WordPiece"),
+    ],
+)
+def test_other_rules_than_berts_are_refused(tmp_path: Path, part: str, value: object, message: str) -> None:
+    WordPieceTokenizer(VOCAB).save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    write(tmp_path / "tokenizer.json", json.dumps(content | {part: value}))
+    with pytest.raises(InputError, match=message):
+        WordPieceTokenizer.load(tmp_path)
+
+
+def test_another_longest_word_is_followed(tmp_path: Path) -> None:
+    WordPieceTokenizer([*VOCAB, "a", "##a"], max_word_chars=5).save(tmp_path)
+    assert WordPieceTokenizer.load(tmp_path).tokenize("aaaaa aaaaaa") == ["a", *["##a"] * 4, "[UNK]"]

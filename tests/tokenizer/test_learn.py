@@ -9,6 +9,8 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer.count import count_words
+from bertsmith.tokenizer.normalize import Normalizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -118,3 +120,53 @@ def test_real_text_compresses_as_well_as_the_reference_trainer(shared_data: Path
     reference.train_from_iterator(train, vocab_size=8000, show_progress=False)
     peer = sum(len(row.ids) for row in reference.encode_batch(held_out, add_special_tokens=False))
     assert sum(map(len, ours.encode_batch(held_out))) <= 1.005 * peer
+
+
+def corpus_lines(count: int) -> list[str]:
+    draw = random.Random(7)
+    return [
+        " ".join(f"{draw.choice('abcde')}{draw.choice(['x', 'yy', 'é', '北'])}" * draw.randint(1, 4))
+        for _ in range(count)
+    ]
+
+
+def test_workers_do_not_change_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertsmith.tokenizer.count._BATCH_CHARS", 200)
+    lines = corpus_lines(300)
+    one = WordPieceTokenizer.train(lines, vocab_size=120).vocab
+    assert WordPieceTokenizer.train(lines[::-1], vocab_size=120, workers=2).vocab == one
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_word_counts_are_exact_when_they_do_not_fit_into_memory(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertsmith.tokenizer.count._BATCH_CHARS", 300)
+    draw = random.Random(3)
+    words = [
+        f"w{int(draw.expovariate(0.02))}\ud800" if draw.random() < 0.1 else f"w{int(draw.expovariate(0.02))}"
+        for _ in range(4000)
+    ]
+    lines = [" ".join(words[start : start + 20]) for start in range(0, len(words), 20)]
+    everything = Counter(words)
+    by_rank = sorted(everything, key=lambda word: (-everything[word], word))
+    for order in (lines, lines[::-1]):
+        kept = count_words(order, Normalizer(), workers=workers, max_words=50)
+        assert kept == {word: everything[word] for word in by_rank[:50]}
+    assert count_words(lines, Normalizer(), workers=workers) == everything
+
+
+def test_user_tokens_are_one_piece_and_teach_nothing() -> None:
+    text = ["see <url> and [E1] here"] * 5
+    tokenizer = WordPieceTokenizer.train(text, vocab_size=100, user_tokens=["<url>", "[E1]"])
+    assert tokenizer.vocab[:7] == [*SPECIAL, "<url>", "[E1]"]
+    assert tokenizer.tokenize("see <url>[E1] <URL>")[:3] == ["see", "<url>", "[E1]"]
+    assert "<" not in tokenizer.vocab
+    assert tokenizer.decode(tokenizer.encode("see <url> here")) == "see <url> here"
+    for wrong in (["[MASK]"], ["x", "x"], [""], ["a\n"], "<url>"):
+        with pytest.raises(InputError, match="user"):
+            WordPieceTokenizer.train(text, user_tokens=wrong)
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[str, int, int]] = []
+    WordPieceTokenizer.train(["the man"] * 10, on_progress=lambda *step: told.append(step))
+    assert ("counting", 70, 0) in told

@@ -1,4 +1,4 @@
-"""`bertsmith vocab` and `bertsmith corpus`: from text files to a vocabulary, and to token shards."""
+"""`bertsmith corpus`: from text files to token shards."""
 
 from __future__ import annotations
 
@@ -9,29 +9,9 @@ import typer
 
 from bertsmith.cli.quickstart import DocumentsOption
 
-TextArgument = Annotated[list[str], typer.Argument(help="Files, folders or globs of .txt or .txt.gz.")]
-EncodingOption = Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")]
-
-
-def vocab(
-    text: TextArgument,
-    out: Annotated[Path, typer.Option(help="Folder for vocab.txt and the tokenizer's settings.")],
-    size: Annotated[int, typer.Option(min=1, help="Most word pieces.")] = 30522,
-    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
-    encoding: EncodingOption = "auto",
-) -> None:
-    """Learn a WordPiece vocabulary from text."""
-    from bertsmith.data.text import find_text_files, read_text
-    from bertsmith.tokenizer import WordPieceTokenizer
-
-    files = find_text_files(text)
-    tokenizer = WordPieceTokenizer.train(read_text(files, encoding=encoding), vocab_size=size, lowercase=not cased)
-    tokenizer.save(out)
-    print(f"{tokenizer.vocab_size:,} pieces from {len(files)} file(s) in {out}")
-
 
 def corpus(
-    text: TextArgument,
+    text: Annotated[list[str], typer.Argument(help="Files, folders or globs of .txt or .txt.gz.")],
     tokenizer: Annotated[Path, typer.Option(help="Folder or vocab.txt of the tokenizer.")],
     out: Annotated[Path, typer.Option(help="Folder for the shards.")],
     documents: Annotated[
@@ -39,7 +19,7 @@ def corpus(
         typer.Option(help="One document per file, or per block between blank lines; auto: per file if several."),
     ] = DocumentsOption.auto,
     heldout: Annotated[float, typer.Option(min=0.0001, max=0.5, help="Share of documents held out.")] = 0.02,
-    encoding: EncodingOption = "auto",
+    encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
 ) -> None:
     """Turn text into token shards for pre-training."""
     from bertsmith.data.shards import HELDOUT, TRAIN, build_shards
@@ -47,7 +27,7 @@ def corpus(
     from bertsmith.tokenizer import WordPieceTokenizer
 
     files = find_text_files(text)
-    rule = resolve_documents(files, documents.value)  # type: ignore[arg-type]
+    rule = resolve_documents(files, documents.value)
     settings = {
         "sources": [[str(file), file.stat().st_size] for file in files],
         "documents": rule,

@@ -49,7 +49,7 @@ def quickstart(
         size=size,
         minutes=minutes,
         vocab_size=vocab_size,
-        documents=documents.value,  # type: ignore[arg-type]
+        documents=documents.value,
         encoding=encoding,
         seed=seed,
     )

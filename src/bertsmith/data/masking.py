@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,16 @@ class MaskingSettings:
 class MaskedTokens:
     """The corrupted ids [T], the chosen `positions` [M] in increasing order, and their true ids `labels` [M]."""
 
-    input_ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
+    input_ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    labels: NDArray[np.int64]
 
 
 def mask_tokens(
-    input_ids: np.ndarray,
-    lengths: np.ndarray,
+    input_ids: NDArray[np.int64],
+    lengths: NDArray[np.int64],
     *,
-    special_ids: np.ndarray,
+    special_ids: NDArray[np.int64],
     mask_token_id: int,
     vocab_size: int,
     settings: MaskingSettings,

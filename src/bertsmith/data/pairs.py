@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 IS_NEXT = 0
 IS_RANDOM = 1
 NO_LABEL = -100
 """Labels as in the released BERT; `NO_LABEL` is left out of the loss."""
 
-TokenDocument = Sequence[np.ndarray]
+TokenDocument = Sequence[NDArray[np.int32]]
 """The sentences of a document, each an array of ids."""
 
 
@@ -27,8 +28,8 @@ TokenDocument = Sequence[np.ndarray]
 class SegmentPair:
     """Two segments of ids, `second` empty for a single one, and the next-sentence label."""
 
-    first: np.ndarray
-    second: np.ndarray
+    first: NDArray[np.int32]
+    second: NDArray[np.int32]
     label: int
 
 
@@ -95,8 +96,8 @@ def _random_segment(other: TokenDocument, target: int, rng: np.random.Generator)
 
 
 def _truncate_pair(
-    first: np.ndarray, second: np.ndarray, max_tokens: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+    first: NDArray[np.int32], second: NDArray[np.int32], max_tokens: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Shortens the longer segment, id by id, at a random end each time.
 
     Taking from both ends keeps the model from learning that long input always starts at a sentence's beginning. All
@@ -114,10 +115,10 @@ def _truncate_pair(
     return _trim(first, from_first, rng), _trim(second, from_second, rng)
 
 
-def _fit_one(segment: np.ndarray, max_tokens: int, rng: np.random.Generator) -> np.ndarray:
+def _fit_one(segment: NDArray[np.int32], max_tokens: int, rng: np.random.Generator) -> NDArray[np.int32]:
     return _trim(segment, max(0, len(segment) - max_tokens), rng)
 
 
-def _trim(segment: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def _trim(segment: NDArray[np.int32], count: int, rng: np.random.Generator) -> NDArray[np.int32]:
     front = int(rng.binomial(count, 0.5)) if count else 0
     return segment[front : len(segment) - (count - front)]

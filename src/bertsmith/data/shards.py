@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from bertsmith.data.text import Document
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
@@ -28,8 +29,6 @@ FORMAT_VERSION = 1
 TRAIN, HELDOUT = "train", "heldout"
 SHARD_TOKENS = 16_000_000
 """Ids per shard: 64 MB, small enough to make and check quickly, large enough that their number stays small."""
-
-_TOKEN_LISTS = pa.list_(pa.list_(pa.int32()))
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,11 @@ def build_shards(
         return TokenCorpus(folder, tokenizer)
     writer = _ShardWriter(folder, tokenizer.vocab_size, shard_tokens, heldout_share)
     for group in _groups(documents, sentences=4096):
-        # 一批文档的句子一次编码：走分词器的快速路径
-        encoded = iter(tokenizer.encode_batch([sentence for document in group for sentence in document.sentences]))
+        # 一批文档的句子一次编码成一整块数组：不产生任何 Python 整数列表
+        encoded = tokenizer.encode_flat([sentence for document in group for sentence in document.sentences])
+        sentences = iter(np.split(encoded.ids, encoded.bounds[1:-1]))
         for document in group:
-            writer.add([ids for ids in itertools.islice(encoded, len(document.sentences)) if ids])
+            writer.add([ids for ids in itertools.islice(sentences, len(document.sentences)) if len(ids)])
     writer.finish()
     manifest = {
         "format": "bertsmith token shards",
@@ -123,7 +123,7 @@ class TokenCorpus:
             name: np.cumsum([0, *(shard.num_documents for shard in shards)]) for name, shards in self._shards.items()
         }
 
-    def document(self, split: str, index: int) -> list[np.ndarray]:
+    def document(self, split: str, index: int) -> list[NDArray[np.int32]]:
         """Returns the sentences of a document as [S_i] int32 views of the mapped file.
 
         Args:
@@ -159,7 +159,7 @@ class _MappedShard:
         self._tokens = column.values.values.to_numpy()
         self.num_documents: int = entry["documents"]
 
-    def document(self, index: int) -> list[np.ndarray]:
+    def document(self, index: int) -> list[NDArray[np.int32]]:
         first, last = self._sentence_offsets[index], self._sentence_offsets[index + 1]
         offsets = self._token_offsets[first : last + 1].tolist()
         return [self._tokens[start:end] for start, end in itertools.pairwise(offsets)]
@@ -176,14 +176,14 @@ class _ShardWriter:
         self.splits: dict[str, dict[str, Any]] = {
             name: {"documents": 0, "sentences": 0, "tokens": 0, "shards": []} for name in (TRAIN, HELDOUT)
         }
-        self._waiting: dict[str, list[tuple[float, list[list[int]]]]] = {TRAIN: [], HELDOUT: []}
+        self._waiting: dict[str, list[tuple[float, list[NDArray[np.int32]]]]] = {TRAIN: [], HELDOUT: []}
         self._waiting_tokens = {TRAIN: 0, HELDOUT: 0}
 
-    def add(self, sentences: list[list[int]]) -> None:
+    def add(self, sentences: list[NDArray[np.int32]]) -> None:
         if not sentences:
             return
         # 按内容哈希划分验证集：与文件顺序、进程数无关，重复的文档必在同一边
-        content = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in sentences])
+        content = np.concatenate(sentences)
         fraction = int.from_bytes(hashlib.blake2b(content.tobytes(), digest_size=8).digest(), "little") / 2**64
         split = HELDOUT if fraction < self.heldout_share else TRAIN
         self._waiting[split].append((fraction, sentences))
@@ -214,19 +214,21 @@ class _ShardWriter:
 
     def _write(self, split: str) -> None:
         documents = [sentences for _, sentences in self._waiting[split]]
+        sentences = [ids for document in documents for ids in document]
+        tokens = np.concatenate(sentences)
         record = self.splits[split]
         name = f"{split}-{len(record['shards']):05d}.arrow"
-        column = pa.array(documents, type=_TOKEN_LISTS)
+        inner = pa.ListArray.from_arrays(_offsets(sentences), pa.array(tokens))
+        column = pa.ListArray.from_arrays(_offsets(documents), inner)
         table = pa.record_batch([column], names=["sentences"])
         with atomic_path(self.folder / name) as temporary, pa.ipc.new_file(str(temporary), table.schema) as sink:
             sink.write_batch(table)
-        tokens = column.values.values.to_numpy()
         if split == TRAIN:
             self.piece_counts += np.bincount(tokens, minlength=len(self.piece_counts))
         checksum = hashlib.blake2b((self.folder / name).read_bytes(), digest_size=16).hexdigest()
         record["shards"].append({"file": name, "documents": len(documents), "checksum": checksum})
         record["documents"] += len(documents)
-        record["sentences"] += len(column.values)
+        record["sentences"] += len(sentences)
         record["tokens"] += len(tokens)
         self._waiting[split], self._waiting_tokens[split] = [], 0
 
@@ -242,6 +244,11 @@ def _groups(documents: Iterable[Document], *, sentences: int) -> Iterator[Sequen
             group, count = [], 0
     if group:
         yield group
+
+
+def _offsets(parts: Sequence[Sequence[Any] | NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Returns where each of n parts starts, and where the last one ends: [n+1]."""
+    return np.cumsum([0, *(len(part) for part in parts)], dtype=np.int32)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

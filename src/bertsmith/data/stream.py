@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
@@ -113,7 +114,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         mean_tokens = max(1, counts.tokens // max(1, counts.documents))
         self._block_documents = max(1, BLOCK_TOKENS // mean_tokens)
         self.blocks_per_epoch = -(-self._num_documents // self._block_documents)
-        self._order: tuple[int, np.ndarray] | None = None
+        self._order: tuple[int, NDArray[np.int64]] | None = None
         self._cached: tuple[int, int, list[SegmentPair]] | None = None
 
     def __next__(self) -> PreTrainingBatch:
@@ -142,7 +143,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             self._cached = (epoch, block, [pairs[index] for index in order])
         return self._cached[2]
 
-    def _document_order(self, epoch: int) -> np.ndarray:
+    def _document_order(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
             rng = generator(self.settings.seed, "stream/document order", epoch)
             self._order = (epoch, rng.permutation(self._num_documents))
@@ -169,7 +170,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
     def _assemble(self, pairs: list[SegmentPair], start: StreamPosition) -> PreTrainingBatch:
         """Adds the special tokens, lays the sequences end to end and masks them all at once."""
         cls, sep = [self._tokenizer.cls_token_id], [self._tokenizer.sep_token_id]
-        pieces: list[np.ndarray | list[int]] = []
+        pieces: list[NDArray[np.int32] | list[int]] = []
         segments: list[tuple[int, int]] = []
         for pair in pairs:
             pieces += [cls, pair.first, sep]

@@ -227,7 +227,7 @@ def _starting_model(
 
 
 def _shows(
-    progress: StepProgress, trainer: BertTrainer, best: ClassificationScores | None
+    progress: StepProgress, trainer: BertTrainer[Any], best: ClassificationScores | None
 ) -> Callable[[Measure], None]:
     def show(measure: Measure) -> None:
         figures = {"loss": f"{float(measure.loss.detach()):.3f}"}

@@ -7,11 +7,13 @@ too large for memory; results come back in the caller's order. Nothing is padded
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.model import AnyBert
 from bertsmith.model.layers import best_compute_dtype
 
 TOKEN_BUDGET = 4096
@@ -22,7 +24,7 @@ class Engine:
     """Runs a model over lists of id sequences."""
 
     def __init__(
-        self, model: nn.Module, *, device: torch.device | str = "cpu", compute_dtype: torch.dtype | None = None
+        self, model: AnyBert, *, device: torch.device | str = "cpu", compute_dtype: torch.dtype | None = None
     ) -> None:
         """Prepares a model for prediction.
 
@@ -31,7 +33,7 @@ class Engine:
             device: where it runs.
             compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
         """
-        self.model = model.to(device).eval()
+        self.model: AnyBert = model.to(device).eval()
         self.device = torch.device(device)
         self.model.set_compute_dtype(compute_dtype or best_compute_dtype(device))
 
@@ -40,7 +42,7 @@ class Engine:
         self,
         sequences: Sequence[Sequence[int]],
         token_type_ids: Sequence[Sequence[int]] | None,
-        read: Callable[[nn.Module, RaggedBatch], Tensor],
+        read: Callable[[Any, RaggedBatch], Tensor],
     ) -> Tensor:
         """Maps every sequence to one row.
 

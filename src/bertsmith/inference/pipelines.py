@@ -12,6 +12,7 @@ from typing import Literal, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
@@ -124,7 +125,7 @@ class Embed:
         """Loads any model folder; heads are left aside."""
         return cls(BertModel.from_pretrained(folder), WordPieceTokenizer.load(folder))
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embeds texts; longer ones are cut to what the model reads.
 
         Args:
@@ -145,8 +146,8 @@ def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> lis
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
-def _mean_states(model: nn.Module, batch: RaggedBatch) -> Tensor:
-    states = model(batch).hidden_states.float()
+def _mean_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+    states: Tensor = model(batch).hidden_states.float()
     # 参差批次上的分段求和：每条序列只对自己的真实词元取平均
     sequence = torch.repeat_interleave(batch.cu_seqlens.diff().long(), output_size=batch.num_tokens)
     sums = states.new_zeros(batch.num_sequences, states.shape[1]).index_add_(0, sequence, states)

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from matplotlib import font_manager
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertModel
 
-CJK_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "Microsoft YaHei")
-CJK_FONTS += ("PingFang SC", "SimHei", "Hiragino Sans GB", "Heiti TC", "Arial Unicode MS")
+CJK_FONTS: tuple[str, ...] = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "Microsoft YaHei"),
+    *("PingFang SC", "SimHei", "Hiragino Sans GB", "Heiti TC", "Arial Unicode MS"),
+)
 """Fonts with Chinese glyphs, as the common systems call them."""
 
 
@@ -30,7 +33,7 @@ class Heatmap:
 
 
 @torch.inference_mode()
-def attention_weights(model: BertModel, input_ids: Sequence[int], *, layer: int) -> np.ndarray:
+def attention_weights(model: BertModel, input_ids: Sequence[int], *, layer: int) -> NDArray[np.float32]:
     """Returns the attention probabilities of one layer for one sequence.
 
     Args:
@@ -43,10 +46,11 @@ def attention_weights(model: BertModel, input_ids: Sequence[int], *, layer: int)
     """
     output = model.eval()(RaggedBatch.from_sequences([input_ids]), need_maps=True)
     assert output.attentions is not None
-    return output.attentions[layer][0].numpy()
+    weights: NDArray[np.float32] = output.attentions[layer][0].numpy()
+    return weights
 
 
-def draw_heatmap(pieces: Sequence[str], weights: np.ndarray, *, title: str) -> Heatmap:
+def draw_heatmap(pieces: Sequence[str], weights: NDArray[np.float32], *, title: str) -> Heatmap:
     """Draws one attention map with its tokens on both axes.
 
     Args:

@@ -87,6 +87,8 @@ class MultiHeadSelfAttention(nn.Module):
         query, key, value = projected.unbind(1)
         cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
         mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest)
+        # 没有要 log-sum-exp，返回的只会是一个张量
+        assert isinstance(mixed, Tensor)
         return mixed.reshape(-1, self.num_heads * self.head_size)
 
     def _attend_explicitly(self, projected: Tensor, batch: RaggedBatch) -> AttentionOutput:

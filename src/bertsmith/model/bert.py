@@ -135,7 +135,7 @@ class BertModel(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes `config.json` and `model.safetensors`, in the names `transformers` uses."""
-        save_model_folder(self, folder)
+        save_model_folder(self, self.config, folder, architecture=self.architecture)
 
 
 class BertForPreTraining(nn.Module):
@@ -181,7 +181,7 @@ class BertForPreTraining(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes `config.json` and `model.safetensors`, in the names `transformers` uses."""
-        save_model_folder(self, folder)
+        save_model_folder(self, self.config, folder, architecture=self.architecture)
 
 
 class BertForSequenceClassification(nn.Module):
@@ -198,7 +198,8 @@ class BertForSequenceClassification(nn.Module):
 
     def forward(self, batch: RaggedBatch) -> Tensor:
         """Returns class logits [N, num_labels]."""
-        return self.classifier(self.bert(batch).pooled)
+        logits: Tensor = self.classifier(self.bert(batch).pooled)
+        return logits
 
     def set_compute_dtype(self, dtype: torch.dtype) -> None:
         """See `BertModel.set_compute_dtype`."""
@@ -230,7 +231,11 @@ class BertForSequenceClassification(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes `config.json` and `model.safetensors`, in the names `transformers` uses."""
-        save_model_folder(self, folder)
+        save_model_folder(self, self.config, folder, architecture=self.architecture)
+
+
+AnyBert = BertModel | BertForPreTraining | BertForSequenceClassification
+"""Every whole model of this file: made by `from_pretrained`, saved by `save_pretrained`."""
 
 
 def initialize_weights(module: nn.Module, standard_deviation: float) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError
 from bertsmith.files import atomic_path, make_folder
+from bertsmith.model.config import BertConfig
 
 PARAMETER_NAMES: dict[str, str] = {
     "embedding.word": "embeddings.word_embeddings",
@@ -63,12 +64,14 @@ def names_on_disk(name: str) -> tuple[str, ...]:
     return tuple(f"{prefix}{target.replace('*', numbers[0]) if numbers else target}.{kind}" for target in targets)
 
 
-def save_model_folder(model: nn.Module, folder: str | Path) -> None:
+def save_model_folder(model: nn.Module, config: BertConfig, folder: str | Path, *, architecture: str) -> None:
     """Writes `model.safetensors` and `config.json`, each whole or not at all.
 
     Args:
-        model: a model with `config` and `architecture`.
+        model: holds the tensors.
+        config: its shape.
         folder: made when missing; files of the same names are replaced.
+        architecture: the `transformers` class that reads these tensors, such as `BertForPreTraining`.
 
     Raises:
         RunFolderError: the disk is full or the folder cannot be written.
@@ -83,7 +86,7 @@ def save_model_folder(model: nn.Module, folder: str | Path) -> None:
     with atomic_path(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
     with atomic_path(folder / "config.json") as temporary:
-        model.config.save(temporary, architecture=model.architecture)
+        config.save(temporary, architecture=architecture)
 
 
 def load_model_folder(model: nn.Module, folder: str | Path, *, new_modules: tuple[str, ...] = ()) -> None:

@@ -54,4 +54,5 @@ class BertEmbedding(nn.Module):
             + F.embedding(batch.token_type_ids, self.token_type.weight)
         )
         # 求和与归一化在 float32 中做，之后才转成计算精度：嵌入的微小差别不会被 bf16 抹掉
-        return self.dropout(self.norm(summed).to(self.compute_dtype))
+        embedded: Tensor = self.dropout(self.norm(summed).to(self.compute_dtype))
+        return embedded

@@ -51,7 +51,8 @@ class NextSentenceHead(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Maps pooled states [N, H] to logits [N, 2]."""
-        return self.linear(pooled)
+        logits: Tensor = self.linear(pooled)
+        return logits
 
 
 class SequenceClassifier(nn.Module):
@@ -64,4 +65,5 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Maps pooled states [N, H] to class logits [N, num_labels]."""
-        return self.linear(self.dropout(pooled))
+        logits: Tensor = self.linear(self.dropout(pooled))
+        return logits

@@ -6,16 +6,20 @@ Notable:
 - special tokens and padding have the offset (0, 0) and the word id -1: an integer, so that arrays need no None
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from bertsmith.errors import InputError
+from bertsmith.tokenizer.align import Tokens
 
 Truncation = Literal["longest_first", "only_first", "only_second", False]
 Padding = Literal["longest", "max_length", False]
+
+_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offsets", "word_ids")
+_Row = tuple[list[int], list[int], list[int], list[int], list[tuple[int, int]], list[int]]
 
 
 class Encoding(dict[str, Any]):
@@ -26,14 +30,6 @@ class Encoding(dict[str, Any]):
     texts, a list of such lists (or an array [N, S] where arrays were asked for). `overflow_to_sample` is there when
     overflow windows were asked for: the index of the text each row comes from.
     """
-
-
-class Tokens(NamedTuple):
-    """The tokens of one text, column by column, without special tokens."""
-
-    ids: list[int]
-    offsets: list[tuple[int, int]]
-    word_ids: list[int]
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,33 @@ class Layout:
             raise InputError("return_overflowing needs max_length and a truncation strategy; give both")
 
 
-def build_rows(samples: Sequence[tuple[Tokens, Tokens | None]], layout: Layout) -> Encoding:
+def pair_up(text: str | Sequence[str], pair: str | Sequence[str] | None) -> list[tuple[str, str | None]]:
+    """Sorts out what a caller gave: one text or many, with or without second texts.
+
+    Args:
+        text: one text, or several.
+        pair: the second text, or as many as there are texts.
+
+    Returns:
+        Every text with its second text.
+
+    Raises:
+        InputError: texts and second texts do not match.
+    """
+    texts = [text] if isinstance(text, str) else list(text)
+    if pair is None:
+        return [(item, None) for item in texts]
+    pairs = [pair] if isinstance(pair, str) else list(pair)
+    if isinstance(pair, str) is not isinstance(text, str) or len(pairs) != len(texts):
+        raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; give one second text for every text")
+    return list(zip(texts, pairs, strict=True))
+
+
+def build_rows(samples: Iterable[tuple[Tokens, Tokens | None]], layout: Layout) -> Encoding:
     """Builds the rows of a batch.
 
     Args:
-        samples: for each of the texts its tokens, and those of its second text or None.
+        samples: for each of the texts its tokens, and those of its second text or None; read one at a time.
         layout: how to build.
 
     Returns:
@@ -91,17 +109,13 @@ def build_rows(samples: Sequence[tuple[Tokens, Tokens | None]], layout: Layout) 
     Raises:
         InputError: a text cannot be cut as asked.
     """
-    columns: dict[str, list[Any]] = {
-        name: []
-        for name in ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offsets", "word_ids")
-    }
+    rows: list[_Row] = []
     origin: list[int] = []
     for index, (first, second) in enumerate(samples):
         for window in _windows(first, second, layout):
-            row = _row(*window, layout)
-            for name, values in row.items():
-                columns[name].append(values)
+            rows.append(_row(*window, layout))
             origin.append(index)
+    columns: dict[str, list[Any]] = {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
     if layout.padding:
         _pad(columns, layout)
     if layout.return_overflowing:
@@ -109,21 +123,30 @@ def build_rows(samples: Sequence[tuple[Tokens, Tokens | None]], layout: Layout) 
     return Encoding(columns)
 
 
-def as_arrays(encoding: Encoding) -> Encoding:
-    """Turns rows of equal length into arrays.
+def as_arrays(encoding: Encoding, kind: str) -> Encoding:
+    """Turns rows of equal length into arrays or tensors.
 
     Args:
         encoding: rows of a batch, padded unless they happen to have one length.
+        kind: "np" for numpy arrays, "pt" for torch tensors.
 
     Returns:
-        The same columns as int64 arrays [N, S]; `offsets` is [N, S, 2].
+        The same columns as int64 [N, S]; `offsets` is [N, S, 2].
 
     Raises:
-        InputError: the rows have different lengths.
+        InputError: the rows have different lengths, or `kind` is unknown.
     """
+    if kind not in ("np", "pt"):
+        raise InputError(f"return_tensors={kind!r} is unknown; use 'np', 'pt' or None")
     if len({len(row) for row in encoding["input_ids"]}) > 1:
         raise InputError("rows of different lengths make no array; pass padding='longest' or padding='max_length'")
-    return Encoding({name: np.asarray(values, dtype=np.int64) for name, values in encoding.items()})
+    arrays = Encoding({name: np.asarray(values, dtype=np.int64) for name, values in encoding.items()})
+    if kind == "np":
+        return arrays
+    # 只有要张量时才载入 torch：分词本身不该付它近两秒的启动时间
+    import torch
+
+    return Encoding({name: torch.from_numpy(values) for name, values in arrays.items()})
 
 
 def _windows(first: Tokens, second: Tokens | None, layout: Layout) -> list[tuple[Tokens, Tokens | None]]:
@@ -140,11 +163,12 @@ def _windows(first: Tokens, second: Tokens | None, layout: Layout) -> list[tuple
     if second is None:
         return [(window, None) for window in firsts]
     seconds = _cut(second, keep_second, layout)
-    if len(firsts) > 1 and len(seconds) > 1:
-        raise InputError(
-            "both texts overflow with truncation='longest_first'; windows need 'only_first' or 'only_second'"
-        )
-    return [(one, two) for one in firsts for two in seconds]
+    # 两段都溢出时取全部组合；次序与 transformers 一致：先是第一段的后续各窗配第二段所有窗，再是首窗配第二段后续各窗
+    return [
+        (firsts[0], seconds[0]),
+        *((one, two) for one in firsts[1:] for two in seconds),
+        *((firsts[0], two) for two in seconds[1:]),
+    ]
 
 
 def _kept_lengths(lengths: tuple[int, int], room: int, truncation: Truncation, pair: bool) -> tuple[int, int]:
@@ -154,21 +178,14 @@ def _kept_lengths(lengths: tuple[int, int], room: int, truncation: Truncation, p
         if not pair:
             return room, 0
         # 短的一方尽量保全，长的一方让步；都放不下时平分，多出的一个给原本较长的一方
-        short, long = min(lengths), max(lengths)
-        if 2 * short > room:
-            short, long = room // 2, room - room // 2
-        else:
-            long = room - short
-        return (long, short) if first > second else (short, long)
-    if truncation == "only_first":
-        kept = room - second, second
-    elif pair:
-        kept = first, room - first
-    else:
+        short = min(first, second, room // 2)
+        return (room - short, short) if first > second else (short, room - short)
+    if truncation == "only_second" and not pair:
         raise InputError("truncation='only_second' needs a second text; give one, or use 'only_first'")
-    if min(kept) < 0 or (min(kept) == 0 and min(lengths) > 0):
+    kept = (room - second, second) if truncation == "only_first" else (first, room - first)
+    if kept[0 if truncation == "only_first" else 1] <= 0:
         raise InputError(
-            f"the text that truncation={truncation!r} leaves whole fills all {room} places; raise max_length"
+            f"max_length leaves no place for the text that truncation={truncation!r} cuts; raise max_length"
             " or use truncation='longest_first'"
         )
     return kept
@@ -182,30 +199,33 @@ def _cut(tokens: Tokens, size: int, layout: Layout) -> list[Tokens]:
     starts = [0]
     if layout.return_overflowing:
         if layout.stride >= size:
-            raise InputError(f"stride={layout.stride} is not below the {size} tokens of a window; lower it")
+            raise InputError(
+                f"stride={layout.stride} is not below the {size} tokens of a window; lower it, or raise max_length"
+            )
         # 窗口到达末尾就停：最后一窗可以短，但不会再多一个只含重叠部分的窗口
         step = size - layout.stride
         starts = list(range(0, total - size + step, step))
     return [Tokens(*(column[start : start + size] for column in tokens)) for start in starts]  # type: ignore[arg-type]
 
 
-def _row(first: Tokens, second: Tokens | None, layout: Layout) -> dict[str, list[Any]]:
-    """Joins one window with its special tokens."""
-    head, tail = len(first.ids), 0 if second is None else len(second.ids) + 1
-    row: dict[str, list[Any]] = {
-        "input_ids": [layout.cls_id, *first.ids, layout.sep_id],
-        "token_type_ids": [0] * (head + 2) + [1] * tail,
-        "attention_mask": [1] * (head + 2 + tail),
-        "special_tokens_mask": [1, *[0] * head, 1],
-        "offsets": [(0, 0), *first.offsets, (0, 0)],
-        "word_ids": [-1, *first.word_ids, -1],
-    }
+def _row(first: Tokens, second: Tokens | None, layout: Layout) -> _Row:
+    """Joins one window with its special tokens; the columns in the order of `_COLUMNS`."""
+    head = len(first.ids) + 2
+    ids = [layout.cls_id, *first.ids, layout.sep_id]
+    offsets = [(0, 0), *first.offsets, (0, 0)]
+    word_ids = [-1, *first.word_ids, -1]
     if second is not None:
-        row["input_ids"] += [*second.ids, layout.sep_id]
-        row["special_tokens_mask"] += [*[0] * (tail - 1), 1]
-        row["offsets"] += [*second.offsets, (0, 0)]
-        row["word_ids"] += [*second.word_ids, -1]
-    return row
+        ids += second.ids
+        ids.append(layout.sep_id)
+        offsets += second.offsets
+        offsets.append((0, 0))
+        word_ids += second.word_ids
+        word_ids.append(-1)
+    length = len(ids)
+    special = [0] * length
+    special[0] = special[head - 1] = special[-1] = 1
+    types = [0] * length if length == head else [0] * head + [1] * (length - head)
+    return ids, types, [1] * length, special, offsets, word_ids
 
 
 def _pad(columns: dict[str, list[Any]], layout: Layout) -> None:

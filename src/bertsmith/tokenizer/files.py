@@ -1,27 +1,22 @@
 """The tokenizer's files: what is read, what is written, and what is refused.
 
-A tokenizer folder holds `vocab.txt` (one piece a line, the line number is the id), `tokenizer_config.json`,
-`special_tokens_map.json` and `tokenizer.json`: the four files the field reads. `vocab.txt` alone is enough to load,
-and so is a folder with `tokenizer.json` only, which is what newer versions of `transformers` write.
+A tokenizer folder holds `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`: the four
+files the field reads. `vocab.txt` alone is enough to load, and so is a folder with `tokenizer.json` only, which is
+what newer versions of `transformers` write. A folder that asks for other rules than BERT's is refused with the rule
+named: ids that are nearly right would make every model silently worse.
 """
 
 import json
-import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from bertsmith.errors import InputError, RunFolderError
+from bertsmith.errors import InputError
+from bertsmith.files import make_folder, write_text
+from bertsmith.tokenizer.settings import Settings
+from bertsmith.tokenizer.special import BERT_TOKENS, SpecialTokens
+from bertsmith.tokenizer.vocabulary import check_vocab, read_vocab
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-
-
-class Settings(NamedTuple):
-    """What decides how text becomes words; `strip_accents=None` follows `lowercase`."""
-
-    lowercase: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
+_ROLES = tuple(f"{role}_token" for role in SpecialTokens._fields)
 
 
 def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
@@ -34,156 +29,97 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         The pieces in the order of their ids, and the settings (the defaults, for a vocabulary file alone).
 
     Raises:
-        InputError: something is missing or malformed.
+        InputError: something is missing or malformed, or the tokenizer works by other rules.
     """
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt")
-    if path.is_file():
-        return _read_json_tokenizer(path) if path.suffix == ".json" else (read_vocab(path), Settings())
-    vocab_file, json_file, config_file = (
-        path / name for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
-    )
-    if vocab_file.is_file():
-        vocab, settings = read_vocab(vocab_file), Settings()
-        if json_file.is_file() and not config_file.is_file():
-            settings = _read_json_tokenizer(json_file)[1]
-    elif json_file.is_file():
-        vocab, settings = _read_json_tokenizer(json_file)
-    else:
-        raise InputError(f"{path}: holds neither vocab.txt nor tokenizer.json; give a tokenizer folder or a vocab.txt")
-    if config_file.is_file():
-        config = _read_json(config_file)
-        settings = Settings(
-            _flag(config, "do_lower_case", settings.lowercase, config_file),
-            config.get("strip_accents", settings.strip_accents),
-            _flag(config, "tokenize_chinese_chars", settings.tokenize_chinese_chars, config_file),
+    folder = path if path.is_dir() else None
+    vocab_file, json_file = path, path
+    config: dict[str, Any] = {}
+    config_file = path
+    if folder is not None:
+        vocab_file, json_file, config_file = (
+            folder / name for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
         )
-    return vocab, settings
+        config = _read_config(folder)
+    elif path.suffix != ".json":
+        return read_vocab(path, BERT_TOKENS.unk), Settings()
+    settings = Settings(special_tokens=_special_names(config, config_file))
+    content: dict[str, Any] = {}
+    if json_file.is_file():
+        content = _read_json(json_file)
+        vocab, settings = _parse_json_tokenizer(content, settings, json_file)
+    if vocab_file.is_file() and folder is not None:
+        vocab = read_vocab(vocab_file, settings.special_tokens.unk)
+    elif not content:
+        raise InputError(f"{path}: holds neither vocab.txt nor tokenizer.json; give a tokenizer folder or a vocab.txt")
+    settings = settings._replace(
+        lowercase=_flag(config, "do_lower_case", settings.lowercase, config_file),
+        strip_accents=_optional_flag(config, "strip_accents", settings.strip_accents, config_file),
+        tokenize_chinese_chars=_flag(config, "tokenize_chinese_chars", settings.tokenize_chinese_chars, config_file),
+    )
+    added = [(token, json_file) for token in content.get("added_tokens", ())]
+    added += [
+        ({**token, "id": int(index)}, config_file)
+        for index, token in config.get("added_tokens_decoder", {}).items()
+        if isinstance(token, dict)
+    ]
+    return _add_tokens(vocab, settings, added)
 
 
-def read_vocab(path: Path) -> list[str]:
-    r"""Reads a `vocab.txt`.
-
-    A byte order mark, Windows line ends and blank lines at the end are tolerated. So is one blank line between
-    pieces: it holds its place, and no text ever meets it (line 344 of the published Chinese vocabulary is one).
-
-    Args:
-        path: the file.
-
-    Returns:
-        The pieces; the place in the list is the id.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, or is refused by `check_vocab`.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}: line {line} is not UTF-8; save the vocabulary as UTF-8") from error
-    # 只按 \n 切：splitlines 会在 U+2028 等字符处断行，而它们可能就是词表里的一项
-    vocab = [line.removesuffix("\r") for line in text.split("\n")]
-    while vocab and not vocab[-1]:
-        vocab.pop()
-    check_vocab(vocab, str(path))
-    return vocab
-
-
-def check_vocab(vocab: list[str], place: str) -> None:
-    """Refuses a vocabulary no tokenizer can work with.
-
-    A `##` piece may be there twice: the published Chinese vocabulary repeats 53 of them. The last place counts, as in
-    the original release and in `tokenizers`. Any other repetition means a damaged file.
-
-    Args:
-        vocab: the pieces.
-        place: what to call it in the message.
-
-    Raises:
-        InputError: it is empty, a piece that starts a word is there twice, or `[UNK]` is missing.
-    """
-    if not vocab:
-        raise InputError(f"{place}: the vocabulary is empty; give one piece per line")
-    if len(set(vocab)) != len(vocab):
-        seen: dict[str, int] = {}
-        for number, piece in enumerate(vocab, 1):
-            # 已发布的中文词表就有重复的 ## 片段，拒绝它们等于拒绝该词表
-            if piece in seen and not piece.startswith("##"):
-                what = f"piece {piece!r}" if piece else "a blank line"
-                raise InputError(f"{place}: {what} is on line {seen[piece]} and again on line {number}; remove one")
-            seen[piece] = number
-    if "[UNK]" not in vocab:
-        raise InputError(f"{place}: has no [UNK], the piece for words it cannot spell; add a line [UNK]")
-
-
-def write_tokenizer(folder: Path, vocab: list[str], settings: Settings, max_word_chars: int) -> None:
+def write_tokenizer(folder: Path, vocab: list[str], settings: Settings) -> None:
     """Writes the four files, each one whole or not at all.
 
     Args:
         folder: where; created if it is missing.
         vocab: the pieces in the order of their ids.
         settings: how text becomes words.
-        max_word_chars: longer words are `[UNK]`.
 
     Raises:
         RunFolderError: the folder cannot be written.
     """
-    present = {role: token for role, token in zip(_ROLES, SPECIAL_TOKENS, strict=True) if token in vocab}
-    config = {
+    ids = {piece: index for index, piece in enumerate(vocab)}
+    special = {role: token for role, token in zip(_ROLES, settings.special_tokens, strict=True) if token in ids}
+    config: dict[str, Any] = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": settings.lowercase,
         "strip_accents": settings.strip_accents,
         "tokenize_chinese_chars": settings.tokenize_chinese_chars,
-        **present,
+        **special,
     }
+    if settings.user_tokens:
+        added = _added_tokens(ids, settings)
+        config["added_tokens_decoder"] = {str(token.pop("id")): token for token in added}
     files = {
         "vocab.txt": "".join(f"{piece}\n" for piece in vocab),
         "tokenizer_config.json": _dump(config),
-        "special_tokens_map.json": _dump(present),
-        "tokenizer.json": _dump(_json_tokenizer(vocab, settings, max_word_chars)),
+        "special_tokens_map.json": _dump(special),
+        "tokenizer.json": _dump(_json_tokenizer(ids, settings)),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            # 先写临时文件再改名：进程随时被杀也不会留下半个词表
-            temporary = folder / f".{name}.{os.getpid()}.tmp"
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-            temporary.replace(folder / name)
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder}: the tokenizer cannot be written ({error.strerror}); choose another folder or free some space"
-        ) from error
+    make_folder(folder)
+    for name, text in files.items():
+        write_text(folder / name, text)
 
 
-def _json_tokenizer(vocab: list[str], settings: Settings, max_word_chars: int) -> dict[str, Any]:
+def _json_tokenizer(ids: dict[str, int], settings: Settings) -> dict[str, Any]:
     """Describes the tokenizer in the format of the `tokenizers` library."""
-    ids = {piece: index for index, piece in enumerate(vocab)}
-    special = [token for token in SPECIAL_TOKENS if token in ids]
+    cls, sep = settings.special_tokens.cls, settings.special_tokens.sep
     processor = None
-    if "[CLS]" in ids and "[SEP]" in ids:
-        cls, sep = ({"SpecialToken": {"id": token, "type_id": 0}} for token in ("[CLS]", "[SEP]"))
-        first = [cls, {"Sequence": {"id": "A", "type_id": 0}}, sep]
-        second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
+    if cls in ids and sep in ids:
+        start, end = ({"SpecialToken": {"id": token, "type_id": 0}} for token in (cls, sep))
+        first = [start, {"Sequence": {"id": "A", "type_id": 0}}, end]
+        second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": sep, "type_id": 1}}]
         processor = {
             "type": "TemplateProcessing",
             "single": first,
             "pair": first + second,
-            "special_tokens": {
-                token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in ("[CLS]", "[SEP]")
-            },
+            "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in (cls, sep)},
         }
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": ids[token], "content": token, **flags} for token in sorted(special, key=ids.__getitem__)
-        ],
+        "added_tokens": _added_tokens(ids, settings),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -196,35 +132,105 @@ def _json_tokenizer(vocab: list[str], settings: Settings, max_word_chars: int) -
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
-            "unk_token": "[UNK]",
+            "unk_token": settings.special_tokens.unk,
             "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": max_word_chars,
+            "max_input_chars_per_word": settings.max_word_chars,
             "vocab": ids,
         },
     }
 
 
-def _read_json_tokenizer(path: Path) -> tuple[list[str], Settings]:
-    """Reads the vocabulary and the settings out of a `tokenizer.json`."""
-    content = _read_json(path)
+def _added_tokens(ids: dict[str, int], settings: Settings) -> list[dict[str, Any]]:
+    """Describes the special tokens and the user's, in the order of their ids."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    tokens = [
+        {"id": ids[token], "content": token, **flags, "special": special}
+        for special, group in ((True, settings.special_tokens), (False, settings.user_tokens))
+        for token in group
+        if token in ids
+    ]
+    return sorted(tokens, key=lambda token: int(token["id"]))
+
+
+def _parse_json_tokenizer(content: dict[str, Any], settings: Settings, path: Path) -> tuple[list[str], Settings]:
+    """Takes the vocabulary and the settings out of a `tokenizer.json`."""
     model = content.get("model")
     if not isinstance(model, dict) or model.get("type", "WordPiece") != "WordPiece":
         raise InputError(f"{path}: is not a WordPiece tokenizer; give the folder of a BERT model")
     ids = model.get("vocab")
     if not isinstance(ids, dict) or not all(isinstance(index, int) and 0 <= index < 1 << 24 for index in ids.values()):
         raise InputError(f"{path}: its vocabulary is not a table of pieces and their ids; save the tokenizer again")
+    normalizer = content.get("normalizer") or {}
+    # 规则与 BERT 不同的分词器一律拒绝：差一点点的编号比报错更糟
+    for name, found, wanted in (
+        ("normalizer", normalizer.get("type"), "BertNormalizer"),
+        ("clean_text", normalizer.get("clean_text", True), True),
+        ("pre_tokenizer", (content.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
+        ("continuing_subword_prefix", model.get("continuing_subword_prefix", "##"), "##"),
+    ):
+        if found != wanted:
+            raise InputError(f"{path}: its {name} is {found!r}, but BERT's is {wanted!r}; only BERT's rules are known")
+    settings = settings._replace(
+        lowercase=_flag(normalizer, "lowercase", True, path),
+        strip_accents=_optional_flag(normalizer, "strip_accents", None, path),
+        tokenize_chinese_chars=_flag(normalizer, "handle_chinese_chars", True, path),
+        special_tokens=settings.special_tokens._replace(unk=model.get("unk_token", settings.special_tokens.unk)),
+        max_word_chars=model.get("max_input_chars_per_word", settings.max_word_chars),
+    )
     # 编号可以有空缺（词表有重复片段时，前一个位置无人使用），空缺处放占位符，后面的编号才不会错位
     vocab = [f"[vacant{index}]" for index in range(max(ids.values(), default=-1) + 1)]
     for piece, index in ids.items():
         vocab[index] = piece
-    check_vocab(vocab, str(path))
-    normalizer = content.get("normalizer") or {}
-    settings = Settings(
-        _flag(normalizer, "lowercase", True, path),
-        normalizer.get("strip_accents"),
-        _flag(normalizer, "handle_chinese_chars", True, path),
-    )
+    check_vocab(vocab, str(path), settings.special_tokens.unk)
     return vocab, settings
+
+
+def _add_tokens(
+    vocab: list[str], settings: Settings, added: list[tuple[dict[str, Any], Path]]
+) -> tuple[list[str], Settings]:
+    """Takes over the tokens that were added to a vocabulary: ids past its end, and tokens to match as written."""
+    user_tokens: list[str] = []
+    for token, path in sorted(added, key=lambda item: item[0]["id"]):
+        content, index = token["content"], token["id"]
+        if index == len(vocab):
+            vocab.append(content)
+        elif index > len(vocab) or vocab[index] != content:
+            raise InputError(f"{path}: added token {content!r} has id {index}, which is not its place in vocab.txt")
+        if content in settings.special_tokens or content in user_tokens:
+            continue
+        unsupported = [name for name in ("single_word", "lstrip", "rstrip") if token.get(name)]
+        if token.get("normalized") and settings.lowercase and not token.get("special"):
+            unsupported.append("normalized")
+        if unsupported:
+            raise InputError(
+                f"{path}: added token {content!r} is {' and '.join(unsupported)}, which is not supported;"
+                " add it again as AddedToken(..., normalized=False)"
+            )
+        user_tokens.append(content)
+    return vocab, settings._replace(user_tokens=tuple(user_tokens))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Reads `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none."""
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            config |= _read_json(folder / name)
+    return config
+
+
+def _special_names(config: dict[str, Any], path: Path) -> SpecialTokens:
+    """Finds what the special tokens are called; a name may be written plainly or as an added token."""
+    names = {}
+    for role, field in zip(_ROLES, SpecialTokens._fields, strict=True):
+        value = config.get(role)
+        name = value.get("content") if isinstance(value, dict) else value
+        if name is None:
+            continue
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{path}: {role} is {value!r}; write the token as a string")
+        names[field] = name
+    return SpecialTokens(**names)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -244,6 +250,11 @@ def _flag(content: dict[str, Any], name: str, default: bool, path: Path) -> bool
     if not isinstance(value, bool):
         raise InputError(f"{path}: {name} is {value!r}; write true or false")
     return value
+
+
+def _optional_flag(content: dict[str, Any], name: str, default: bool | None, path: Path) -> bool | None:
+    value = content.get(name, default)
+    return None if value is None else _flag(content, name, value, path)
 
 
 def _dump(content: dict[str, Any]) -> str:

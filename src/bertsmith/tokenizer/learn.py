@@ -1,83 +1,61 @@
-"""Learning a WordPiece vocabulary from text.
+"""Learning a WordPiece vocabulary from word counts.
 
 Notable:
-- words are counted first; everything after costs what the *distinct* words cost, not the corpus
+- words are counted first (`count`); everything after costs what the *distinct* words cost, not the corpus
 - pairs are merged by **frequency**, not by WordPiece's likelihood score count(ab) / (count(a) count(b)): frequency
   gives fewer pieces per word for a vocabulary of the same size, and does not spend places on rare spellings whose
   letters happen to occur nowhere else (the score ranks a pair seen twice first if its halves are seen twice).
   The released BERT vocabularies' training code was never published; `tokenizers` merges by frequency, too
-- a merge touches only the words that contain the pair (their pair counts change, no others), and a heap with stale
-  entries finds the next pair
 - equal counts are ordered by the text of the pair, so the result depends on nothing but the word counts
 """
 
-import heapq
-import itertools
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.files import SPECIAL_TOKENS
-from bertsmith.tokenizer.normalize import Normalizer, is_standalone
+from bertsmith.tokenizer.characters import is_standalone
+from bertsmith.tokenizer.collector import collector_paused
+from bertsmith.tokenizer.count import count_words
+from bertsmith.tokenizer.merge import merge_pairs
+from bertsmith.tokenizer.normalize import Normalizer
+from bertsmith.tokenizer.special import BERT_TOKENS
 
-_FOLD_AT = 1 << 20
+# (stage, done, total): "counting" in characters with an unknown total (0), "merging" in pieces
+Progress = Callable[[str, int, int], None]
 
-
-def count_words(texts: Iterable[str], normalizer: Normalizer) -> Counter[str]:
-    """Counts the normalised words of a corpus, in one pass.
-
-    Args:
-        texts: the corpus; any cut into strings gives the same counts as long as no word is cut.
-        normalizer: how text becomes words.
-
-    Returns:
-        How often each word occurs.
-
-    Raises:
-        InputError: `texts` is one string, or holds something that is not a string.
-    """
-    if isinstance(texts, str):
-        raise InputError("texts is a single string; pass a list or another iterable of strings")
-    words: Counter[str] = Counter()
-    # 先在 C 里数原始块，再对每个不同的块做一次慢的规范化
-    chunks: Counter[str] = Counter()
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"text {number} is {type(text).__name__}, not str; decode it first")
-        chunks.update(normalizer.split_cjk(text) or normalizer.chunks(text))
-        if len(chunks) > _FOLD_AT:
-            _fold(chunks, words, normalizer)
-    _fold(chunks, words, normalizer)
-    return words
+MAX_WORD_CHARS = 100
 
 
-def learn_vocab(
-    words: Counter[str],
+def learn_from_texts(
+    texts: Iterable[str],
+    normalizer: Normalizer,
     *,
     vocab_size: int,
-    min_frequency: int = 2,
-    limit_alphabet: int | None = None,
-    num_unused: int = 0,
-    tokenize_chinese_chars: bool = True,
-    max_word_chars: int = 100,
+    min_frequency: int,
+    limit_alphabet: int | None,
+    num_unused: int,
+    user_tokens: tuple[str, ...],
+    workers: int,
+    on_progress: Progress | None,
 ) -> list[str]:
-    """Learns the pieces.
+    """Learns a vocabulary from texts: counts words, then merges.
 
     Args:
-        words: how often each word occurs.
-        vocab_size: most pieces in the vocabulary.
-        min_frequency: a pair seen less often is not merged.
-        limit_alphabet: keep only this many characters, the most frequent ones; None keeps all.
-        num_unused: how many `[unusedN]` places to reserve.
-        tokenize_chinese_chars: CJK characters are words of their own.
-        max_word_chars: longer words are `[UNK]` for the tokenizer, so nothing is learned from them.
+        texts: the corpus, read once.
+        normalizer: how text becomes words.
+        vocab_size: as in `learn_vocab`, like the next four.
+        min_frequency: see there.
+        limit_alphabet: see there.
+        num_unused: see there.
+        user_tokens: see there.
+        workers: processes that count.
+        on_progress: told the stage, what is done and the total (0 where it is unknown).
 
     Returns:
-        The vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the alphabet sorted, the learned
-        pieces in merge order. Smaller than `vocab_size` where the words support no more.
+        The vocabulary.
 
     Raises:
-        InputError: a number is out of range, there are no words, or `vocab_size` cannot hold the alphabet.
+        InputError: as in `count_words` and `learn_vocab`.
     """
     for name, value, least in (
         ("vocab_size", vocab_size, 1),
@@ -87,121 +65,96 @@ def learn_vocab(
     ):
         if value < least:
             raise InputError(f"{name}={value} is too small; give at least {least}")
-    usable = {word: count for word, count in words.items() if len(word) <= max_word_chars}
-    if not usable:
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(stage, done, total)
+
+    words = count_words(
+        texts,
+        normalizer,
+        workers=workers,
+        max_word_chars=MAX_WORD_CHARS,
+        user_tokens=user_tokens,
+        on_text=lambda done: tell("counting", done, 0),
+    )
+    return learn_vocab(
+        words,
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        limit_alphabet=limit_alphabet,
+        num_unused=num_unused,
+        user_tokens=user_tokens,
+        tokenize_chinese_chars=normalizer.tokenize_chinese_chars,
+        on_piece=lambda done, total: tell("merging", done, total),
+    )
+
+
+def learn_vocab(
+    words: dict[str, int],
+    *,
+    vocab_size: int,
+    min_frequency: int = 2,
+    limit_alphabet: int | None = None,
+    num_unused: int = 0,
+    user_tokens: tuple[str, ...] = (),
+    tokenize_chinese_chars: bool = True,
+    on_piece: Callable[[int, int], None] | None = None,
+) -> list[str]:
+    """Learns the pieces.
+
+    Args:
+        words: how often each word occurs.
+        vocab_size: most pieces in the vocabulary.
+        min_frequency: a pair seen less often is not merged.
+        limit_alphabet: keep only this many characters, the most frequent ones; None keeps all.
+        num_unused: how many `[unusedN]` places to reserve.
+        user_tokens: pieces to put in as they are.
+        tokenize_chinese_chars: CJK characters are words of their own.
+        on_piece: told now and then how many pieces there are, and how many there can be.
+
+    Returns:
+        The vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
+        sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
+
+    Raises:
+        InputError: there are no words, or `vocab_size` cannot hold the alphabet.
+    """
+    if not words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
-    kept = _frequent_characters(usable, limit_alphabet)
+    kept = _frequent_characters(words, limit_alphabet)
     if limit_alphabet is not None:
-        usable = {word: count for word, count in usable.items() if kept.issuperset(word)}
-    alphabet = _alphabet(usable, kept, tokenize_chinese_chars)
-    head = [SPECIAL_TOKENS[0], *(f"[unused{number}]" for number in range(num_unused)), *SPECIAL_TOKENS[1:]]
+        words = {word: count for word, count in words.items() if kept.issuperset(word)}
+    pad, *special = BERT_TOKENS
+    head = [pad, *(f"[unused{number}]" for number in range(num_unused)), *special, *user_tokens]
+    # 用户的词元若恰是单个字符，就不必在字母表里再占一处
+    alphabet = [piece for piece in _alphabet(words, kept, tokenize_chinese_chars) if piece not in user_tokens]
     needed = len(head) + len(alphabet)
     if vocab_size < needed:
         raise InputError(
             f"vocab_size={vocab_size} cannot hold the {len(head)} reserved tokens and the {len(alphabet)} character"
             f" pieces of this text; give at least {needed}, or keep fewer characters with limit_alphabet"
         )
-    return head + _merge(usable, alphabet, vocab_size - len(head), min_frequency)
+    with collector_paused():
+        return merge_pairs(words, head, alphabet, vocab_size, min_frequency, on_piece)
 
 
-def _fold(chunks: Counter[str], words: Counter[str], normalizer: Normalizer) -> None:
-    """Moves the counts of raw chunks to the words they hold."""
-    for chunk, count in chunks.items():
-        for part in normalizer.split_cjk(chunk) or (chunk,):
-            for word in normalizer.words(part):
-                words[word] += count
-    chunks.clear()
-
-
-def _frequent_characters(words: dict[str, int], limit: int | None) -> set[str]:
+def _frequent_characters(words: Mapping[str, int], limit: int | None) -> set[str]:
+    if limit is None:
+        return set().union(*words)
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for char in word:
             counts[char] += count
-    if limit is None or len(counts) <= limit:
-        return set(counts)
     return set(sorted(counts, key=lambda char: (-counts[char], char))[:limit])
 
 
-def _alphabet(words: dict[str, int], kept: set[str], tokenize_chinese_chars: bool) -> list[str]:
+def _alphabet(words: Mapping[str, int], kept: set[str], tokenize_chinese_chars: bool) -> list[str]:
     """Lists the one-character pieces: the forms that occur, and both forms of ASCII letters and digits."""
-    pieces = {word[0] for word in words} | {"##" + char for word in words for char in word[1:]}
+    inside: set[str] = set().union(*(word[1:] for word in words))
+    pieces = {word[0] for word in words} | {"##" + char for char in inside}
     # ASCII 字母数字两种形式都留：小语料里没出现在词首/词中的字母，换一段文本就会出现
     pieces |= {form for char in kept if char.isascii() and char.isalnum() for form in (char, "##" + char)}
     # 标点和汉字永远独立成词，它们的 ## 形式用不上，不占词表
     pieces -= {"##" + char for char in kept if is_standalone(char, tokenize_chinese_chars)}
     return sorted(pieces)
-
-
-def _merge(words: dict[str, int], alphabet: list[str], size: int, min_frequency: int) -> list[str]:
-    """Merges the most frequent pair, again and again, until there are `size` pieces or no pair is left."""
-    pieces = list(alphabet)
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    # 单字符的词没有可合并的对，先排除；按文本排序使结果与读入顺序无关
-    spelled = sorted(word for word in words if len(word) > 1)
-    counts = [words[word] for word in spelled]
-    symbols = [[ids[word[0]], *(ids["##" + char] for char in word[1:])] for word in spelled]
-    pair_counts: defaultdict[tuple[int, int], int] = defaultdict(int)
-    places: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-    for index, (word, count) in enumerate(zip(symbols, counts, strict=True)):
-        for pair in itertools.pairwise(word):
-            pair_counts[pair] += count
-            places[pair].add(index)
-
-    def entry(pair: tuple[int, int]) -> tuple[int, str, str, tuple[int, int]]:
-        return -pair_counts[pair], pieces[pair[0]], pieces[pair[1]], pair
-
-    heap = [entry(pair) for pair, count in pair_counts.items() if count >= min_frequency]
-    heapq.heapify(heap)
-    while heap and len(pieces) < size:
-        negative, _, _, pair = heapq.heappop(heap)
-        count = pair_counts.get(pair, 0)
-        if count != -negative:
-            # 堆里的旧条目：计数只会被别的合并减少，按现值重新入堆即可
-            if count >= min_frequency:
-                heapq.heappush(heap, entry(pair))
-            continue
-        merged = pieces[pair[0]] + pieces[pair[1]].removeprefix("##")
-        new = ids.setdefault(merged, len(pieces))
-        if new == len(pieces):
-            pieces.append(merged)
-        grown: set[tuple[int, int]] = set()
-        for index in places.pop(pair):
-            symbols[index] = _merge_word(symbols[index], pair, new, index, counts[index], pair_counts, places, grown)
-        pair_counts.pop(pair, None)
-        for changed in grown:
-            if pair_counts.get(changed, 0) >= min_frequency:
-                heapq.heappush(heap, entry(changed))
-    return pieces
-
-
-def _merge_word(
-    word: list[int],
-    pair: tuple[int, int],
-    new: int,
-    index: int,
-    count: int,
-    pair_counts: defaultdict[tuple[int, int], int],
-    places: defaultdict[tuple[int, int], set[int]],
-    grown: set[tuple[int, int]],
-) -> list[int]:
-    """Replaces the pair in one word and books the change of its pair counts."""
-    result: list[int] = []
-    position, last = 0, len(word) - 1
-    while position <= last:
-        if position < last and word[position] == pair[0] and word[position + 1] == pair[1]:
-            result.append(new)
-            position += 2
-        else:
-            result.append(word[position])
-            position += 1
-    if len(result) == len(word):
-        return word
-    for old in itertools.pairwise(word):
-        pair_counts[old] -= count
-    for fresh in itertools.pairwise(result):
-        pair_counts[fresh] += count
-        if new in fresh:
-            places[fresh].add(index)
-            grown.add(fresh)
-    return result

@@ -12,24 +12,17 @@ Where the original release and `tokenizers` disagree, this follows the original:
 import functools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
-# 这些字符被 str.split 当作空白，而原版把它们当控制字符直接删除（"a\x0bb" 是一个词 "ab"）
-HIDDEN_CONTROLS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
-_HIDDEN_CLASS = "\\x0b\\x0c\\x1c-\\x1f\\x85"
+from bertsmith.tokenizer.characters import CJK, CJK_STOPS, HIDDEN_CONTROLS, SPACES, is_removed, patterns
 
-# The blocks the original release calls CJK: unified ideographs with extensions A to E, compatibility ideographs.
-_CJK_CLASS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
-# 中文标点也单独成块：这样数字、拉丁词等片段不带标点，重复率高，缓存才有效。
-# 只收不影响大小写上下文的标点（全角冒号会影响希腊字母 Σ 的词尾判断，故不收）
-_CJK_STOPS = "，。、；！？《》「」『』（）【】“”"
-
-_CHUNK = re.compile(f"(?:[^\\s]|[{_HIDDEN_CLASS}])+")
-_CJK = re.compile(f"[{_CJK_CLASS}]")
-_CJK_CHUNK = re.compile(
-    f"[{_CJK_CLASS}{_CJK_STOPS}]|(?:[^\\s{_CJK_CLASS}{_CJK_STOPS}]|[{_HIDDEN_CLASS}])+",
-)
+_REMOVE_HIDDEN = str.maketrans("", "", "\0" + HIDDEN_CONTROLS)
+_CJK = re.compile(f"[{CJK}]")
+# Everything between two CJK characters, stops or white spaces; the group makes `split` keep it.
+_BETWEEN_CJK = re.compile(f"([^{SPACES}{CJK}{CJK_STOPS}]+)")
+_BETWEEN_SPACES = re.compile(f"[^{SPACES}]+")
 _ASCII_PUNCTUATION = "!-/:-@\\[-`{-~"
 _ASCII_WORD = re.compile(f"[{_ASCII_PUNCTUATION}]|[^{_ASCII_PUNCTUATION}]+")
 
@@ -48,18 +41,20 @@ class Normalizer:
     strip_accents: bool = True
     tokenize_chinese_chars: bool = True
 
-    def chunks(self, text: str) -> list[str]:
-        """Cuts a text at white space only: the fast first cut.
+    def chunks(self, text: str) -> Iterable[str]:
+        """Cuts a text between white space and around CJK characters, as fast as Python can.
 
         Args:
             text: any text.
 
         Returns:
-            The chunks in order; those with CJK characters inside still have to pass `split_cjk`.
+            The chunks in order, for `words`; among them may be single white spaces, which hold no words. NUL never
+            reaches them.
         """
-        # 逐个 `in` 用的是 memchr，比正则或 translate 扫一遍快一个量级
+        # str.split 把这些控制字符当空白，原版却把它们删掉（"a\x0bb" 是一个词）；逐个 `in` 走 memchr，总共不到 0.1 微秒
         if (
-            "\x0b" in text
+            "\0" in text
+            or "\x0b" in text
             or "\x0c" in text
             or "\x1c" in text
             or "\x1d" in text
@@ -67,104 +62,124 @@ class Normalizer:
             or "\x1f" in text
             or "\x85" in text
         ):
-            return _CHUNK.findall(text)
-        return text.split()
+            text = text.translate(_REMOVE_HIDDEN)
+        if text.isascii() or not self.tokenize_chinese_chars or _CJK.search(text) is None:
+            return text.split()
+        return _split_cjk(text)
 
-    def split_cjk(self, chunk: str) -> list[str] | None:
-        """Cuts around every CJK character, if there is anything to cut.
-
-        Args:
-            chunk: a chunk, or a whole text (white space separates here too).
-
-        Returns:
-            The smaller chunks in order, or None where the chunk holds no CJK character or is nothing but one.
-        """
-        if not self.tokenize_chinese_chars or chunk.isascii() or len(chunk) == 1 or not _CJK.search(chunk):
-            return None
-        return _CJK_CHUNK.findall(chunk)
-
-    def find_chunks(self, text: str) -> Iterator[re.Match[str]]:
-        """Yields every chunk with its place in the text, CJK characters already apart.
+    def placed_chunks(self, text: str) -> tuple[Iterable[str], int]:
+        """Cuts a text without losing a character, so that every chunk's place follows from the lengths before it.
 
         Args:
             text: any text.
 
         Returns:
-            An iterator of matches; `start()` is the chunk's first character in `text`.
+            The chunks in order, for `aligned_words`, and the gap: how many characters lie between one chunk and the
+            next (1 where the text was cut at spaces, 0 around CJK).
         """
-        apart = self.tokenize_chinese_chars and not text.isascii()
-        return (_CJK_CHUNK if apart else _CHUNK).finditer(text)
+        if text.isascii() or not self.tokenize_chinese_chars or _CJK.search(text) is None:
+            return text.split(" "), 1
+        return _split_cjk(text), 0
 
     def words(self, chunk: str) -> list[str]:
         """Cleans, lower-cases, strips accents and splits punctuation off.
 
         Args:
-            chunk: text without white space, and without CJK characters unless it is one.
+            chunk: text without white space (or one white space), and without CJK characters unless it is one.
 
         Returns:
             The words in order; empty where the chunk held only characters that are removed.
         """
         if chunk.isascii():
             text = chunk if chunk.isprintable() else _clean(chunk)
-            return _ASCII_WORD.findall(text.lower() if self.lowercase else text)
-        text = _clean(chunk)
-        if self.lowercase:
-            # 整块一起转小写：词尾的 Σ 要看上下文才知道变成 ς 还是 σ
-            text = text.lower()
-        if self.strip_accents:
-            text = _strip_marks(unicodedata.normalize("NFD", text))
-        return _word_pattern().findall(text)
+            return _ASCII_WORD.findall(text.lower() if self.lowercase else text) if chunk != " " else []
+        return patterns().word.findall(self._normalize(chunk)) if not chunk.isspace() else []
 
-    def aligned_words(self, chunk: str) -> list[tuple[str, list[int]]]:
+    def aligned_words(self, chunk: str) -> list[tuple[str, Sequence[int]]]:
         """Does what `words` does and remembers where every character came from.
 
         Args:
-            chunk: as for `words`.
+            chunk: as from `placed_chunks`; white space inside separates.
 
         Returns:
             For each word: the word, and for each of its characters the index in `chunk` of the character it stems
             from (several may share one: a Hangul syllable decomposes into its letters).
         """
-        pairs = [(char, index) for index, char in enumerate(chunk) if not _is_removed(char)]
+        # 绝大多数块是可打印的 ASCII：没有字符增减，位置就是下标本身
+        if chunk.isascii() and chunk.isprintable() and chunk != " ":
+            text = chunk.lower() if self.lowercase else chunk
+            if text.isalnum():
+                return [(text, range(len(text)))]
+            return [(word.group(), range(*word.span())) for word in _ASCII_WORD.finditer(text)]
+        found: list[tuple[str, Sequence[int]]] = []
+        for part in _BETWEEN_SPACES.finditer(chunk):
+            begin = part.start()
+            text, sources = self._trace(part.group())
+            pattern = _ASCII_WORD if text.isascii() else patterns().word
+            for word in pattern.finditer(text):
+                start, end = word.span()
+                # 没有字符增减时位置就是下标本身：用 range 表示，不为每个字符存一个整数
+                if sources is None:
+                    found.append((word.group(), range(begin + start, begin + end)))
+                else:
+                    found.append((word.group(), [begin + source for source in sources[start:end]]))
+        return found
+
+    def _normalize(self, chunk: str) -> str:
+        text = _clean(chunk)
+        if self.lowercase:
+            # 整块一起转小写：词尾的 Σ 要看上下文才知道变成 ς 还是 σ
+            text = text.lower()
+        if self.strip_accents:
+            text = patterns().marks.sub("", unicodedata.normalize("NFD", text))
+        return text
+
+    def _trace(self, chunk: str) -> tuple[str, Sequence[int] | None]:
+        """Normalises a chunk without white space; with the source of each character, or None where nothing moved."""
+        if chunk.isascii() and chunk.isprintable():
+            return (chunk.lower() if self.lowercase else chunk), None
+        text = self._normalize(chunk)
+        widths = list(map(_width, chunk, repeat(self.lowercase), repeat(self.strip_accents)))
+        if self.strip_accents and any(map(unicodedata.combining, text)):
+            return self._trace_reordered(chunk)
+        if len(text) == len(chunk) == widths.count(1):
+            return text, None
+        # 单个字符规范化后的长度与上下文无关（只有 Σ 的取值有关），所以按长度就能逐个对回原字符
+        return text, list(chain.from_iterable(map(repeat, range(len(chunk)), widths)))
+
+    def _trace_reordered(self, chunk: str) -> tuple[str, list[int]]:
+        """Does the work of `_trace` where marks that stay (Mc, Me) may change places, as NFD sorts them by class."""
+        pairs = [(char, index) for index, char in enumerate(chunk) if not is_removed(char)]
         if self.lowercase:
             lowered = iter("".join(char for char, _ in pairs).lower())
-            # 单个字符小写后的长度与上下文无关（只有 Σ 的取值有关），所以可以按长度逐个对回原字符
             pairs = [(next(lowered), index) for char, index in pairs for _ in char.lower()]
-        if self.strip_accents:
-            parts = [(part, index) for char, index in pairs for part in unicodedata.normalize("NFD", char)]
-            pairs = [(part, index) for part, index in _canonical_order(parts) if unicodedata.category(part) != "Mn"]
-        text = "".join(char for char, _ in pairs)
-        sources = [index for _, index in pairs]
-        return [(match.group(), sources[match.start() : match.end()]) for match in _word_pattern().finditer(text)]
+        parts = [(part, index) for char, index in pairs for part in unicodedata.normalize("NFD", char)]
+        pairs = [(part, index) for part, index in _canonical_order(parts) if unicodedata.category(part) != "Mn"]
+        return "".join(char for char, _ in pairs), [index for _, index in pairs]
 
 
-def is_standalone(char: str, tokenize_chinese_chars: bool = True) -> bool:
-    """Tells whether a normalised character is always a word of its own, so that a `##` form of it is never used.
-
-    Args:
-        char: one character.
-        tokenize_chinese_chars: the tokenizer's setting.
-
-    Returns:
-        True for punctuation, and for CJK characters where they are set apart.
-    """
-    return _is_punctuation(char) or (tokenize_chinese_chars and _CJK.match(char) is not None)
+def _split_cjk(text: str) -> Iterable[str]:
+    """Yields CJK characters, stops and white spaces one by one, and everything between them whole."""
+    parts: list[str] | list[Iterable[str]] = _BETWEEN_CJK.split(text)
+    # 偶数项全是汉字，逐字遍历即可；奇数项各包成一元组，整块取出。全程在 C 里，比逐字匹配正则快几倍
+    parts[1::2] = zip(parts[1::2])  # type: ignore[assignment]
+    return chain.from_iterable(parts)
 
 
-def _is_removed(char: str) -> bool:
-    # NUL 属于 Cc，已包含在内；U+FFFD 是 So，需单独判断
-    return char == "\ufffd" or unicodedata.category(char) in ("Cc", "Cf")
+@functools.lru_cache(maxsize=1 << 14)
+def _width(char: str, lowercase: bool, strip_accents: bool) -> int:
+    """Counts the characters that are left of one character after normalising."""
+    if is_removed(char):
+        return 0
+    text = char.lower() if lowercase else char
+    return len(patterns().marks.sub("", unicodedata.normalize("NFD", text))) if strip_accents else len(text)
 
 
 def _clean(text: str) -> str:
     # isprintable 在 C 里一次判完；绝大多数块没有要删除的字符
     if text.isprintable() and "\ufffd" not in text:
         return text
-    return "".join(char for char in text if not _is_removed(char))
-
-
-def _strip_marks(text: str) -> str:
-    return text if text.isascii() else "".join(char for char in text if unicodedata.category(char) != "Mn")
+    return "".join(char for char in text if not is_removed(char))
 
 
 def _canonical_order(parts: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -179,17 +194,3 @@ def _canonical_order(parts: list[tuple[str, int]]) -> list[tuple[str, int]]:
         ordered.append(part)
         run = []
     return ordered + sorted(run, key=lambda item: unicodedata.combining(item[0]))
-
-
-def _is_punctuation(char: str) -> bool:
-    # 原版把所有 ASCII 非字母数字符号都算标点，尽管 "$" 之类的 Unicode 类别不是 P
-    return ("!" <= char <= "~" and not char.isalnum()) if char.isascii() else unicodedata.category(char)[0] == "P"
-
-
-@functools.cache
-def _word_pattern() -> re.Pattern[str]:
-    """Compiles the punctuation splitter, once, when the first chunk outside ASCII turns up (about 20 ms)."""
-    # 只扫有字符的平面：第 4 到 13 平面未分配，第 15、16 平面是私有区，都没有标点
-    points = [*range(0x40000), *range(0xE0000, 0xE1000)]
-    punctuation = "".join(re.escape(chr(point)) for point in points if _is_punctuation(chr(point)))
-    return re.compile(f"[{punctuation}]|[^{punctuation}]+")

@@ -1,58 +1,58 @@
-"""The WordPiece tokenizer: text to ids, ids to text, model inputs.
+"""The WordPiece tokenizer: text to ids, ids to text, model inputs, files.
 
 Notable:
-- greedy longest match, as in the original release; a word that cannot be spelled, or is longer than 100 characters,
-  is one `[UNK]`
 - `encode` is one dictionary lookup per chunk of text (see `cache`), so it is as fast as C on text that repeats
 - special tokens written in a text (`[MASK]`, `[SEP]`) are plain text unless the caller passes `parse_special=True`:
   what a user types cannot forge a segment border
+- everything that is not about ids lives next door: rules for words in `normalize`, matching in `match`, offsets in
+  `align`, rows in `encoding`, learning in `learn`
 """
 
 import functools
-import hashlib
-import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.cache import ChunkCache
-from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Tokens, Truncation, as_arrays, build_rows
-from bertsmith.tokenizer.files import SPECIAL_TOKENS, Settings, check_vocab, read_tokenizer, write_tokenizer
-from bertsmith.tokenizer.learn import count_words, learn_vocab
-from bertsmith.tokenizer.normalize import Normalizer, is_standalone
+from bertsmith.tokenizer.align import TokenAligner
+from bertsmith.tokenizer.collector import collector_paused
+from bertsmith.tokenizer.decode import join_pieces
+from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
+from bertsmith.tokenizer.files import read_tokenizer, write_tokenizer
+from bertsmith.tokenizer.flat import FlatIds, FlatTokens
+from bertsmith.tokenizer.learn import Progress, learn_from_texts
+from bertsmith.tokenizer.lookup import TextEncoder
+from bertsmith.tokenizer.match import WordMatcher
+from bertsmith.tokenizer.parallel import map_batches, split_batches
+from bertsmith.tokenizer.settings import Settings
+from bertsmith.tokenizer.special import BERT_TOKENS, SpecialTokens, WrittenTokens, check_user_tokens
+from bertsmith.tokenizer.vocabulary import check_vocab
 
-MAX_WORD_CHARS = 100
-# 实测：一百万词的英文约十万个不同的块，一代足够装下；两代都满时约占 100 MB
-CACHE_CAPACITY = 1 << 17
-
-_SPECIAL = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
-_NO_SPACE = re.compile(r" (?=[.,!?;:)%](?: |$))|(?<=\() ")
-_CONTRACTION = re.compile(r"(?<=[^\W\d_]) ' (?=(?:s|t|m|d|re|ve|ll)\b)", re.IGNORECASE)
-
-
-class _Spans(NamedTuple):
-    """The tokens of a chunk: ids, where each starts and ends in the chunk, and the word of the chunk it belongs to."""
-
-    ids: tuple[int, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    word_ids: tuple[int, ...]
-    num_words: int
+# 每代缓存的容量（字符数加每条固定开销）：约十六万个英文块；两代都满时实测 ids 约 90 MB，带位置的最多 200 MB
+CACHE_CAPACITY = 1 << 22
+_BATCH_CHARS = 1 << 20
+_END_OF_TEXT = ((-1,),)
 
 
 class WordPieceTokenizer:
     """Cuts text into pieces of a vocabulary (Wu et al. 2016, as used by Devlin et al. 2019, §3).
 
     Attributes:
-        vocab: the pieces; the place in the list is the id.
+        vocab: the pieces in the order of their ids; those inside a word start with `##`.
         piece_to_id: the same, the other way round.
         lowercase: words are lower-cased.
-        strip_accents: accents are stripped; None follows `lowercase`.
+        strip_accents: accents are stripped; None means exactly when lower-casing, as in the original release.
         tokenize_chinese_chars: every CJK character is a word of its own.
-        special_ids: ids of the special tokens in the vocabulary.
+        special_tokens: what the special tokens are called in this vocabulary.
+        special_ids: ids of the special tokens that are in the vocabulary.
+        user_tokens: pieces to recognise wherever they are written, before any other rule.
+        max_word_chars: longer words are `[UNK]`.
+
+    Raises:
+        InputError: the vocabulary is empty, holds a word-starting piece twice, or lacks `[UNK]` or a user token.
     """
 
     def __init__(
@@ -62,36 +62,31 @@ class WordPieceTokenizer:
         lowercase: bool = True,
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
+        special_tokens: SpecialTokens = BERT_TOKENS,
+        user_tokens: Sequence[str] = (),
+        max_word_chars: int = 100,
     ) -> None:
-        """Takes a vocabulary.
-
-        Args:
-            vocab: the pieces in the order of their ids; pieces inside a word start with `##`.
-            lowercase: lower-case the text.
-            strip_accents: strip accents; None means exactly when lower-casing, as in the original release.
-            tokenize_chinese_chars: set CJK characters apart.
-
-        Raises:
-            InputError: the vocabulary is empty, holds a word-starting piece twice, or has no `[UNK]`.
-        """
         self.vocab = list(vocab)
-        check_vocab(self.vocab, "vocab")
+        check_vocab(self.vocab, "vocab", special_tokens.unk)
         self.piece_to_id = {piece: index for index, piece in enumerate(self.vocab)}
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.tokenize_chinese_chars = tokenize_chinese_chars
-        self.special_ids = frozenset(self.piece_to_id[token] for token in SPECIAL_TOKENS if token in self.piece_to_id)
-        self._normalizer = Normalizer(
-            lowercase, lowercase if strip_accents is None else strip_accents, tokenize_chinese_chars
+        self.special_tokens = special_tokens
+        self.user_tokens = check_user_tokens(user_tokens, special_tokens, self.piece_to_id)
+        self.max_word_chars = max_word_chars
+        self._settings = Settings(
+            lowercase, strip_accents, tokenize_chinese_chars, special_tokens, self.user_tokens, max_word_chars
         )
-        self._unk = self.piece_to_id["[UNK]"]
-        # 词内片段去掉 ## 另存一表：匹配时不必为每次尝试拼接字符串
-        self._tails = {piece[2:]: index for piece, index in self.piece_to_id.items() if piece.startswith("##")}
-        self._longest_head = max(map(len, self.vocab))
-        self._longest_tail = max(map(len, self._tails), default=0)
-        self._ids = ChunkCache(self._chunk_ids, CACHE_CAPACITY)
-        self._spans = ChunkCache(self._chunk_spans, CACHE_CAPACITY // 4)
-        self._lookup = self._ids.__getitem__
+        special = {token: self.piece_to_id[token] for token in special_tokens if token in self.piece_to_id}
+        users = {token: self.piece_to_id[token] for token in self.user_tokens}
+        self.special_ids = frozenset(special.values())
+        # 默认只认用户自定义的词元；特殊词元要调用者明说才认，用户文本无法伪造分段
+        self._written = {False: WrittenTokens(users) if users else None, True: WrittenTokens(special | users)}
+        normalizer = self._settings.normalizer()
+        matcher = WordMatcher(self.piece_to_id, self.unk_token_id, max_word_chars)
+        self._encoder = TextEncoder(normalizer, matcher, CACHE_CAPACITY)
+        self._aligner = TokenAligner(normalizer, matcher, self.vocab, CACHE_CAPACITY)
 
     @classmethod
     def train(
@@ -105,46 +100,49 @@ class WordPieceTokenizer:
         min_frequency: int = 2,
         limit_alphabet: int | None = None,
         num_unused: int = 0,
+        user_tokens: Sequence[str] = (),
+        workers: int = 1,
+        on_progress: Progress | None = None,
     ) -> "WordPieceTokenizer":
         """Learns a vocabulary from text by merging the most frequent pair of pieces, again and again.
 
         Pairs are scored by frequency rather than by WordPiece's likelihood ratio: that yields fewer pieces per word
-        (see `learn`). The result depends on the word counts only, not on the order of the texts; ties are broken by
-        the text of the pair.
+        (see `learn`). The result depends on the word counts only, not on the order of the texts nor on `workers`;
+        ties are broken by the text of the pair.
 
         Args:
-            texts: lines, documents, anything that does not cut words.
+            texts: lines, documents, anything that does not cut words; read once, in bounded memory.
             vocab_size: most pieces; the vocabulary is smaller where the text supports no more.
-            lowercase: lower-case the text.
-            strip_accents: strip accents; None follows `lowercase`.
-            tokenize_chinese_chars: set CJK characters apart.
+            lowercase: as in the class, like the next two.
+            strip_accents: see there.
+            tokenize_chinese_chars: see there.
             min_frequency: a pair seen less often is not merged.
             limit_alphabet: keep only the most frequent characters; words with others become `[UNK]`.
             num_unused: reserve this many `[unusedN]` places after `[PAD]`.
+            user_tokens: tokens that are to be one piece wherever they are written, such as `<url>`.
+            workers: processes that count words.
+            on_progress: told now and then what is done and how far.
 
         Returns:
             A tokenizer with the learned vocabulary.
 
         Raises:
             InputError: no words in the text, a value out of range, or `vocab_size` below the alphabet's size.
+            BertsmithError: a worker process was killed.
         """
-        stripped = lowercase if strip_accents is None else strip_accents
-        words = count_words(texts, Normalizer(lowercase, stripped, tokenize_chinese_chars))
-        vocab = learn_vocab(
-            words,
+        settings = Settings(lowercase, strip_accents, tokenize_chinese_chars, user_tokens=tuple(user_tokens))
+        vocab = learn_from_texts(
+            texts,
+            settings.normalizer(),
+            workers=workers,
             vocab_size=vocab_size,
             min_frequency=min_frequency,
             limit_alphabet=limit_alphabet,
             num_unused=num_unused,
-            tokenize_chinese_chars=tokenize_chinese_chars,
-            max_word_chars=MAX_WORD_CHARS,
+            user_tokens=check_user_tokens(user_tokens, settings.special_tokens),
+            on_progress=on_progress,
         )
-        return cls(
-            vocab,
-            lowercase=lowercase,
-            strip_accents=strip_accents,
-            tokenize_chinese_chars=tokenize_chinese_chars,
-        )
+        return _rebuild(vocab, settings)
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "WordPieceTokenizer":
@@ -158,15 +156,12 @@ class WordPieceTokenizer:
             The tokenizer.
 
         Raises:
-            InputError: a file is missing or malformed.
+            InputError: a file is missing or malformed, or asks for something other than BERT's tokenization.
         """
         vocab, settings = read_tokenizer(Path(path))
-        return cls(
-            vocab,
-            lowercase=settings.lowercase if lowercase is None else lowercase,
-            strip_accents=settings.strip_accents,
-            tokenize_chinese_chars=settings.tokenize_chinese_chars,
-        )
+        if lowercase is not None:
+            settings = settings._replace(lowercase=lowercase)
+        return _rebuild(vocab, settings)
 
     def save(self, folder: str | Path) -> None:
         """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`.
@@ -177,7 +172,7 @@ class WordPieceTokenizer:
         Raises:
             RunFolderError: the folder cannot be written.
         """
-        write_tokenizer(Path(folder), self.vocab, self._settings(), MAX_WORD_CHARS)
+        write_tokenizer(Path(folder), self.vocab, self._settings)
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Turns a text into ids, without `[CLS]` and `[SEP]`.
@@ -190,12 +185,10 @@ class WordPieceTokenizer:
         Returns:
             The ids, each in [0, vocab_size).
         """
-        if parse_special:
-            return self._encode_special(text)
-        return [*chain.from_iterable(map(self._lookup, self._normalizer.chunks(text)))]
+        return [*chain.from_iterable(self._encoder.encode(text, self._written[parse_special]))]
 
     def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
-        """Turns many texts into ids; the fast path for corpora.
+        """Turns many texts into lists of ids; `encode_flat` gives arrays.
 
         Args:
             texts: any texts.
@@ -204,10 +197,54 @@ class WordPieceTokenizer:
         Returns:
             For each text its ids.
         """
-        if parse_special:
-            return [self._encode_special(text) for text in texts]
-        lookup, chunks, flatten = self._lookup, self._normalizer.chunks, chain.from_iterable
-        return [[*flatten(map(lookup, chunks(text)))] for text in texts]
+        flatten, encode, written = chain.from_iterable, self._encoder.encode, self._written[parse_special]
+        with collector_paused():
+            return [[*flatten(encode(text, written))] for text in texts]
+
+    def encode_flat(self, texts: Iterable[str], *, parse_special: bool = False) -> FlatIds:
+        """Turns many texts into two arrays: all ids one after another, and where each text starts and ends.
+
+        Args:
+            texts: any texts; all ids are held in memory, `encode_stream` has no such limit.
+            parse_special: as in `encode`.
+
+        Returns:
+            The ids of the texts.
+        """
+        encode, written = self._encoder.encode, self._written[parse_special]
+        # 每个文本之后放一个 -1：一遍流过就同时得到 id 和边界，途中没有 id 列表
+        marked = chain.from_iterable((encode(text, written), _END_OF_TEXT) for text in texts)
+        ids = chain.from_iterable(chain.from_iterable(marked))
+        return FlatIds.from_marked(np.fromiter(ids, dtype=np.int32))
+
+    def align_flat(self, texts: Iterable[str]) -> FlatTokens:
+        """Turns many texts into arrays of ids, character offsets and word ids.
+
+        Special tokens written in the texts are plain text.
+
+        Args:
+            texts: any texts; all tokens are held in memory.
+
+        Returns:
+            The tokens of the texts, without `[CLS]` and `[SEP]`.
+        """
+        return self._aligner.align_flat(texts, self._written[False])
+
+    def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
+        """Turns a corpus of any size into arrays, batch by batch, over several processes if wanted.
+
+        Args:
+            texts: any texts; read a few batches of about a million characters ahead.
+            workers: processes; 1 works right here.
+
+        Returns:
+            An iterator over the ids of consecutive texts, in the order of the texts whatever `workers` is.
+
+        Raises:
+            InputError: `texts` is one string or holds something else, or `workers` is below 1.
+            BertsmithError: a worker process was killed (while iterating).
+        """
+        return map_batches(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers)
 
     def tokenize(self, text: str, *, parse_special: bool = False) -> list[str]:
         """Cuts a text into pieces.
@@ -237,22 +274,15 @@ class WordPieceTokenizer:
         Raises:
             InputError: an id is not in the vocabulary.
         """
-        parts: list[str] = []
+        pieces: list[str] = []
         for index in ids:
-            if skip_special_tokens and index in self.special_ids:
-                continue
             if not 0 <= index < len(self.vocab):
                 raise InputError(
                     f"id {index} is not in the vocabulary of {len(self.vocab)} pieces; use the model's own tokenizer"
                 )
-            piece = self.vocab[index]
-            if piece.startswith("##") and parts:
-                parts.append(piece[2:])
-                continue
-            if parts and not (self._is_cjk(piece) and self._is_cjk(parts[-1])):
-                parts.append(" ")
-            parts.append(piece)
-        return _NO_SPACE.sub("", _CONTRACTION.sub("'", "".join(parts)))
+            if not (skip_special_tokens and index in self.special_ids):
+                pieces.append(self.vocab[index])
+        return join_pieces(pieces, self.tokenize_chinese_chars)
 
     def __call__(
         self,
@@ -265,7 +295,7 @@ class WordPieceTokenizer:
         stride: int = 0,
         return_overflowing: bool = False,
         parse_special: bool = False,
-        return_tensors: Literal["np"] | None = None,
+        return_tensors: Literal["np", "pt"] | None = None,
     ) -> Encoding:
         """Builds model inputs: `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`.
 
@@ -278,7 +308,7 @@ class WordPieceTokenizer:
             stride: tokens that neighbouring windows share, where windows are asked for.
             return_overflowing: a text that is too long gives several rows; `overflow_to_sample` says from which text.
             parse_special: recognise special tokens written in the texts.
-            return_tensors: "np" gives int64 arrays instead of lists.
+            return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
 
         Returns:
             `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets`, `word_ids`: lists over
@@ -287,23 +317,21 @@ class WordPieceTokenizer:
         Raises:
             InputError: the options contradict each other, or a text cannot be cut as asked.
         """
-        single = isinstance(text, str)
-        texts = [text] if isinstance(text, str) else list(text)
-        pairs: list[str] | None = None if pair is None else [pair] if isinstance(pair, str) else list(pair)
-        if pairs is not None and (isinstance(pair, str) is not single or len(pairs) != len(texts)):
-            raise InputError(f"{len(texts)} texts but {len(pairs)} pairs; give one second text for every text")
-        pad_id = self.piece_to_id.get("[PAD]")
+        samples = pair_up(text, pair)
+        pad_id = self.piece_to_id.get(self.special_tokens.pad)
         layout = Layout(
             self.cls_token_id, self.sep_token_id, pad_id, max_length, truncation, padding, stride, return_overflowing
         )
-        firsts = [self._tokens(item, parse_special) for item in texts]
-        seconds = [None] * len(texts) if pairs is None else [self._tokens(item, parse_special) for item in pairs]
-        encoding = build_rows(list(zip(firsts, seconds, strict=True)), layout)
-        if return_tensors == "np":
-            encoding = as_arrays(encoding)
-        elif return_tensors is not None:
-            raise InputError(f"return_tensors={return_tensors!r} is unknown; use 'np' or None")
-        if single and not return_overflowing:
+        written, align = self._written[parse_special], self._aligner.align
+        with collector_paused():
+            # 逐条生成：一条的中间结果用完即释放，内存总是热的
+            tokens = (
+                (align(first, written), None if second is None else align(second, written)) for first, second in samples
+            )
+            encoding = build_rows(tokens, layout)
+        if return_tensors is not None:
+            encoding = as_arrays(encoding, return_tensors)
+        if isinstance(text, str) and not return_overflowing:
             return Encoding({name: values[0] for name, values in encoding.items()})
         return encoding
 
@@ -314,8 +342,8 @@ class WordPieceTokenizer:
         return f"WordPieceTokenizer({len(self.vocab)} pieces, lowercase={self.lowercase})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # 缓存不随对象序列化：子进程只收到词表，自己重新积累
-        return _rebuild, (self.vocab, self._settings())
+        # 缓存不随对象序列化：别的进程只收到词表，自己重新积累
+        return _rebuild, (self.vocab, self._settings)
 
     @property
     def vocab_size(self) -> int:
@@ -325,135 +353,38 @@ class WordPieceTokenizer:
     @property
     def pad_token_id(self) -> int:
         """The id of `[PAD]`."""
-        return self._special_id("[PAD]")
+        return self._special_id(self.special_tokens.pad)
 
     @property
     def unk_token_id(self) -> int:
         """The id of `[UNK]`."""
-        return self._unk
+        return self._special_id(self.special_tokens.unk)
 
     @property
     def cls_token_id(self) -> int:
         """The id of `[CLS]`."""
-        return self._special_id("[CLS]")
+        return self._special_id(self.special_tokens.cls)
 
     @property
     def sep_token_id(self) -> int:
         """The id of `[SEP]`."""
-        return self._special_id("[SEP]")
+        return self._special_id(self.special_tokens.sep)
 
     @property
     def mask_token_id(self) -> int:
         """The id of `[MASK]`."""
-        return self._special_id("[MASK]")
+        return self._special_id(self.special_tokens.mask)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hex digest of everything that decides the ids: two tokenizers with the same one give the same ids."""
-        # None 与其实际取值同义，先化简再取摘要
-        described = [MAX_WORD_CHARS, *vars(self._normalizer).values(), self.vocab]
-        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-    def _settings(self) -> Settings:
-        return Settings(self.lowercase, self.strip_accents, self.tokenize_chinese_chars)
+        return self._settings.fingerprint(self.vocab)
 
     def _special_id(self, token: str) -> int:
         index = self.piece_to_id.get(token)
         if index is None:
             raise InputError(f"the vocabulary has no {token}, which is needed here; add it as a line of vocab.txt")
         return index
-
-    def _chunk_ids(self, chunk: str) -> tuple[int, ...]:
-        """Does the careful work for a chunk that is not remembered."""
-        parts = self._normalizer.split_cjk(chunk)
-        if parts is not None and len(parts) > 1:
-            return tuple(chain.from_iterable(map(self._lookup, parts)))
-        return tuple(chain.from_iterable(map(self._match, self._normalizer.words(chunk))))
-
-    def _match(self, word: str) -> Sequence[int]:
-        """Spells a word with the longest piece that fits, from left to right; `[UNK]` where none fits."""
-        whole = self.piece_to_id.get(word)
-        length = len(word)
-        if length > MAX_WORD_CHARS:
-            return (self._unk,)
-        if whole is not None and not word.startswith("##"):
-            return (whole,)
-        ids: list[int] = []
-        table, longest, start = self.piece_to_id, self._longest_head, 0
-        while start < length:
-            # 候选长度不超过词表里最长的片段，恶意长词也只花线性时间
-            for end in range(min(length, start + longest), start, -1):
-                index = table.get(word[start:end])
-                if index is not None:
-                    ids.append(index)
-                    start = end
-                    break
-            else:
-                return (self._unk,)
-            table, longest = self._tails, self._longest_tail
-        return ids
-
-    def _chunk_spans(self, chunk: str) -> _Spans:
-        """Finds the tokens of a chunk and where each of them stems from."""
-        ids: list[int] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        word_ids: list[int] = []
-        words = self._normalizer.aligned_words(chunk)
-        for number, (word, sources) in enumerate(words):
-            position = 0
-            for index in self._match(word):
-                piece = self.vocab[index]
-                size = len(word) if index == self._unk else len(piece) - 2 if position else len(piece)
-                ids.append(index)
-                starts.append(sources[position])
-                ends.append(sources[position + size - 1] + 1)
-                word_ids.append(number)
-                position += size
-        return _Spans(tuple(ids), tuple(starts), tuple(ends), tuple(word_ids), len(words))
-
-    def _tokens(self, text: str, parse_special: bool) -> Tokens:
-        """Tokenizes a text with offsets and word ids."""
-        ids: list[int] = []
-        offsets: list[tuple[int, int]] = []
-        word_ids: list[int] = []
-        words = 0
-        for piece, begin in _split_special(text) if parse_special else [(text, 0)]:
-            special = self.piece_to_id.get(piece) if parse_special and piece in SPECIAL_TOKENS else None
-            if special is not None:
-                ids.append(special)
-                offsets.append((begin, begin + len(piece)))
-                word_ids.append(words)
-                words += 1
-                continue
-            for match in self._normalizer.find_chunks(piece):
-                spans = self._spans[match.group()]
-                base = begin + match.start()
-                ids += spans.ids
-                offsets += [(base + start, base + end) for start, end in zip(spans.starts, spans.ends, strict=True)]
-                word_ids += [words + number for number in spans.word_ids]
-                words += spans.num_words
-        return Tokens(ids, offsets, word_ids)
-
-    def _encode_special(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for piece, _ in _split_special(text):
-            special = self.piece_to_id.get(piece) if piece in SPECIAL_TOKENS else None
-            ids += self.encode(piece) if special is None else [special]
-        return ids
-
-    def _is_cjk(self, piece: str) -> bool:
-        return len(piece) == 1 and not piece.isascii() and is_standalone(piece, self.tokenize_chinese_chars)
-
-
-def _split_special(text: str) -> Iterable[tuple[str, int]]:
-    """Yields the special tokens of a text and the stretches between them, each with its place."""
-    start = 0
-    for match in _SPECIAL.finditer(text):
-        yield text[start : match.start()], start
-        yield match.group(), match.start()
-        start = match.end()
-    yield text[start:], start
 
 
 def _rebuild(vocab: list[str], settings: Settings) -> WordPieceTokenizer:

@@ -143,6 +143,7 @@ class _Run:
         self.stream = PreTrainingStream(corpus, tokenizer, settings)
         self.heldout = heldout_batches(corpus, tokenizer, settings, max_sequences=HELDOUT_SEQUENCES)
         self.trainer = make_trainer(recipe, corpus, device)
+        self.model = self.trainer.model
         self.tokens_seen = 0
         self.seconds_before = 0.0
         self.window = RunningAverages()
@@ -175,8 +176,7 @@ class _Run:
             ) as self.progress:
                 self._loop()
         seconds = self._seconds()
-        model = self.trainer.model
-        model.save_pretrained(self.run / "model")
+        self.model.save_pretrained(self.run / "model")
         self.tokenizer.save(self.run / "model")
         return PreTrainingResult(
             self.run, self.recipe, self.last_heldout, self.corpus.unigram_entropy, self.tokens_seen, seconds
@@ -251,7 +251,9 @@ def stream_settings(recipe: PreTrainingRecipe) -> StreamSettings:
     )
 
 
-def make_trainer(recipe: PreTrainingRecipe, corpus: TokenCorpus, device: torch.device | str = "cpu") -> BertTrainer:
+def make_trainer(
+    recipe: PreTrainingRecipe, corpus: TokenCorpus, device: torch.device | str = "cpu"
+) -> BertTrainer[BertForPreTraining]:
     """Returns a trainer at step 0 for a recipe."""
     settings = TrainerSettings(
         total_steps=max(1, recipe.total_steps),

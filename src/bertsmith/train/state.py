@@ -26,7 +26,7 @@ KEPT_STATES = 2
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def save_state(folder: Path, trainer: BertTrainer, progress: dict[str, Any]) -> Path:
+def save_state(folder: Path, trainer: BertTrainer[Any], progress: dict[str, Any]) -> Path:
     """Writes the state of a trainer.
 
     Args:
@@ -55,7 +55,7 @@ def save_state(folder: Path, trainer: BertTrainer, progress: dict[str, Any]) -> 
     return target
 
 
-def load_latest_state(folder: Path, trainer: BertTrainer) -> dict[str, Any] | None:
+def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any] | None:
     """Puts the newest whole state into a trainer.
 
     A damaged one is passed over with a warning that names it, and the one before is used.
@@ -84,14 +84,14 @@ def _states(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def _tensors_of(trainer: BertTrainer) -> dict[str, Tensor]:
+def _tensors_of(trainer: BertTrainer[Any]) -> dict[str, Tensor]:
     tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
     for index, moments in trainer.optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{index}.{name}": moments[name] for name in (*_MOMENTS, "step")})
     return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
-def _restore(trainer: BertTrainer, tensors: dict[str, Tensor]) -> None:
+def _restore(trainer: BertTrainer[Any], tensors: dict[str, Tensor]) -> None:
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     trainer.model.load_state_dict(weights)
     moments: dict[int, dict[str, Tensor]] = {}

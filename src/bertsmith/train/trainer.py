@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from bertsmith.objectives.measure import Measure, RunningAverages, average_of
 from bertsmith.seeding import torch_seed
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at
 
+ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], Measure]
 """Maps a model and a batch to a loss and figures."""
 
@@ -59,7 +60,7 @@ class TrainerSettings:
             raise ConfigError("learning rate and clipping norm must be positive")
 
 
-class BertTrainer:
+class BertTrainer(Generic[ModelT]):
     """Trains a model on batches.
 
     Attributes:
@@ -68,13 +69,13 @@ class BertTrainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: ModelT,
         objective: Objective,
         settings: TrainerSettings,
         *,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.model = model.to(device)
+        self.model: ModelT = model.to(device)
         self.objective = objective
         self.settings = settings
         self.device = torch.device(device)

@@ -1,0 +1,52 @@
+"""`bertsmith inspect`: looking at what the model is given. `inspect tokens` shows how a text is cut into pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Look at what the model is given.", no_args_is_help=True)
+
+
+@app.command("tokens")
+def inspect_tokens(
+    text: Annotated[str, typer.Argument(help="The text to look at.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder or vocab.txt of the tokenizer.")],
+    pair: Annotated[str | None, typer.Option(help="A second text.")] = None,
+    special: Annotated[bool, typer.Option("--special", help="Recognise [MASK] and the like in the text.")] = False,
+) -> None:
+    """Show the pieces of a text with their ids, places and words."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from bertsmith.tokenizer import WordPieceTokenizer
+
+    loaded = WordPieceTokenizer.load(tokenizer)
+    encoding = loaded(text, pair, parse_special=special)
+    table = Table("#", "piece", "id", "characters", "written", "word", "segment", box=None, header_style="bold")
+    for number, (index, (start, end), word, segment) in enumerate(
+        zip(
+            encoding["input_ids"],
+            encoding["offsets"],
+            encoding["word_ids"],
+            encoding["token_type_ids"],
+            strict=True,
+        )
+    ):
+        source = text if segment == 0 or pair is None else pair
+        inside = word >= 0
+        # 相邻的词换色，一眼看出词的边界；未知词标红
+        style = "red" if index == loaded.unk_token_id else ("cyan", "green")[word % 2] if inside else "dim"
+        table.add_row(
+            str(number),
+            Text(loaded.vocab[index], style),
+            str(index),
+            f"{start}-{end}" if inside else "",
+            Text(source[start:end].__repr__() if inside else "", style),
+            str(word) if inside else "",
+            str(segment),
+        )
+    Console().print(table)

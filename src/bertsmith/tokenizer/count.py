@@ -1,0 +1,176 @@
+"""Counting the words of a corpus: streaming, over several processes, in bounded memory, and exact.
+
+Notable:
+- raw chunks are counted first, in C; the rules for words run once per distinct chunk of a batch and are remembered
+- workers count batches; the sums do not depend on who counted what, so neither does the vocabulary
+- when there are too many distinct words for the memory, the counts so far go to a sorted file and counting starts
+  afresh; the files are merged at the end. Throwing rare words away on the fly would be simpler, but then the result
+  would depend on the order of the texts
+"""
+
+import heapq
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+
+from bertsmith.errors import RunFolderError
+from bertsmith.tokenizer.cache import ChunkCache
+from bertsmith.tokenizer.normalize import Normalizer
+from bertsmith.tokenizer.parallel import map_batches, split_batches
+from bertsmith.tokenizer.special import WrittenTokens
+
+# 内存中最多这么多个不同的词，超过就写盘；每个约 200 字节
+MAX_WORDS = 1 << 20
+_BATCH_CHARS = 1 << 22
+_CACHE_CAPACITY = 3 << 20
+
+
+def count_words(
+    texts: Iterable[str],
+    normalizer: Normalizer,
+    *,
+    workers: int = 1,
+    max_word_chars: int = 100,
+    user_tokens: tuple[str, ...] = (),
+    max_words: int = MAX_WORDS,
+    on_text: Callable[[int], None] | None = None,
+) -> dict[str, int]:
+    """Counts the normalised words of a corpus, in one pass.
+
+    Args:
+        texts: the corpus; any cut into strings gives the same counts as long as no word is cut.
+        normalizer: how text becomes words.
+        workers: processes that count.
+        max_word_chars: longer words are left out: the tokenizer makes them `[UNK]`.
+        user_tokens: tokens that are no words where they are written.
+        max_words: distinct words in memory and in the result; of more, the most frequent ones are kept (ties broken
+            by the text of the word), counted exactly.
+        on_text: told now and then how many characters are counted.
+
+    Returns:
+        How often each word occurs.
+
+    Raises:
+        InputError: `texts` is one string, or holds something that is not a string.
+        RunFolderError: there is no room for temporary files.
+        BertsmithError: a worker process was killed.
+    """
+    counter = _BatchCounter(normalizer, max_word_chars, user_tokens)
+    done = 0
+    with tempfile.TemporaryDirectory(prefix="bertsmith-words-") as folder:
+        totals = _Totals(Path(folder), max_words)
+        for chars, counts in map_batches(counter, split_batches(texts, _BATCH_CHARS), workers):
+            totals.add(counts)
+            done += chars
+            if on_text is not None:
+                on_text(done)
+        return totals.result()
+
+
+class _BatchCounter:
+    """Counts the words of a batch; a picklable function with a memory of its own in every process."""
+
+    def __init__(self, normalizer: Normalizer, max_word_chars: int, user_tokens: tuple[str, ...]) -> None:
+        self._settings = (normalizer, max_word_chars, user_tokens)
+        self._normalizer = normalizer
+        self._max_word_chars = max_word_chars
+        self._written = WrittenTokens(dict.fromkeys(user_tokens, 0)) if user_tokens else None
+        self._words = ChunkCache(self._chunk_words, _CACHE_CAPACITY)
+
+    def __reduce__(self) -> tuple[type["_BatchCounter"], tuple[Normalizer, int, tuple[str, ...]]]:
+        return _BatchCounter, self._settings
+
+    def __call__(self, texts: list[str]) -> tuple[int, dict[str, int]]:
+        """Counts the words of some texts.
+
+        Args:
+            texts: the batch.
+
+        Returns:
+            How many characters were read, and how often each word occurs.
+        """
+        parts: Iterable[str] = texts
+        if self._written is not None:
+            parts = chain.from_iterable(map(self._written.stretches, texts))
+        # 先在 C 里数原始块，再对每个不同的块取一次词
+        chunks = Counter(chain.from_iterable(map(self._normalizer.chunks, parts)))
+        counts: dict[str, int] = {}
+        lookup, known = self._words.__getitem__, counts.get
+        for chunk, count in chunks.items():
+            for word in lookup(chunk):
+                counts[word] = known(word, 0) + count
+        return sum(map(len, texts)), counts
+
+    def _chunk_words(self, chunk: str) -> tuple[str, ...]:
+        return tuple(word for word in self._normalizer.words(chunk) if len(word) <= self._max_word_chars)
+
+
+class _Totals:
+    """The sums of many counts: in memory as long as there is room, else in sorted files, never approximate."""
+
+    def __init__(self, folder: Path, max_words: int) -> None:
+        self._folder = folder
+        self._max_words = max_words
+        self._words: dict[str, int] = {}
+        self._runs: list[Path] = []
+
+    def add(self, counts: dict[str, int]) -> None:
+        words, known = self._words, self._words.get
+        for word, count in counts.items():
+            words[word] = known(word, 0) + count
+        if len(words) > self._max_words:
+            self._write_run()
+
+    def result(self) -> dict[str, int]:
+        """Gives the most frequent words."""
+        if not self._runs:
+            return self._words
+        self._write_run()
+        # 读两遍：先统计每种词频有多少个词，定出门槛；再取过线的词。内存里只放得下的那些才会出现
+        tally = Counter(count for _, count in self._merged())
+        room = self._max_words
+        threshold = 0
+        for count in sorted(tally, reverse=True):
+            if tally[count] > room:
+                threshold = count
+                break
+            room -= tally[count]
+        kept: dict[str, int] = {}
+        for word, count in self._merged():
+            # 门槛上同频的词按文本先后取（文件已排序），结果与读入顺序无关
+            if count > threshold or (count == threshold and room > 0):
+                room -= count == threshold
+                kept[word] = count
+        return kept
+
+    def _write_run(self) -> None:
+        run = self._folder / f"{len(self._runs)}.tsv"
+        try:
+            with run.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
+                file.writelines(f"{word}\t{self._words[word]}\n" for word in sorted(self._words))
+        except OSError as error:
+            raise RunFolderError(
+                f"{self._folder}: word counts cannot be written ({error.strerror}); make room, or set TMPDIR"
+            ) from error
+        self._runs.append(run)
+        self._words.clear()
+
+    def _merged(self) -> Iterator[tuple[str, int]]:
+        """Yields every word of the sorted files once, in the order of the text, with the sum of its counts."""
+        with ExitStack() as stack:
+            # 词里不会有空白，所以制表符与换行可以放心用作分隔
+            runs = [
+                map(_parse, stack.enter_context(run.open(encoding="utf-8", errors="surrogatepass", newline="\n")))
+                for run in self._runs
+            ]
+            for word, group in groupby(heapq.merge(*runs), key=itemgetter(0)):
+                yield word, sum(count for _, count in group)
+
+
+def _parse(line: str) -> tuple[str, int]:
+    word, _, count = line.rpartition("\t")
+    return word, int(count)

@@ -1,0 +1,68 @@
+"""Greedy longest match: a word to the ids of its pieces, as in the original release (Wu et al. 2016).
+
+Notable:
+- a word that cannot be spelled to its end, or is longer than `max_word_chars` (100), is one `[UNK]`
+- pieces inside a word are kept in a table of their own, without `##`, so that trying one costs a slice and a lookup
+- a word costs at most `max_word_chars` times the longest piece, whatever it is
+"""
+
+from collections.abc import Iterable, Mapping
+
+
+class WordMatcher:
+    """Spells words with the pieces of a vocabulary.
+
+    Attributes:
+        piece_to_id: the pieces; those inside a word start with `##`.
+        max_word_chars: longer words are unknown.
+        unknown: the ids of an unknown word: the one of `[UNK]`.
+    """
+
+    def __init__(self, piece_to_id: Mapping[str, int], unk_id: int, max_word_chars: int) -> None:
+        self.max_word_chars = max_word_chars
+        self.unknown = (unk_id,)
+        # 每个完整的词预先配好一元组：命中时直接返回，既不分配内存也不再查表
+        self._whole = {piece: (index,) for piece, index in piece_to_id.items() if len(piece) <= max_word_chars}
+        self._heads = dict(piece_to_id)
+        self._tails = {piece[2:]: index for piece, index in piece_to_id.items() if piece.startswith("##")}
+        self._longest_head = _longest_by_start(self._heads)
+        self._longest_tail = _longest_by_start(self._tails)
+
+    def spell(self, word: str) -> tuple[int, ...]:
+        """Spells a word with the longest piece that fits, from left to right.
+
+        Args:
+            word: a normalised word; not empty, and either a punctuation mark or without any.
+
+        Returns:
+            The ids of its pieces, or `unknown`.
+        """
+        whole = self._whole.get(word)
+        if whole is not None:
+            return whole
+        length = len(word)
+        if length > self.max_word_chars:
+            return self.unknown
+        ids: list[int] = []
+        table, longest, start = self._heads, self._longest_head, 0
+        while start < length:
+            # 同样开头的片段最长有多长，候选就从多长试起：比从全表最长处试起少试一大半
+            end = min(length, start + longest.get(word[start : start + 2], 1))
+            while (index := table.get(word[start:end])) is None:
+                end -= 1
+                if end == start:
+                    return self.unknown
+            ids.append(index)
+            start = end
+            table, longest = self._tails, self._longest_tail
+        return tuple(ids)
+
+
+def _longest_by_start(pieces: Iterable[str]) -> dict[str, int]:
+    """Finds the length of the longest piece for every two characters that pieces start with."""
+    longest: dict[str, int] = {}
+    for piece in pieces:
+        start = piece[:2]
+        if longest.get(start, 0) < len(piece):
+            longest[start] = len(piece)
+    return longest

@@ -1,0 +1,100 @@
+"""The same work on many batches, spread over processes: in order, in bounded memory, and loud when a worker dies.
+
+Notable:
+- on Linux the workers are forks: they start at once and inherit the vocabulary and the warm cache instead of having
+  them sent; they run nothing but this package's Python and numpy's element-wise functions, no thread pools
+- only a few batches are on their way at any time, so an endless stream of texts is no problem
+"""
+
+import multiprocessing
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from bertsmith.errors import BertsmithError, InputError
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+_work: Callable[[Any], Any]
+
+
+def map_batches(work: Callable[[Batch], Result], batches: Iterable[Batch], workers: int) -> Iterator[Result]:
+    """Applies a function to every batch.
+
+    Args:
+        work: the function; where processes cannot be forked it must be picklable.
+        batches: what to work on; read only a little ahead of the results.
+        workers: processes; 1 works right here.
+
+    Returns:
+        An iterator over the results in the order of the batches.
+
+    Raises:
+        InputError: `workers` is below 1.
+        BertsmithError: a worker process was killed (while iterating).
+    """
+    if workers < 1:
+        raise InputError(f"workers={workers} is too small; give at least 1")
+    return map(work, batches) if workers == 1 else _map_processes(work, batches, workers)
+
+
+def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
+    """Groups texts until a batch holds about `chars` characters.
+
+    Args:
+        texts: any texts.
+        chars: a batch ends with the text that reaches this.
+
+    Yields:
+        Lists of texts, none empty.
+
+    Raises:
+        InputError: `texts` is one string, or holds something that is not a string.
+    """
+    if isinstance(texts, str):
+        raise InputError("texts is a single string; pass a list or another iterable of strings")
+    batch: list[str] = []
+    room = chars
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"text {number} is {type(text).__name__}, not str; decode it first")
+        batch.append(text)
+        room -= len(text) + 1
+        if room <= 0:
+            yield batch
+            batch, room = [], chars
+    if batch:
+        yield batch
+
+
+def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], workers: int) -> Iterator[Result]:
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    waiting: deque[Future[Result]] = deque()
+    pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=(work,))
+    try:
+        for batch in batches:
+            waiting.append(pool.submit(_run, batch))
+            # 在途的批次有上限：结果按次序取出，内存不随语料增长
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise BertsmithError(
+            "a worker process was killed, probably for lack of memory; run again with fewer workers"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _remember(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+
+
+def _run(batch: Any) -> Any:
+    return _work(batch)

@@ -1,0 +1,43 @@
+"""The main job on somebody's own files, in small."""
+
+import pytest
+from rich.console import Console
+
+from bertsmith.inference import load_pipeline
+from bertsmith.quickstart import QuickstartOptions, quickstart
+
+ENGLISH = "\n\n".join(
+    f"Day {n}. The man eats the bread at the old house. Then he reads a book about the sea. The dog sleeps by the door."
+    for n in range(30)
+)
+CHINESE = "\n\n".join(
+    f"第{n}天早上下雨。他在家里看书，喝了一杯茶。晚上他去河边散步，看见一只白色的鸟。" for n in range(30)
+)
+
+
+@pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["english", "chinese"])
+def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text(text, encoding="utf-8")
+    out = tmp_path / "out"
+    options = QuickstartOptions(corpus=[str(tmp_path / "corpus")], out=out, size="1/64", minutes=0.03)
+    result = quickstart(options, Console(quiet=True))
+    assert result.sentiment == {}
+    assert {"mlm_loss", "nsp_accuracy"} <= result.pretraining.heldout.keys()
+    assert (out / "report.html").stat().st_size > 20_000
+    assert load_pipeline("embed", out / "model")(["一", "a"]).shape == (2, 64)
+    for name in ("recipe.toml", "metrics.jsonl", "state", "model", "tokenizer", "corpus"):
+        assert (out / name).exists()
+
+
+@pytest.mark.slow
+def test_files_in_mixed_encodings(tmp_path, shared_data):
+    speeches = sorted((shared_data / "corpus" / "speeches").glob("*.txt"))[:12]
+    latin = [p for p in (shared_data / "corpus" / "speeches").glob("*.txt") if any(b > 0x9F for b in p.read_bytes())][
+        :3
+    ]
+    options = QuickstartOptions(
+        corpus=[str(path) for path in {*speeches, *latin}], out=tmp_path / "out", size="1/64", minutes=0.05
+    )
+    result = quickstart(options, Console(quiet=True))
+    assert result.pretraining.heldout["mlm_loss"] > 0
