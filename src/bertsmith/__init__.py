@@ -1,3 +1,53 @@
-"""bertsmith: from a folder of text files to a working BERT."""
+"""bertsmith: from a folder of text files to a working BERT.
+
+The names below are loaded when they are first used, so that `import bertsmith` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "BertConfig": "bertsmith.model",
+    "BertEmbedding": "bertsmith.model",
+    "BertEncoder": "bertsmith.model",
+    "BertForPreTraining": "bertsmith.model",
+    "BertForSequenceClassification": "bertsmith.model",
+    "BertModel": "bertsmith.model",
+    "BertTrainer": "bertsmith.train.trainer",
+    "MaskedLMLoss": "bertsmith.objectives",
+    "NSPLoss": "bertsmith.objectives",
+    "RaggedBatch": "bertsmith.batch",
+    "SequenceClassifier": "bertsmith.model",
+    "TransformerBlock": "bertsmith.model",
+    "WordPieceTokenizer": "bertsmith.tokenizer",
+    "load_pipeline": "bertsmith.inference",
+}
+
+__all__ = [*_HOMES]
+
+if TYPE_CHECKING:
+    from bertsmith.batch import RaggedBatch as RaggedBatch
+    from bertsmith.inference import load_pipeline as load_pipeline
+    from bertsmith.model import BertConfig as BertConfig
+    from bertsmith.model import BertEmbedding as BertEmbedding
+    from bertsmith.model import BertEncoder as BertEncoder
+    from bertsmith.model import BertForPreTraining as BertForPreTraining
+    from bertsmith.model import BertForSequenceClassification as BertForSequenceClassification
+    from bertsmith.model import BertModel as BertModel
+    from bertsmith.model import SequenceClassifier as SequenceClassifier
+    from bertsmith.model import TransformerBlock as TransformerBlock
+    from bertsmith.objectives import MaskedLMLoss as MaskedLMLoss
+    from bertsmith.objectives import NSPLoss as NSPLoss
+    from bertsmith.tokenizer import WordPieceTokenizer as WordPieceTokenizer
+    from bertsmith.train.trainer import BertTrainer as BertTrainer
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bertsmith' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

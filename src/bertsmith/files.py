@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from bertsmith.errors import RunFolderError
 
@@ -35,7 +38,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _flush_to_disk(temporary)
         os.replace(temporary, path)
         _flush_folder(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         _remove(temporary)
         raise RunFolderError(_explain(error, path)) from error
     except BaseException:
@@ -62,14 +65,17 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def _explain(error: OSError, path: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def _explain(error: OSError | SafetensorError, path: Path) -> str:
+    # safetensors 把系统错误号写在文字里：「No space left on device (os error 28)」
+    written = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(written[1]) if written else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return f"{path}: the disk is full; what was saved before is intact, make room and run the same command again"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{path}: no permission to write there; choose another folder with --out"
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+    if number in (errno.EEXIST, errno.ENOTDIR):
         return f"{path}: a file stands where a folder is needed; choose another folder with --out"
-    return f"{path}: cannot be written ({error.strerror or error})"
+    return f"{path}: cannot be written ({os.strerror(number) if number else error})"
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -31,11 +31,11 @@ def classify(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
 ) -> None:
     """Train a classifier of texts, or of pairs of texts."""
-    import torch
     from rich.console import Console
 
     from bertsmith.finetune.classify import FineTuningSettings, fine_tune_classifier
     from bertsmith.finetune.readers import Columns, read_labelled_tsv
+    from bertsmith.model.layers import best_device
 
     columns = Columns(_column(text_column), _column(pair_column), _column(label_column))
     settings = FineTuningSettings(
@@ -48,7 +48,7 @@ def classify(
         out,
         settings,
         console=Console(),
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=best_device(),
     )
     per_class = ", ".join(f"{label} {value:.3f}" for label, value in scores.f1.items())
     print(

@@ -29,14 +29,14 @@ def pretrain(
 
     from bertsmith.data.shards import TokenCorpus
     from bertsmith.errors import ConfigError
-    from bertsmith.model.layers import best_compute_dtype
+    from bertsmith.model.layers import best_compute_dtype, best_device
     from bertsmith.tokenizer import WordPieceTokenizer
     from bertsmith.train.pretraining import pretrain as run_pretraining
     from bertsmith.train.recipe import recipe_for
 
     if (minutes is None) == (steps is None):
         raise ConfigError("give either --minutes or --steps")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best_device()
     native = "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
     recipe = recipe_for(
         size,

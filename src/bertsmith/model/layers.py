@@ -33,6 +33,11 @@ class LayerNorm(nn.LayerNorm):
         return normed.to(hidden.dtype)
 
 
+def best_device() -> torch.device:
+    """Returns the first CUDA device where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:
     """Returns bfloat16 where the hardware multiplies it natively, else float32."""
     device = torch.device(device)

@@ -30,7 +30,7 @@ from bertsmith.finetune.classify import (
     score_classifier,
 )
 from bertsmith.model import BertForSequenceClassification
-from bertsmith.model.layers import best_compute_dtype
+from bertsmith.model.layers import best_compute_dtype, best_device
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import TextSource, bundled_world, own_text
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -100,7 +100,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
     )
 
     console.print("[bold]4 · pre-training[/bold] (masked LM + next sentence)")
-    result = QuickstartResult(pretrain(options.out, corpus, tokenizer, recipe, console=console))
+    result = QuickstartResult(pretrain(options.out, corpus, tokenizer, recipe, console=console, device=best_device()))
     if source.reviews is not None:
         console.print("[bold]5 · fine-tuning[/bold] (sentiment, 200 labelled reviews, with and without pre-training)")
         result.sentiment = _compare_sentiment(options, source)
@@ -112,7 +112,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
 
 
 def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
-    precision = "bf16" if best_compute_dtype() == torch.bfloat16 else "float32"
+    precision = "bf16" if best_compute_dtype(best_device()) == torch.bfloat16 else "float32"
     if options.corpus:
         return recipe_for(
             options.size or "mini", precision=precision, seed=options.seed, minutes=options.minutes or 10.0
@@ -188,7 +188,9 @@ def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[s
         settings = FineTuningSettings(
             epochs=10, batch_size=16, learning_rate=3e-4, seed=options.seed, from_random=from_random
         )
-        fine_tune_classifier(options.out / "model", source.reviews.train, source.reviews.dev, run, settings)
+        fine_tune_classifier(
+            options.out / "model", source.reviews.train, source.reviews.dev, run, settings, device=best_device()
+        )
         model = BertForSequenceClassification.from_pretrained(run / "model")
         labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
         tokenizer = WordPieceTokenizer.load(run / "model")

@@ -1,0 +1,59 @@
+"""The commands, one after the other, as the README shows them."""
+
+import numpy as np
+import pytest
+
+from bertsmith.cli import main
+from bertsmith.tinyworld import draw_reviews, draw_stories
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    text = "\n\n".join(story.text for story in draw_stories(0, 80))
+    (folder / "stories.txt").write_text(text + "\n", encoding="utf-8")
+    for split in ("train", "dev"):
+        lines = [f"{review.text}\t{review.label}\n" for review in draw_reviews(0, 40, split=split)]
+        (folder / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    output = capsys.readouterr()
+    assert caught.value.code == 0, output.err
+    return output.out
+
+
+def test_from_text_to_predictions(folder, capsys):
+    stories, tokenizer, shards = folder / "stories.txt", folder / "tokenizer", folder / "shards"
+    assert "pieces from 1 file(s)" in run(capsys, "vocab", stories, "--out", tokenizer, "--size", 800)
+    assert "entropy" in run(capsys, "corpus", stories, "--tokenizer", tokenizer, "--out", shards)
+    common = ["--corpus", shards, "--tokenizer", tokenizer, "--size", "1/64", "--sequence-length", 32]
+    trained = run(capsys, "pretrain", *common, "--steps", 20, "--out", folder / "run")
+    assert "mlm_loss" in trained
+    assert "20/20" in trained
+    model = folder / "run" / "model"
+    filled = run(capsys, "fill-mask", "--model", model, "the man reads the [MASK].", "--top-k", 3)
+    assert filled.count("%") == 3
+    data = ["--train", folder / "train.tsv", "--dev", folder / "dev.tsv"]
+    tuned = run(capsys, "finetune", "classify", "--model", model, *data, "--out", folder / "classifier", "--epochs", 1)
+    assert "dev: accuracy" in tuned
+    classifier = folder / "classifier" / "model"
+    label, probability, text = run(capsys, "predict", "--model", classifier, "The day was awful.").strip().split("\t")
+    assert label in ("good", "bad")
+    assert 0.5 <= float(probability) <= 1.0
+    assert text == "The day was awful."
+    written = run(capsys, "predict", "--model", classifier, "--file", stories, "--out", folder / "p.tsv")
+    assert "80 predictions" in written
+    assert len((folder / "p.tsv").read_text(encoding="utf-8").splitlines()) == 80
+    assert "80 vectors of 64" in run(capsys, "embed", stories, "--model", model, "--out", folder / "v.npy")
+    vectors = np.load(folder / "v.npy")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    pieces = run(capsys, "inspect", "tokens", "the man reads", "--tokenizer", tokenizer)
+    assert "reads" in pieces
+
+
+def test_the_version(capsys):
+    assert run(capsys, "--version").startswith("bertsmith ")

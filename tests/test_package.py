@@ -1,0 +1,30 @@
+import subprocess
+import sys
+
+import bertsmith
+
+
+def test_every_public_name_is_there():
+    for name in bertsmith.__all__:
+        assert getattr(bertsmith, name).__name__ == name
+
+
+def test_importing_costs_no_torch():
+    code = "import sys, bertsmith, bertsmith.tokenizer; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_contract_of_the_guide_holds(tmp_path):
+    """The lines that other tools rely on."""
+    from bertsmith import BertConfig, BertModel, RaggedBatch, WordPieceTokenizer
+
+    tokenizer = WordPieceTokenizer.train(["hello , how are you ?"] * 3, vocab_size=100, lowercase=True)
+    tokenizer.save(tmp_path)
+    assert WordPieceTokenizer.load(tmp_path).encode("Hello") == tokenizer.encode("hello")
+    encoded = tokenizer("how", "are you", max_length=384, truncation="only_second", padding=False)
+    assert len(encoded["input_ids"]) == len(encoded["token_type_ids"]) == len(encoded["offsets"]) == 6
+    model = BertModel(BertConfig.named("tiny", vocab_size=len(tokenizer)))
+    output = model(RaggedBatch.from_sequences([[2, 5, 3], [2, 3]]), need_maps=True)
+    assert output.hidden_states.shape == (5, 128)
+    assert output.cls.shape == output.pooled.shape == (2, 128)
+    assert len(output.attentions) == 2
