@@ -10,7 +10,7 @@ help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # pip 看到已装好且符合约束的包会跳过；标记文件避免每次都去检查
 $(VENV)/.installed: $(BIN)/python $(SETTINGS)

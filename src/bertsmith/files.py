@@ -6,13 +6,18 @@ see the old content or the new, nothing between. Errors of the machine become on
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import glob
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -33,6 +38,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # 被杀掉的进程留下的半成品：同名的临时文件不再有用
+        for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            _remove(stale)
         yield temporary
         # 先刷盘再改名：否则断电后可能出现名字正确、内容为空的文件
         _flush_to_disk(temporary)
@@ -63,6 +71,52 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise RunFolderError(_explain(error, path)) from error
     return path
+
+
+def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
+    """Makes sure that an output folder is empty, or belongs to this very request.
+
+    A folder that holds nothing but an earlier claim is free: nothing was made of that request yet.
+
+    Args:
+        folder: made when missing.
+        claim: name of the file that says what the folder is for, such as `quickstart.json`.
+        request: what is asked for; must survive JSON.
+
+    Raises:
+        RunFolderError: the folder holds something else, or the same kind of thing with other settings.
+    """
+    request = json.loads(json.dumps(request))
+    path = make_folder(folder) / claim
+    others = [entry.name for entry in folder.iterdir() if entry.name != claim and not entry.name.startswith(".")]
+    if not others:
+        write_text(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
+        return
+    kind = claim.removesuffix(".json")
+    if not path.exists():
+        raise RunFolderError(f"{folder}: is not empty and holds no {kind}; choose another --out")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        different = sorted(key for key in request.keys() | found.keys() if found.get(key) != request.get(key))
+    except (ValueError, AttributeError) as error:
+        raise RunFolderError(f"{path}: damaged ({error}); choose another --out") from None
+    if different:
+        raise RunFolderError(f"{folder}: holds a {kind} with another {' and '.join(different)}; choose another --out")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process out of a run folder; the lock goes with the process, however it ends.
+
+    Raises:
+        RunFolderError: another process holds the lock.
+    """
+    with (folder / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError(f"{folder}: another process is working in it; wait for it or stop it") from None
+        yield
 
 
 def _explain(error: OSError | SafetensorError, path: Path) -> str:
@@ -99,4 +153,5 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()

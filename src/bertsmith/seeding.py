@@ -17,12 +17,13 @@ def key_of(seed: int, purpose: str, *counters: int) -> int:
     Args:
         seed: the run's seed.
         purpose: what is drawn, such as "masking"; different purposes never share numbers.
-        *counters: integers that single out this draw, such as epoch and document, within 64 signed bits.
+        *counters: integers that single out this draw, such as epoch and document; 64 bits of each count.
 
     Returns:
         An integer in [0, 2**128).
     """
-    payload = purpose.encode() + struct.pack(f"<{1 + len(counters)}q", seed, *counters)
+    words = [number & 0xFFFF_FFFF_FFFF_FFFF for number in (seed, *counters)]
+    payload = purpose.encode() + struct.pack(f"<{len(words)}Q", *words)
     return int.from_bytes(hashlib.blake2b(payload, digest_size=16).digest(), "little")
 
 

@@ -83,12 +83,27 @@ def test_an_impossible_option(fails, tmp_path, options, message):
 
 
 def test_a_folder_with_other_settings(fails, tmp_path):
-    corpus = write(tmp_path / "a.txt", TEXT)
-    out = tmp_path / "out"
-    fails("quickstart", corpus, "--out", out, "--vocab-size", 10)
-    line = fails("quickstart", corpus, "--out", out, "--seed", 5, "--vocab-size", 10)
+    corpus, out = write(tmp_path / "a.txt", TEXT), tmp_path / "out"
+    common = ["quickstart", corpus, "--out", out, "--size", "1/64", "--minutes", 0.05]
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in common])
+    assert caught.value.code == 0
+    line = fails(*common, "--seed", 5)
     assert "seed" in line
     assert "choose another --out" in line
+    # and what is there cannot be overwritten by another command either
+    data = write(tmp_path / "d.tsv", "a\tx\nb\ty\n")
+    files = ["--train", data, "--dev", data]
+    assert "is not empty" in fails("finetune", "classify", "--model", out / "model", *files, "--out", out)
+
+
+def test_the_errors_advice_can_be_followed_in_the_same_folder(fails, tmp_path, capsys):
+    corpus, out = write(tmp_path / "a.txt", TEXT), tmp_path / "out"
+    assert "no such" in fails("quickstart", tmp_path / "b.txt", "--out", out)
+    assert "alphabet" in fails("quickstart", corpus, "--vocab-size", 10, "--out", out)
+    with pytest.raises(SystemExit) as caught:
+        main(["quickstart", str(corpus), "--size", "1/64", "--minutes", "0.05", "--out", str(out)])
+    assert caught.value.code == 0, capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(fails, tmp_path):
@@ -132,6 +147,30 @@ def test_steps_and_minutes_together(fails, tmp_path):
     common = ["pretrain", "--corpus", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "run"]
     assert "--minutes or --steps" in fails(*common)
     assert "--minutes or --steps" in fails(*common, "--steps", 5, "--minutes", 1)
+
+
+def test_a_seed_of_any_size_works(fails, tmp_path):
+    assert "nowhere" in fails("quickstart", tmp_path / "nowhere", "--out", tmp_path / "o", "--seed", 10**30)
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf"])
+def test_minutes_that_are_no_number(fails, tmp_path, minutes):
+    line = fails("quickstart", write(tmp_path / "a.txt", TEXT), "--out", tmp_path / "o", "--minutes", minutes)
+    assert "minutes" in line
+
+
+def test_a_tokenizer_that_does_not_belong_to_the_model(fails, tiny_model):
+    vocabulary = (tiny_model / "vocab.txt").read_text() + "".join(f"extra{n}\n" for n in range(500))
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        (tiny_model / name).unlink()
+    (tiny_model / "vocab.txt").write_text(vocabulary)
+    assert "do not belong together" in fails("fill-mask", "--model", tiny_model, "the [MASK]")
+
+
+def test_no_arguments_show_the_help_only(capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    assert "See --help" not in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -81,6 +81,12 @@ def test_a_small_corpus_still_holds_one_document_out(tokenizer, tmp_path):
     assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (2, 1)
 
 
+@pytest.mark.parametrize("count", [3, 4, 9])
+def test_shards_of_a_single_document_still_leave_one_to_hold_out(tokenizer, tmp_path, count):
+    corpus = build_shards(make_documents(count), tokenizer, tmp_path, settings={}, heldout_share=1e-9, shard_tokens=1)
+    assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (count - 1, 1)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_documents_are_refused(tokenizer, tmp_path, count):
     with pytest.raises(InputError, match="at least 3 are needed"):

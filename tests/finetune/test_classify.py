@@ -43,9 +43,9 @@ def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypat
     first = fine_tune_classifier(*arguments)
     monkeypatch.setattr("bertsmith.finetune.classify.BertTrainer", lambda *_, **__: pytest.fail("trained again"))
     assert fine_tune_classifier(*arguments) == first
-    with pytest.raises(RunFolderError, match="other settings or data"):
+    with pytest.raises(RunFolderError, match="another train"):
         fine_tune_classifier(tiny_model, make_examples(18), make_examples(8), run, SETTINGS)
-    (run / "result.json").write_text(json.dumps({"request": {}}))
+    (run / "result.json").write_text(json.dumps({"accuracy": 1.0}))
     with pytest.raises(RunFolderError, match="damaged"):
         fine_tune_classifier(*arguments)
 
@@ -84,6 +84,30 @@ def test_an_unknown_label_in_dev_is_refused(tiny_model, tmp_path):
     dev = [LabelledText("the man", None, "middling")]
     with pytest.raises(InputError, match="dev label 'middling' does not occur"):
         fine_tune_classifier(tiny_model, make_examples(8), dev, tmp_path / "run", SETTINGS)
+
+
+def test_an_empty_dev_file_and_mixed_forms_are_refused(tiny_model, tmp_path):
+    with pytest.raises(InputError, match="at least one example"):
+        fine_tune_classifier(tiny_model, make_examples(8), [], tmp_path / "run", SETTINGS)
+    pairs = [LabelledText("the man", "eats", "good")]
+    with pytest.raises(InputError, match="pairs"):
+        fine_tune_classifier(tiny_model, make_examples(8), pairs, tmp_path / "run", SETTINGS)
+
+
+def test_a_folder_of_something_else_is_left_alone(tiny_model, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("precious")
+    with pytest.raises(RunFolderError, match="not empty"):
+        fine_tune_classifier(tiny_model, make_examples(8), make_examples(4), tmp_path, SETTINGS)
+    assert (tmp_path / "metrics.jsonl").read_text() == "precious"
+
+
+def test_a_classifier_can_be_the_start_of_another(tiny_model, tmp_path):
+    """A new head is new, also where the folder has one of the same shape."""
+    fine_tune_classifier(tiny_model, make_examples(32), make_examples(8), tmp_path / "a", SETTINGS)
+    swapped = [LabelledText(e.text, None, {"good": "yes", "bad": "no"}[e.label]) for e in make_examples(32)]
+    fine_tune_classifier(tmp_path / "a" / "model", swapped, swapped[:8], tmp_path / "b", SETTINGS)
+    prediction = load_pipeline("classify", tmp_path / "b" / "model")([swapped[1].text])[0]
+    assert prediction.label == swapped[1].label
 
 
 def test_a_folder_without_model_is_refused(tmp_path):

@@ -75,6 +75,7 @@ def test_labels_are_in_a_stable_order():
         return [LabelledText("x", None, label) for label in labels]
 
     assert labels_of(examples("10", "9", "-1")) == ["-1", "9", "10"]
+    assert labels_of(examples("②", "①")) == ["①", "②"]
     assert labels_of(examples("good", "bad", "good")) == ["bad", "good"]
     with pytest.raises(InputError, match="one class only"):
         labels_of(examples("a", "a"))

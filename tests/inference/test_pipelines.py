@@ -51,6 +51,11 @@ def test_company_does_not_change_an_embedding(minilm_folder):
     np.testing.assert_allclose(alone[0], among[-1], atol=1e-5)
 
 
+def test_a_single_string_is_not_a_list(minilm_folder):
+    with pytest.raises(InputError, match="not a single string"):
+        load_pipeline("embed", minilm_folder)("the man")
+
+
 def test_nothing_gives_nothing(minilm_folder):
     assert load_pipeline("embed", minilm_folder)([]).shape == (0, 384)
 

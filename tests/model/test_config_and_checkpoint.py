@@ -152,6 +152,34 @@ def test_missing_unexpected_and_misshapen_tensors_are_named(tmp_path):
             BertForPreTraining.from_pretrained(tmp_path)
 
 
+def test_early_spellings_and_a_missing_pooler(tmp_path):
+    """`gamma` and `beta`, as in the first published checkpoints; no pooler, as in folders of masked LM alone."""
+    model = save_tiny(tmp_path)
+    path = tmp_path / "model.safetensors"
+    early = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in load_file(path).items()
+    }
+    save_file(early, path, metadata={"format": "pt"})
+    loaded = BertModel.from_pretrained(tmp_path)
+    assert loaded.embedding.norm.weight.equal(model.bert.embedding.norm.weight)
+    save_file({n: v for n, v in early.items() if "pooler" not in n}, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="pooler.dense.weight is missing"):
+        BertModel.from_pretrained(tmp_path)
+    assert BertModel.from_pretrained(tmp_path, need_pooler=False).embedding.word.weight.equal(
+        model.bert.embedding.word.weight
+    )
+
+
+@pytest.mark.parametrize("change", [{"hidden_dropout_prob": "0.1"}, {"id2label": ["a"]}, {"id2label": {"3": "a"}}])
+def test_values_of_the_wrong_type_are_refused(tmp_path, change):
+    save_tiny(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=r"config\.json: a value has the wrong type"):
+        BertConfig.load(tmp_path)
+
+
 def test_a_backbone_without_its_head_is_refused_unless_a_new_one_is_asked_for(tmp_path):
     save_tiny(tmp_path)
     with pytest.raises(CheckpointError, match="no classifier"):

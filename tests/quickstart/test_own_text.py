@@ -41,3 +41,20 @@ def test_files_in_mixed_encodings(tmp_path, shared_data):
     )
     result = quickstart(options, Console(quiet=True))
     assert result.pretraining.heldout["mlm_loss"] > 0
+
+
+def test_the_output_inside_the_text_folder_is_not_read_as_text(tmp_path):
+    (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
+    options = QuickstartOptions(corpus=[str(tmp_path)], out=tmp_path / "runs" / "q", size="1/64", minutes=0.03)
+    first = quickstart(options, Console(quiet=True))
+    assert list((tmp_path / "runs" / "q").rglob("*.txt"))
+    assert quickstart(options, Console(quiet=True)).pretraining.recipe == first.pretraining.recipe
+
+
+def test_one_long_held_out_sentence_is_enough_for_a_report(tmp_path):
+    long = " ".join(f"clause {n} of a very long sentence," for n in range(40))
+    text = "\n\n".join(f"Document {n}: {long} and so on." for n in range(4))
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    options = QuickstartOptions(corpus=[str(tmp_path / "a.txt")], out=tmp_path / "q", size="1/64", minutes=0.02)
+    quickstart(options, Console(quiet=True))
+    assert (tmp_path / "q" / "report.html").exists()

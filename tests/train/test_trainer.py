@@ -99,7 +99,7 @@ def test_training_learns(village, precision):
     averages = trainer.train_epoch(next(stream) for _ in range(1000))
     assert trainer.step == 100
     assert averages["mlm_loss"] < before
-    assert trainer.evaluate(unseen)["mlm_loss"] < before - 0.4
+    assert trainer.evaluate(unseen)["mlm_loss"] < before - 0.2
     assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
 
 

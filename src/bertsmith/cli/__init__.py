@@ -75,7 +75,8 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
         explain = getattr(error, "format_message", None)
         if debug or explain is None:
             raise
-        return _fail(f"{explain()} See --help.", 2)
+        # 不带参数时解析库已打印帮助，错误文字为空，没有什么可补充的
+        return _fail(f"{explain()} See --help.", 2) if explain() else 2
     return outcome if isinstance(outcome, int) else 0
 
 

@@ -29,7 +29,7 @@ def corpus(
     files = find_text_files(text)
     rule = resolve_documents(files, documents.value)
     settings = {
-        "sources": [[str(file), file.stat().st_size] for file in files],
+        "sources": [[str(file.resolve()), file.stat().st_size] for file in files],
         "documents": rule,
         "encoding": encoding,
     }

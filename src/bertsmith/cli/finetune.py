@@ -29,6 +29,7 @@ def classify(
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate; tiny and mini models: about 3e-4.")] = 5e-5,
     max_length: Annotated[int, typer.Option(min=0, help="Most pieces of a text; 0: what the model reads.")] = 0,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    encoding: Annotated[str, typer.Option(help="Of the files: auto, or a codec such as gb18030.")] = "auto",
 ) -> None:
     """Train a classifier of texts, or of pairs of texts."""
     from rich.console import Console
@@ -43,8 +44,8 @@ def classify(
     )
     scores = fine_tune_classifier(
         model,
-        read_labelled_tsv(train, columns),
-        read_labelled_tsv(dev, columns),
+        read_labelled_tsv(train, columns, encoding=encoding),
+        read_labelled_tsv(dev, columns, encoding=encoding),
         out,
         settings,
         console=Console(),
@@ -57,4 +58,4 @@ def classify(
 
 
 def _column(value: str | None) -> str | int | None:
-    return int(value) if value is not None and value.isdigit() else value
+    return int(value) if value is not None and value.isdecimal() and value.isascii() else value

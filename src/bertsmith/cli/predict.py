@@ -35,6 +35,7 @@ def predict(
     *,
     model: ModelOption,
     file: Annotated[Path | None, typer.Option("--file", help="Text file: one text a line.")] = None,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Each text is two, with a tab between.")] = False,
     out: Annotated[Path | None, typer.Option(help="TSV to write instead of printing.")] = None,
 ) -> None:
     """Classify texts with a fine-tuned model; prints label, probability and text."""
@@ -50,7 +51,13 @@ def predict(
         chosen += [line.strip() for line in read_lines(file) if line.strip()]
     if not chosen:
         raise InputError("no text to classify; give texts, or --file with one text a line")
-    predictions = load_pipeline("classify", model)(chosen)
+    firsts, seconds = chosen, None
+    if pairs:
+        lacking = next((text for text in chosen if text.count("\t") != 1), None)
+        if lacking is not None:
+            raise InputError(f"{lacking[:60]!r} is not two texts with a tab between, as --pairs wants it")
+        firsts, seconds = [list(column) for column in zip(*(text.split("\t") for text in chosen), strict=True)]
+    predictions = load_pipeline("classify", model)(firsts, seconds)
     lines = [
         f"{prediction.label}\t{prediction.probabilities[prediction.label]:.4f}\t{text}"
         for prediction, text in zip(predictions, chosen, strict=True)

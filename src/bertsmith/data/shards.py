@@ -94,6 +94,7 @@ class TokenCorpus:
 
     Attributes:
         piece_counts: [V] int64, how often each id occurs in the training split.
+        fingerprint: of the manifest, and so of the shards, their settings and their tokenizer.
     """
 
     def __init__(self, folder: str | Path, tokenizer: WordPieceTokenizer | None = None) -> None:
@@ -109,7 +110,10 @@ class TokenCorpus:
         self.folder = Path(folder)
         manifest = _read_manifest(self.folder)
         if tokenizer is not None and manifest["tokenizer"] != tokenizer.fingerprint:
-            raise CheckpointError(f"{folder}: its ids come from another tokenizer; build the corpus again")
+            raise CheckpointError(
+                f"{folder}: its ids come from another tokenizer; remove the folder and build the corpus again"
+            )
+        self.fingerprint = hashlib.blake2b((self.folder / "manifest.json").read_bytes(), digest_size=16).hexdigest()
         self.piece_counts = np.array(manifest["piece_counts"], dtype=np.int64)
         self.counts = {
             name: SplitCounts(split["documents"], split["sentences"], split["tokens"])
@@ -149,9 +153,13 @@ class _MappedShard:
             mapped = pa.memory_map(str(path))
             digest = hashlib.blake2b(mapped.read_buffer(), digest_size=16).hexdigest()
         except OSError as error:
-            raise CheckpointError(f"{path}: shard cannot be read ({error}); build the corpus again") from None
+            raise CheckpointError(
+                f"{path}: shard cannot be read ({error}); remove the folder and build the corpus again"
+            ) from None
         if digest != entry["checksum"]:
-            raise CheckpointError(f"{path}: shard is damaged (its checksum differs); build the corpus again")
+            raise CheckpointError(
+                f"{path}: shard is damaged (its checksum differs); remove the folder and build the corpus again"
+            )
         mapped.seek(0)
         column = pa.ipc.open_file(mapped).get_batch(0).column("sentences")
         self._sentence_offsets = column.offsets.to_numpy()
@@ -184,12 +192,14 @@ class _ShardWriter:
             return
         # 按内容哈希划分验证集：与文件顺序、进程数无关，重复的文档必在同一边
         content = np.concatenate(sentences)
+        # 只留这份拷贝的视图：否则每篇等待写出的文档都会拖住整批编码结果的内存
+        sentences = np.split(content, np.cumsum([len(ids) for ids in sentences])[:-1])
         fraction = int.from_bytes(hashlib.blake2b(content.tobytes(), digest_size=8).digest(), "little") / 2**64
         split = HELDOUT if fraction < self.heldout_share else TRAIN
-        self._waiting[split].append((fraction, sentences))
-        self._waiting_tokens[split] += len(content)
         if self._waiting_tokens[split] >= self.shard_tokens:
             self._write(split)
+        self._waiting[split].append((fraction, sentences))
+        self._waiting_tokens[split] += len(content)
 
     def finish(self) -> None:
         """Writes what waits, after making sure that both splits hold something.
@@ -258,9 +268,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{folder}: no manifest.json; this is not a finished corpus") from None
     except ValueError as error:
-        raise CheckpointError(f"{path}: damaged ({error}); build the corpus again") from None
-    if not isinstance(manifest, dict) or manifest.get("version") != FORMAT_VERSION:
-        raise CheckpointError(f"{path}: not a corpus of format version {FORMAT_VERSION}; build the corpus again")
+        raise CheckpointError(f"{path}: damaged ({error}); remove the folder and build the corpus again") from None
+    needed = {"tokenizer", "settings", "splits", "piece_counts"}
+    if not isinstance(manifest, dict) or manifest.get("version") != FORMAT_VERSION or needed - manifest.keys():
+        raise CheckpointError(
+            f"{path}: not a corpus of format version {FORMAT_VERSION}; remove the folder and build the corpus again"
+        )
     return manifest
 
 

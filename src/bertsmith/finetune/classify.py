@@ -17,11 +17,12 @@ import torch
 from rich.console import Console
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import make_folder, write_text
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.files import claim_folder, write_text
 from bertsmith.finetune.metrics import accuracy, f1_scores, macro_f1
 from bertsmith.finetune.readers import LabelledText, labels_of
 from bertsmith.inference.engine import Engine
+from bertsmith.inference.pipelines import require_fit
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.model.layers import best_compute_dtype
 from bertsmith.objectives import ClassificationBatch, ClassificationObjective
@@ -97,17 +98,20 @@ def fine_tune_classifier(
         The scores of the kept weights on `dev`.
 
     Raises:
-        InputError: a label of `dev` does not occur in `train`, or there is one class only.
-        RunFolderError: the folder holds a result with other settings, or cannot be written.
+        InputError: a file is empty, one has pairs and the other has not, a label of `dev` does not occur in `train`,
+            or there is one class only.
+        RunFolderError: the folder holds something else or a result with other settings, or cannot be written.
     """
-    run = make_folder(Path(run))
+    run = Path(run)
+    _require_same_form(train, dev)
     request = {
-        "model": str(Path(model_folder).resolve()),
+        "model": _checksum_of_model(Path(model_folder)),
         "settings": asdict(settings),
         "train": _fingerprint(train),
         "dev": _fingerprint(dev),
     }
-    finished = _finished_scores(run, request)
+    claim_folder(run, "finetune.json", request)
+    finished = _finished_scores(run)
     if finished is not None:
         return finished
     labels = labels_of(train)
@@ -116,6 +120,7 @@ def fine_tune_classifier(
         if example.label not in numbers:
             raise InputError(f"dev label {example.label!r} does not occur in the training file ({', '.join(labels)})")
     tokenizer = WordPieceTokenizer.load(model_folder)
+    require_fit(tokenizer, BertConfig.load(model_folder), model_folder)
     model = _starting_model(model_folder, labels, settings)
     max_length = min(settings.max_length or 10**9, model.config.max_position_embeddings)
     features = _encode(tokenizer, train, numbers, max_length)
@@ -148,7 +153,7 @@ def fine_tune_classifier(
                 model.save_pretrained(run / "model")
                 tokenizer.save(run / "model")
     assert best is not None
-    write_text(run / "result.json", json.dumps({"request": request, "dev": asdict(best)}, indent=1) + "\n")
+    write_text(run / "result.json", json.dumps(asdict(best), indent=1) + "\n")
     return best
 
 
@@ -245,17 +250,26 @@ def _fingerprint(examples: Sequence[LabelledText]) -> dict[str, Any]:
     return {"examples": len(examples), "digest": digest.hexdigest()}
 
 
-def _finished_scores(run: Path, request: dict[str, Any]) -> ClassificationScores | None:
+def _checksum_of_model(folder: Path) -> str:
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: no model.safetensors; name a model folder with --model")
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _require_same_form(train: Sequence[LabelledText], dev: Sequence[LabelledText]) -> None:
+    if not train or not dev:
+        raise InputError("the training file and the dev file must hold at least one example each")
+    if (train[0].pair is None) != (dev[0].pair is None):
+        raise InputError("one of the training file and the dev file has pairs of texts, the other has single texts")
+
+
+def _finished_scores(run: Path) -> ClassificationScores | None:
     """Returns the scores of a run that is done already; an unfinished one starts over."""
     path = run / "result.json"
     if not path.exists():
         return None
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        same = result["request"] == request
-        scores = ClassificationScores(**result["dev"])
-    except (ValueError, KeyError, TypeError) as error:
+        return ClassificationScores(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); remove it or choose another --out") from None
-    if not same:
-        raise RunFolderError(f"{run}: holds a fine-tuning run with other settings or data; choose another --out")
-    return scores

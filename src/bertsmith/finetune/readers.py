@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +44,7 @@ def read_labelled_tsv(
     meaning: a tab separates, a line ends.
 
     Args:
-        path: the file; empty lines are skipped.
+        path: the file, plain or `.gz`; empty lines are skipped.
         columns: where text, second text and label stand.
         encoding: `auto` or a codec's name.
         need_labels: whether a label is required on every line.
@@ -85,7 +87,7 @@ def labels_of(examples: Sequence[LabelledText]) -> list[str]:
     labels = {example.label for example in examples}
     if len(labels) < 2:
         raise InputError(f"the training file has one class only ({', '.join(labels)}); at least two are needed")
-    if all(label.lstrip("-").isdigit() for label in labels):
+    if all(re.fullmatch(r"-?[0-9]+", label) for label in labels):
         return sorted(labels, key=int)
     return sorted(labels)
 
@@ -96,8 +98,9 @@ def _read_rows(path: Path, encoding: str) -> list[tuple[int, list[str]]]:
     codec = detect_encoding(path) if encoding == "auto" else encoding
     try:
         # 只按换行符分行：str.splitlines 会把正文里的 U+2028 等也当作行界，行号就不对了
-        lines = path.read_text(encoding=codec).split("\n")
-    except (UnicodeDecodeError, LookupError) as error:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        lines = raw.decode(codec).split("\n")
+    except (UnicodeDecodeError, LookupError, OSError, EOFError) as error:
         raise InputError(f"{path}: cannot be read as {codec} ({error}); pass --encoding") from None
     numbered = ((number, line.rstrip("\r")) for number, line in enumerate(lines, 1))
     return [(number, line.split("\t")) for number, line in numbered if line.strip()]

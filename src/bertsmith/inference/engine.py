@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import AnyBert
-from bertsmith.model.layers import best_compute_dtype
+from bertsmith.model.layers import best_compute_dtype, best_device
 
 TOKEN_BUDGET = 4096
 """Tokens per forward call: large enough to keep the matmuls busy, small enough to stay in the caches."""
@@ -24,18 +24,18 @@ class Engine:
     """Runs a model over lists of id sequences."""
 
     def __init__(
-        self, model: AnyBert, *, device: torch.device | str = "cpu", compute_dtype: torch.dtype | None = None
+        self, model: AnyBert, *, device: torch.device | str | None = None, compute_dtype: torch.dtype | None = None
     ) -> None:
         """Prepares a model for prediction.
 
         Args:
             model: any of `bertsmith.model`'s models; it is put into evaluation mode.
-            device: where it runs.
+            device: where it runs; None takes the GPU where there is one.
             compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
         """
-        self.model: AnyBert = model.to(device).eval()
-        self.device = torch.device(device)
-        self.model.set_compute_dtype(compute_dtype or best_compute_dtype(device))
+        self.device = best_device() if device is None else torch.device(device)
+        self.model: AnyBert = model.to(self.device).eval()
+        self.model.set_compute_dtype(compute_dtype or best_compute_dtype(self.device))
 
     @torch.inference_mode()
     def run(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.engine import Engine
-from bertsmith.model import BertForPreTraining, BertForSequenceClassification, BertModel
+from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -42,6 +42,7 @@ class FillMask:
     """Fills every `[MASK]` in a text."""
 
     def __init__(self, model: BertForPreTraining, tokenizer: WordPieceTokenizer) -> None:
+        require_fit(tokenizer, model.config)
         self.model = model
         self.tokenizer = tokenizer
         self.engine = Engine(model, compute_dtype=torch.float32)
@@ -71,8 +72,10 @@ class FillMask:
             raise InputError(f"no [MASK] in {text[:60]!r}; write [MASK] where a word is to be filled in")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise InputError(f"top_k {top_k} is outside 1 to {self.tokenizer.vocab_size}, the vocabulary's size")
-        output = self.model(RaggedBatch.from_sequences([ids]), torch.tensor(positions))
-        best = output.mlm_logits.float().softmax(-1).topk(top_k)
+        device = self.engine.device
+        output = self.model(RaggedBatch.from_sequences([ids]).to(device), torch.tensor(positions, device=device))
+        # 有的模型把词表补齐到整数倍：多出来的编号没有对应的词片
+        best = output.mlm_logits[:, : self.tokenizer.vocab_size].float().softmax(-1).topk(top_k)
         return [
             [Candidate(self.tokenizer.vocab[i], p) for p, i in zip(values, indices, strict=True)]
             for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -83,6 +86,7 @@ class Classify:
     """Predicts the class of texts, or of pairs of texts."""
 
     def __init__(self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer) -> None:
+        require_fit(tokenizer, model.config)
         self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
         self.max_length = model.config.max_position_embeddings
         self.tokenizer = tokenizer
@@ -102,19 +106,29 @@ class Classify:
 
         Returns:
             N predictions in the same order.
+
+        Raises:
+            InputError: a single string was given, or the numbers of texts differ.
         """
-        if not texts:
-            return []
-        encoded = self.tokenizer(list(texts), None if pairs is None else list(pairs), max_length=self.max_length)
-        logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch))
-        rows = logits.softmax(-1).tolist()
-        return [Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True))) for row in rows]
+        _require_list(texts)
+        if pairs is not None and len(pairs) != len(texts):
+            raise InputError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
+        predictions = []
+        for part in _parts(len(texts)):
+            second = None if pairs is None else list(pairs[part])
+            encoded = self.tokenizer(list(texts[part]), second, max_length=self.max_length)
+            logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch))
+            for row in logits.softmax(-1).tolist():
+                label = self.labels[int(np.argmax(row))]
+                predictions.append(Prediction(label, dict(zip(self.labels, row, strict=True))))
+        return predictions
 
 
 class Embed:
     """Turns texts into unit vectors: the mean of the last layer's states."""
 
     def __init__(self, model: BertModel, tokenizer: WordPieceTokenizer) -> None:
+        require_fit(tokenizer, model.config)
         self.max_length = model.config.max_position_embeddings
         self.hidden_size = model.config.hidden_size
         self.tokenizer = tokenizer
@@ -123,7 +137,7 @@ class Embed:
     @classmethod
     def load(cls, folder: str | Path) -> Embed:
         """Loads any model folder; heads are left aside."""
-        return cls(BertModel.from_pretrained(folder), WordPieceTokenizer.load(folder))
+        return cls(BertModel.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder))
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embeds texts; longer ones are cut to what the model reads.
@@ -133,12 +147,40 @@ class Embed:
 
         Returns:
             [N, H] float32, every row of length 1.
+
+        Raises:
+            InputError: a single string was given.
         """
-        if not texts:
-            return np.zeros((0, self.hidden_size), dtype=np.float32)
-        encoded = self.tokenizer(list(texts), max_length=self.max_length)
-        means = self.engine.run(encoded["input_ids"], None, _mean_states)
-        return np.asarray(nn.functional.normalize(means, dim=-1))
+        _require_list(texts)
+        vectors = np.zeros((len(texts), self.hidden_size), dtype=np.float32)
+        for part in _parts(len(texts)):
+            encoded = self.tokenizer(list(texts[part]), max_length=self.max_length)
+            means = self.engine.run(encoded["input_ids"], None, _mean_states)
+            vectors[part] = nn.functional.normalize(means, dim=-1).numpy()
+        return vectors
+
+
+def require_fit(tokenizer: WordPieceTokenizer, config: BertConfig, folder: str | Path = "model folder") -> None:
+    """Makes sure that a model knows every id a tokenizer can make.
+
+    Raises:
+        CheckpointError: the vocabulary is larger than the model's.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the model knows {config.vocab_size}; "
+            "they do not belong together"
+        )
+
+
+def _require_list(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise InputError("give a list of texts, not a single string: [text]")
+
+
+def _parts(count: int) -> list[slice]:
+    """Cuts a long list, so that memory does not grow with it; 4,096 texts are plenty to sort by length."""
+    return [slice(start, start + 4096) for start in range(0, count, 4096)]
 
 
 def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> list[int]:

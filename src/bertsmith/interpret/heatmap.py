@@ -44,9 +44,10 @@ def attention_weights(model: BertModel, input_ids: Sequence[int], *, layer: int)
     Returns:
         [A, S, S] float32; row i says how much token i takes from every token, and adds up to 1.
     """
-    output = model.eval()(RaggedBatch.from_sequences([input_ids]), need_maps=True)
+    batch = RaggedBatch.from_sequences([input_ids]).to(model.embedding.word.weight.device)
+    output = model.eval()(batch, need_maps=True)
     assert output.attentions is not None
-    weights: NDArray[np.float32] = output.attentions[layer][0].numpy()
+    weights: NDArray[np.float32] = output.attentions[layer][0].cpu().numpy()
     return weights
 
 

@@ -123,14 +123,18 @@ class BertModel(nn.Module):
         self.embedding.compute_dtype = dtype
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> BertModel:
+    def from_pretrained(cls, folder: str | Path, *, need_pooler: bool = True) -> BertModel:
         """Loads the encoder from a model folder; heads found there are left aside.
+
+        Args:
+            folder: a model folder.
+            need_pooler: False for uses that never read `pooled`: then a folder without a pooler will do.
 
         Raises:
             CheckpointError: a file is missing, damaged or of another shape; the message names the tensor.
         """
         model = cls(BertConfig.load(folder))
-        load_model_folder(model, folder)
+        load_model_folder(model, folder, optional=() if need_pooler else ("pooler",))
         return model
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -221,7 +225,7 @@ class BertForSequenceClassification(nn.Module):
         config = BertConfig.load(folder)
         if id2label is not None:
             model = cls(config.replace(id2label=id2label))
-            load_model_folder(model, folder, new_modules=("classifier",))
+            load_model_folder(model, folder, fresh=("classifier",), optional=("bert.pooler",))
             return model
         if not config.id2label:
             raise CheckpointError(f"{folder}: holds no classifier; fine-tune one with `bertsmith finetune classify`")

@@ -89,14 +89,17 @@ def save_model_folder(model: nn.Module, config: BertConfig, folder: str | Path, 
         config.save(temporary, architecture=architecture)
 
 
-def load_model_folder(model: nn.Module, folder: str | Path, *, new_modules: tuple[str, ...] = ()) -> None:
+def load_model_folder(
+    model: nn.Module, folder: str | Path, *, fresh: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+) -> None:
     """Fills a model with the tensors of a folder.
 
     Args:
         model: a model whose shapes come from the folder's `config.json`.
         folder: holds `model.safetensors`.
-        new_modules: our names of modules that may be absent on disk and then keep their fresh weights, such as
-            `("classifier",)` when a pre-trained folder is about to be fine-tuned.
+        fresh: our names of modules that keep their fresh weights whatever is on disk, such as `("classifier",)` when
+            a folder is about to be fine-tuned for new classes.
+        optional: our names of modules that may be absent on disk and then keep their fresh weights.
 
     Raises:
         CheckpointError: the file is missing or damaged; or a tensor is missing, unexpected or of another shape.
@@ -106,9 +109,8 @@ def load_model_folder(model: nn.Module, folder: str | Path, *, new_modules: tupl
         raise CheckpointError(f"{folder}: no model.safetensors; bertsmith reads safetensors weights only")
     try:
         with safe_open(path, framework="pt") as stored:
-            names = set(stored.keys())
-            prefix = "bert." if any(name.startswith("bert.") for name in names) else ""
-            problems = list(_fill(model, stored, names, prefix, new_modules))
+            names = {_modern_spelling(name): name for name in list(stored.keys())}
+            problems = list(_fill(model, stored, names, fresh, optional))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
     if problems:
@@ -117,30 +119,38 @@ def load_model_folder(model: nn.Module, folder: str | Path, *, new_modules: tupl
 
 
 def _fill(
-    model: nn.Module, stored: safe_open, names: set[str], prefix: str, new_modules: tuple[str, ...]
+    model: nn.Module, stored: safe_open, names: dict[str, str], fresh: tuple[str, ...], optional: tuple[str, ...]
 ) -> Iterator[str]:
     """Copies tensor by tensor and yields what does not fit, one short phrase each."""
     used: set[str] = set()
+    prefix = "bert." if any(name.startswith("bert.") for name in names) else ""
     for name, parameter in model.state_dict().items():
+        if name.startswith(tuple(f"{module}." for module in fresh)):
+            continue
         sources = [_find_name(source, names, prefix) for source in names_on_disk(name)]
         missing = [source for source in sources if source not in names]
         if missing:
-            if not name.startswith(new_modules) or not new_modules:
+            if not name.startswith(tuple(f"{module}." for module in optional)):
                 yield f"{missing[0]} is missing"
             continue
         used.update(sources)
         # 逐个张量拷入（内存映射读取），峰值内存不超过一份权重
-        value = torch.cat([stored.get_tensor(source) for source in sources])
+        value = torch.cat([stored.get_tensor(names[source]) for source in sources])
         if value.shape != parameter.shape:
             yield f"{sources[0]} has shape {list(value.shape)}, the model needs {list(parameter.shape)}"
         else:
             parameter.copy_(value)
-    for name in sorted(names - used):
+    for name in sorted(names.keys() - used):
         if not name.startswith(HEAD_PREFIXES) and not _DERIVED.search(name):
             yield f"{name} is unexpected"
 
 
-def _find_name(source: str, names: set[str], prefix: str) -> str:
+def _modern_spelling(name: str) -> str:
+    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _find_name(source: str, names: dict[str, str], prefix: str) -> str:
     """Bridges folders whose encoder names start with `bert.` and those that have no prefix."""
     if source in names or source.startswith(HEAD_PREFIXES):
         return source

@@ -127,8 +127,14 @@ class BertConfig:
             raise CheckpointError(f"{path}: position_embedding_type must be 'absolute', the paper's")
         known = {f.name for f in fields(cls)}
         chosen = {name: value for name, value in values.items() if name in known}
-        chosen["id2label"] = {int(key): str(label) for key, label in (chosen.get("id2label") or {}).items()}
-        return cls(**chosen)
+        try:
+            labels = chosen.get("id2label") or {}
+            chosen["id2label"] = {int(key): str(label) for key, label in labels.items()}
+            if sorted(chosen["id2label"]) != list(range(len(labels))):
+                raise ValueError("id2label does not count from 0")
+            return cls(**chosen)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{path}: a value has the wrong type ({error})") from None
 
     def save(self, path: str | Path, *, architecture: str) -> None:
         """Writes `config.json` as `transformers` reads it.

@@ -22,7 +22,9 @@ class MaskedLMLoss(nn.Module):
             The loss, with sums `mlm_loss` and `mlm_accuracy`.
         """
         # 交叉熵在 float32 中算：bf16 只有 8 位有效数字，三万项的 softmax 求和会失真
-        loss = F.cross_entropy(logits.float(), labels)
         count = len(labels)
+        # 求和再除：一批里万一没有可遮盖的词，损失是 0 而不是 NaN
+        total = F.cross_entropy(logits.float(), labels, reduction="sum")
         hits = int((logits.detach().argmax(-1) == labels).sum())
-        return Measure(loss, {"mlm_loss": (float(loss.detach()) * count, count), "mlm_accuracy": (hits, count)})
+        sums = {"mlm_loss": (float(total.detach()), count), "mlm_accuracy": (float(hits), count)}
+        return Measure(total / max(1, count), sums)

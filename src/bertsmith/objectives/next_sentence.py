@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.data.pairs import NO_LABEL
 from bertsmith.objectives.measure import Measure
-
-NO_LABEL = -100
 
 
 class NSPLoss(nn.Module):

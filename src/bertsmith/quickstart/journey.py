@@ -9,20 +9,18 @@ same command after a crash goes on where it stopped. The folder is the run folde
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from bertsmith.data.shards import HELDOUT, TRAIN, build_shards
 from bertsmith.data.text import DocumentRule
-from bertsmith.errors import RunFolderError
-from bertsmith.files import make_folder, write_text
+from bertsmith.files import claim_folder
 from bertsmith.finetune.classify import (
     ClassificationScores,
     FineTuningSettings,
@@ -32,7 +30,7 @@ from bertsmith.finetune.classify import (
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.model.layers import best_compute_dtype, best_device
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
-from bertsmith.quickstart.source import TextSource, bundled_world, own_text
+from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
@@ -77,13 +75,13 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
     """
     begun = time.monotonic()
     recipe = _recipe(options)
-    _claim_folder(options, recipe)
+    _claim(options, recipe)
     console.print("[bold]1 · text[/bold]")
     if options.corpus:
-        source = own_text(options.corpus, documents=options.documents, encoding=options.encoding)
+        source = own_text(options.corpus, documents=options.documents, encoding=options.encoding, leave_out=options.out)
     else:
         source = bundled_world(options.out / "world", seed=options.seed)
-    console.print(f"    {source.name}: {len(source.files)} file(s), {source.bytes / 1e6:.1f} MB")
+    console.print(f"    {escape(source.name)}: {len(source.files)} file(s), {source.bytes / 1e6:.1f} MB")
 
     console.print("[bold]2 · vocabulary[/bold]")
     tokenizer = _vocabulary(options, source)
@@ -102,7 +100,9 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
     console.print("[bold]4 · pre-training[/bold] (masked LM + next sentence)")
     result = QuickstartResult(pretrain(options.out, corpus, tokenizer, recipe, console=console, device=best_device()))
     if source.reviews is not None:
-        console.print("[bold]5 · fine-tuning[/bold] (sentiment, 200 labelled reviews, with and without pre-training)")
+        console.print(
+            f"[bold]5 · fine-tuning[/bold] (sentiment, {LABELLED_REVIEWS} labels, with and without pre-training)"
+        )
         result.sentiment = _compare_sentiment(options, source)
     examples = fill_examples(options.out, corpus, tokenizer, result.pretraining.recipe, own=source.reviews is None)
     result.figures = figure_rows(corpus, tokenizer, result, seconds=time.monotonic() - begun)
@@ -131,37 +131,23 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
     )
 
 
-def _claim_folder(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
-    """Writes down what this folder is for, or makes sure that it is for this."""
-    request: dict[str, Any] = {
+def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
+    """Writes down what this folder is for, or makes sure that it is for this; documents are checked with the shards."""
+    request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
         "size": recipe.size,
         "minutes": options.minutes,
         "vocab_size": options.vocab_size,
-        "documents": options.documents,
         "encoding": options.encoding,
         "seed": options.seed,
     }
-    path = make_folder(options.out) / "quickstart.json"
-    if not path.exists():
-        if any(options.out.iterdir()):
-            raise RunFolderError(f"{options.out}: is not empty and holds no quickstart; choose another --out")
-        write_text(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
-        return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        different = sorted(key for key in request if found.get(key) != request[key])
-    except (ValueError, AttributeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error}); choose another --out") from None
-    if different:
-        raise RunFolderError(
-            f"{options.out}: holds a quickstart with another {' and '.join(different)}; choose another --out"
-        )
+    claim_folder(options.out, "quickstart.json", request)
 
 
 def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceTokenizer:
     folder = options.out / "tokenizer"
-    if (folder / "tokenizer_config.json").exists():
+    # tokenizer.json 最后写成：有了它，文件夹才是完整的
+    if (folder / "tokenizer.json").exists():
         return WordPieceTokenizer.load(folder)
     vocab_size = options.vocab_size or default_vocab_size(source.bytes)
     tokenizer = WordPieceTokenizer.train(source.texts(), vocab_size=vocab_size)

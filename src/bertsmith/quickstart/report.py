@@ -21,7 +21,8 @@ h1 { font-size: 1.9rem; margin-bottom: .2rem; } h2 { font-size: 1.25rem; margin-
 p.lead { color: #51606f; margin-top: 0; }
 table { border-collapse: collapse; width: 100%; margin: .8rem 0; }
 th, td { text-align: left; padding: .38rem .7rem; border-bottom: 1px solid #e3e8ee; vertical-align: top; }
-th { color: #51606f; font-weight: 600; font-size: .9rem; } td.figure { font-variant-numeric: tabular-nums; }
+th { color: #51606f; font-weight: 600; font-size: .9rem; }
+td.figure { font-variant-numeric: tabular-nums; white-space: nowrap; }
 img { max-width: 100%; display: block; margin: .8rem auto; }
 mark { background: #dce9f8; border-radius: 3px; padding: 0 .2rem; }
 .truth { color: #1f7a4d; font-weight: 600; } .note { color: #51606f; font-size: .9rem; }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus
@@ -17,15 +20,16 @@ from bertsmith.inference import FillMask
 from bertsmith.inference.pipelines import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.quickstart.report import FigureRow, FilledExample, Picture, write_report
+from bertsmith.quickstart.source import LABELLED_REVIEWS
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.plots import draw_accuracy_curves, draw_loss_curves
-from bertsmith.train.pretraining import PreTrainingResult, build_model
+from bertsmith.train.pretraining import HELDOUT_SEQUENCES, PreTrainingResult, build_model
 from bertsmith.train.recipe import PreTrainingRecipe
 
 WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the man [MASK] the book")
-HELDOUT_EXAMPLES = 6
+HELDOUT_EXAMPLES, QUESTION_PIECES = 6, 32
 HEATMAP_PIECES = range(8, 25)
 """Lengths of a sentence that make a legible heat map."""
 
@@ -65,7 +69,7 @@ def figure_rows(
     config = recipe.model_config(tokenizer.vocab_size)
     train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
     model = f"{config.num_hidden_layers} layers, {config.hidden_size} hidden, {config.num_attention_heads} heads"
-    unseen = f"{heldout.documents:,} held-out documents, one fixed draw of masks and pairs"
+    unseen = f"up to {HELDOUT_SEQUENCES} sequences of {heldout.documents:,} held-out documents, always the same"
     rows = [
         FigureRow("vocabulary", f"{tokenizer.vocab_size:,} pieces", "WordPiece, lower-cased"),
         FigureRow(
@@ -92,7 +96,7 @@ def figure_rows(
         if name in result.sentiment:
             scores = result.sentiment[name]
             setting = (
-                f"200 labelled reviews, same recipe, {scores.texts:,} test reviews; macro F1 {scores.macro_f1:.3f}"
+                f"{LABELLED_REVIEWS} labelled reviews, {scores.texts:,} test reviews; macro F1 {scores.macro_f1:.3f}"
             )
             rows.append(FigureRow(f"sentiment accuracy from {start}", f"{scores.accuracy:.1%}", setting))
     rows.append(FigureRow("this command", f"{seconds:.0f} s", f"peak memory {_peak_memory_gib():.2f} GiB"))
@@ -151,42 +155,45 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
     for example in examples[:3]:
         before, after = example.before[0], example.after[0]
         fills.add_row(
-            example.text.replace("[", r"\["),
-            f"{before.piece} {before.probability:.0%}",
-            f"[bold]{after.piece}[/bold] {after.probability:.0%}",
+            escape(example.text),
+            f"{escape(before.piece)} {before.probability:.0%}",
+            f"[bold]{escape(after.piece)}[/bold] {after.probability:.0%}",
         )
     console.print(fills)
-    console.print(f"report: {run / 'report.html'}", soft_wrap=True)
-    question = examples[0].text.replace("[", r"\[")
+    console.print(f"report: {escape(str(run / 'report.html'))}", soft_wrap=True)
     console.print("\nnext:", soft_wrap=True)
-    commands = [f'bertsmith fill-mask --model {run / "model"} "{question}"']
+    model = str(run / "model")
+    commands = [["fill-mask", "--model", model, example.text] for example in examples[:1]]
     if result.sentiment:
-        review = "The soup at the tavern is excellent."
-        commands.append(f'bertsmith predict --model {run / "sentiment" / "pretrained" / "model"} "{review}"')
-        commands.append("bertsmith quickstart YOUR_FOLDER --size mini --minutes 10 --out runs/mine")
+        classifier = str(run / "sentiment" / "pretrained" / "model")
+        commands.append(["predict", "--model", classifier, "The day was wonderful."])
+        commands.append(["quickstart", "YOUR_FOLDER", "--size", "mini", "--minutes", "10", "--out", "runs/mine"])
     else:
-        commands.append(f"bertsmith embed --model {run / 'model'} FILE.txt --out vectors.npy")
-        commands.append(f"bertsmith finetune classify --model {run / 'model'} --train F --dev F --out runs/classifier")
+        commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
+        labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
+        commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
     for command in commands:
-        console.print(f"  {command}", soft_wrap=True, highlight=False)
+        console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
 
 
 def _heldout_questions(
     corpus: TokenCorpus, tokenizer: WordPieceTokenizer, max_length: int
 ) -> list[tuple[str, str | None]]:
-    """Hides one whole word in a few held-out sentences."""
-    questions: list[tuple[str, str | None]] = []
-    count = corpus.counts[HELDOUT].documents
+    """Hides one whole word in a few held-out sentences, each of another document as far as there are enough."""
+    longest = min(QUESTION_PIECES, max_length - 2)
     rng = generator(0, "quickstart/examples")
-    for index in rng.permutation(count).tolist():
-        document = corpus.document(HELDOUT, index)
-        sentence = document[int(rng.integers(len(document)))].tolist()
-        words = [at for at in range(1, len(sentence) - 1) if _is_whole_word(tokenizer, sentence, at)]
-        if words and len(sentence) <= min(32, max_length - 2):
+    documents = rng.permutation(corpus.counts[HELDOUT].documents)[:200].tolist()
+    sentences = [corpus.document(HELDOUT, index) for index in documents]
+    rounds = itertools.zip_longest(*([text[at] for at in rng.permutation(len(text))] for text in sentences))
+    questions: list[tuple[str, str | None]] = []
+    # 先每篇取一句，再每篇取第二句……文档少的时候也能凑够例子
+    for sentence in itertools.chain.from_iterable(rounds):
+        ids = [] if sentence is None else sentence[:longest].tolist()
+        words = [at for at in range(1, len(ids) - 1) if _is_whole_word(tokenizer, ids, at)]
+        if words:
             at = words[int(rng.integers(len(words)))]
-            hidden = [*sentence[:at], tokenizer.mask_token_id, *sentence[at + 1 :]]
-            text = tokenizer.decode(hidden, skip_special_tokens=False)
-            questions.append((text, tokenizer.vocab[sentence[at]]))
+            hidden = [*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]
+            questions.append((tokenizer.decode(hidden, skip_special_tokens=False), tokenizer.vocab[ids[at]]))
         if len(questions) == HELDOUT_EXAMPLES:
             break
     return questions

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.data.text import Document, DocumentRule, find_text_files, read_documents, read_text, resolve_documents
+from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
 from bertsmith.finetune.readers import LabelledText
 from bertsmith.tinyworld import draw_captions, draw_reviews, draw_stories, render
@@ -49,20 +50,29 @@ class TextSource:
     bytes: int
 
 
-def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str) -> TextSource:
+def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str, leave_out: Path) -> TextSource:
     """Opens the reader's own files.
+
+    Args:
+        paths: files, folders or globs.
+        documents: how files become documents.
+        encoding: `auto` or a codec.
+        leave_out: the output folder; where it lies inside the text's folder, what we write is not read as text.
 
     Raises:
         InputError: a path is missing, or holds no text file.
     """
-    files = find_text_files(paths)
+    inside = leave_out.resolve()
+    files = [file for file in find_text_files(paths) if inside not in file.resolve().parents]
+    if not files:
+        raise InputError(f"{paths[0]}: no .txt or .txt.gz file besides what is in {leave_out}")
     rule = resolve_documents(files, documents)
     size = sum(file.stat().st_size for file in files)
     return TextSource(
         name=", ".join(str(path) for path in paths),
         files=files,
         settings={
-            "sources": [[str(file), file.stat().st_size] for file in files],
+            "sources": [[str(file.resolve()), file.stat().st_size] for file in files],
             "documents": rule,
             "encoding": encoding,
         },

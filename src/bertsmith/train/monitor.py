@@ -8,6 +8,7 @@ it had when the state was saved, so no step is in it twice.
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,11 @@ class MetricsLog:
             raise RunFolderError(
                 f"{self.path}: cannot be written ({error.strerror}); make room and run again"
             ) from error
+
+    def flush_to_disk(self) -> None:
+        """Makes sure that the rows survive a loss of power, before a state refers to them."""
+        with self.path.open("rb") as handle:
+            os.fsync(handle.fileno())
 
     @property
     def size(self) -> int:

@@ -35,8 +35,9 @@ def draw_accuracy_curves(rows: Sequence[dict[str, Any]]) -> Figure:
     _draw(masked, rows, "mlm_accuracy", title="Masked-LM accuracy")
     _draw(following, rows, "nsp_accuracy", title="Next-sentence accuracy")
     following.axhline(0.5, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label="chance")
-    for axes in (masked, following):
-        axes.set_ylim(0, 1)
+    # MLM 准确率离 1 很远：从 0 画到数据为止，曲线才看得清
+    masked.set_ylim(bottom=0)
+    following.set_ylim(0, 1)
     _finish(masked, following)
     return figure
 

@@ -22,8 +22,8 @@ from rich.console import Console
 from bertsmith.data.masking import MaskingSettings
 from bertsmith.data.shards import TokenCorpus
 from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings, heldout_batches
-from bertsmith.errors import TrainingError
-from bertsmith.files import make_folder
+from bertsmith.errors import RunFolderError
+from bertsmith.files import locked, make_folder
 from bertsmith.model import BertForPreTraining
 from bertsmith.objectives import PreTrainingObjective
 from bertsmith.objectives.measure import RunningAverages
@@ -45,8 +45,6 @@ SECONDS_BETWEEN_STATES = 20.0
 
 SAVING_SHARE = 0.02
 """Most of the time that saving may take; where a state is slow to write, states are saved less often."""
-
-NON_FINITE_LIMIT = "the loss is not finite; lower --learning-rate, or use --precision float32"
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,28 @@ def pretrain(
     Raises:
         RunFolderError: the folder holds a run with other settings, or cannot be written.
         ConfigError: a setting is impossible.
-        TrainingError: the loss is no longer finite.
+        TrainingError: the loss or its gradient is no longer finite.
     """
     run = make_folder(Path(run))
-    console = console or Console(quiet=True)
+    with locked(run):
+        return _pretrain(run, corpus, tokenizer, recipe, console or Console(quiet=True), device, save_every)
+
+
+def _pretrain(
+    run: Path,
+    corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
+    recipe: PreTrainingRecipe,
+    console: Console,
+    device: torch.device | str,
+    save_every: float,
+) -> PreTrainingResult:
+    recipe = recipe.replace(corpus=corpus.fingerprint)
     begun = resolve_recipe(run, recipe)
     if begun is None:
+        foreign = [name for name in ("model", "metrics.jsonl", "finetune.json") if (run / name).exists()]
+        if foreign:
+            raise RunFolderError(f"{run}: holds {foreign[0]} of something else; choose another --out")
         steps = recipe.total_steps or _steps_within(recipe, corpus, tokenizer, device)
         begun = recipe.replace(total_steps=steps)
         begun.save(run)
@@ -191,8 +205,6 @@ class _Run:
             batch = next(self.stream)
             measure = self.trainer.train_batch(batch)
             step = self.trainer.step
-            if not torch.isfinite(measure.loss):
-                raise TrainingError(f"{self.run}: step {step}: {NON_FINITE_LIMIT}")
             self.window.add(measure.sums)
             self.tokens_seen += batch.tokens.num_tokens
             if step % log_every == 0 or step == total:
@@ -233,6 +245,7 @@ class _Run:
             "heldout": self.last_heldout,
             "metrics_bytes": self.log.size,
         }
+        self.log.flush_to_disk()
         save_state(self.run / "state", self.trainer, progress)
         return time.monotonic() - begun
 

@@ -1,8 +1,8 @@
 """One dial, every setting: what `--size` means, written out in `recipe.toml`.
 
-A recipe holds all that decides the numbers of a pre-training run. It is resolved once, saved into the run folder,
-and read back when the same command is run again; a run whose request differs from the recipe found there is refused
-instead of being mixed up with it.
+A recipe holds all that decides the numbers of a pre-training run, down to a fingerprint of its data. It is resolved
+once, saved into the run folder, and read back when the same command is run again; a run whose request differs from
+the recipe found there is refused instead of being mixed up with it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class PreTrainingRecipe:
         seed: of everything random.
         minutes: the time that was asked for, 0 when steps were.
         total_steps: length of the run; found from `minutes` by timing a few steps when not given.
+        corpus: fingerprint of the token shards, so that a run never goes on with other data or another tokenizer.
     """
 
     size: str
@@ -59,6 +60,7 @@ class PreTrainingRecipe:
     seed: int = 0
     minutes: float = 0.0
     total_steps: int = 0
+    corpus: str = ""
 
     def __post_init__(self) -> None:
         """Checks what `BertConfig`, `StreamSettings` and `TrainerSettings` do not."""
@@ -66,8 +68,8 @@ class PreTrainingRecipe:
             raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
         if not 0.0 < self.mask_rate < 1.0:
             raise ConfigError(f"mask rate {self.mask_rate} is outside (0, 1)")
-        if self.minutes < 0 or self.total_steps < 0:
-            raise ConfigError("minutes and steps cannot be negative")
+        if not 0 <= self.minutes < 10**7 or self.total_steps < 0:
+            raise ConfigError("minutes and steps must be numbers that are not negative")
 
     def model_config(self, vocab_size: int) -> BertConfig:
         """Returns the architecture for a vocabulary."""
@@ -102,7 +104,10 @@ class PreTrainingRecipe:
         unknown = sorted(values.keys() - {f.name for f in fields(cls)})
         if unknown or "size" not in values:
             raise RunFolderError(f"{path}: not a pre-training recipe ({', '.join(unknown) or 'no size'})")
-        return cls(**values)
+        try:
+            return cls(**values)
+        except (TypeError, ConfigError) as error:
+            raise RunFolderError(f"{path}: not a usable recipe ({error}); choose another --out") from None
 
 
 def recipe_for(size: str, **overrides: Any) -> PreTrainingRecipe:

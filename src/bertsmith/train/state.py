@@ -46,7 +46,7 @@ def save_state(folder: Path, trainer: BertTrainer[Any], progress: dict[str, Any]
     with atomic_path(target) as temporary:
         temporary.mkdir()
         save_file(_tensors_of(trainer), temporary / "tensors.safetensors")
-        checksum = _checksum(temporary / "tensors.safetensors")
+        checksum = _checksum(temporary / "tensors.safetensors", progress)
         record = {"step": trainer.step, "checksum": checksum, "progress": progress}
         (temporary / "state.json").write_text(json.dumps(record), encoding="utf-8")
     # 新状态落盘之后才删旧的：任何时刻至少有一个完整的状态
@@ -68,10 +68,10 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
     for state in reversed(_states(folder)):
         try:
             record = json.loads((state / "state.json").read_text(encoding="utf-8"))
-            if _checksum(state / "tensors.safetensors") != record["checksum"]:
+            if _checksum(state / "tensors.safetensors", record["progress"]) != record["checksum"]:
                 raise ValueError("its checksum differs")
             _restore(trainer, load_file(state / "tensors.safetensors"))
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             warnings.warn(f"{state}: damaged training state ({error}); using the one before", stacklevel=2)
             shutil.rmtree(state, ignore_errors=True)
             continue
@@ -103,8 +103,8 @@ def _restore(trainer: BertTrainer[Any], tensors: dict[str, Tensor]) -> None:
     trainer.optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 
-def _checksum(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _checksum(path: Path, progress: dict[str, Any]) -> str:
+    digest = hashlib.blake2b(json.dumps(progress).encode(), digest_size=16)
     with path.open("rb") as handle:
         while chunk := handle.read(1 << 22):
             digest.update(chunk)

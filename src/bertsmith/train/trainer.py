@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import nn
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.objectives.measure import Measure, RunningAverages, average_of
 from bertsmith.seeding import torch_seed
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at
@@ -102,6 +102,9 @@ class BertTrainer(Generic[ModelT]):
 
         Returns:
             The batch's measure before the step.
+
+        Raises:
+            TrainingError: the loss or its gradient is not finite; the weights are as before the step.
         """
         self.model.train()
         # 每一步重设 dropout 的种子：断点续训不需要保存任何随机状态，也能逐位一致
@@ -111,7 +114,12 @@ class BertTrainer(Generic[ModelT]):
         measure = self.objective(self.model, batch.to(self.device))
         self.optimizer.zero_grad(set_to_none=True)
         measure.loss.backward()
-        nn.utils.clip_grad_norm_(self._parameters, self.settings.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip_norm)
+        # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了
+        if not torch.isfinite(norm) or not torch.isfinite(measure.loss):
+            raise TrainingError(
+                f"step {self.step}: the loss or its gradient is not finite; lower the learning rate, or use float32"
+            )
         self.optimizer.step()
         self.step += 1
         return measure
