@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import LayerNorm, Linear
+from bertsmith.model.layers import Dropout, LayerNorm, Linear
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -38,7 +38,7 @@ class TransformerBlock(nn.Module):
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
         self.contract = Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False) -> AttentionOutput:
         """Refines the states by one layer.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import LayerNorm
+from bertsmith.model.layers import Dropout, LayerNorm
 
 
 class BertEmbedding(nn.Module):
@@ -28,7 +28,7 @@ class BertEmbedding(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.compute_dtype = torch.float32
 
     def forward(self, batch: RaggedBatch) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.model.block import ACTIVATION_FUNCTIONS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import LayerNorm, Linear
+from bertsmith.model.layers import Dropout, LayerNorm, Linear
 
 
 class MaskedLMHead(nn.Module):
@@ -60,7 +60,7 @@ class SequenceClassifier(nn.Module):
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.linear = Linear(config.hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:

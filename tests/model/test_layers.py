@@ -1,0 +1,68 @@
+import pytest
+import torch
+from scipy import stats
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.model import BertConfig
+from bertsmith.model.attention import MultiHeadSelfAttention
+from bertsmith.model.layers import Dropout, LayerNorm, Linear
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_drops_its_share_and_keeps_the_mean(probability, dtype):
+    torch.manual_seed(0)
+    output = Dropout(probability)(torch.ones(501, 401, dtype=dtype))
+    dropped = int((output == 0).sum())
+    assert stats.binomtest(dropped, output.numel(), probability).pvalue > 1e-4
+    kept = output[output != 0].float()
+    assert kept.unique().numel() == 1
+    assert kept[0].item() == pytest.approx(1 / (1 - probability), rel=5e-3)
+
+
+def test_dropout_treats_every_place_alike():
+    """Neighbours, and the four places that share a random word, are independent."""
+    torch.manual_seed(1)
+    zero = (Dropout(0.3)(torch.ones(20_000, 8)) == 0).double()
+    assert (zero.mean(0) - 0.3).abs().max() < 0.02
+    correlation = torch.corrcoef(zero.T) - torch.eye(8)
+    assert correlation.abs().max() < 0.04
+
+
+def test_dropout_follows_the_seed_and_its_gradient_the_mask():
+    hidden = torch.ones(64, 64, requires_grad=True)
+    layer = Dropout(0.2)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        outputs.append(layer(hidden))
+    assert outputs[0].equal(outputs[1])
+    outputs[0].sum().backward()
+    assert hidden.grad.equal(outputs[0].detach())
+    assert layer(hidden) is not hidden
+    assert layer.eval()(hidden) is hidden
+    assert Dropout(0.0)(hidden) is hidden
+
+
+def test_layers_keep_the_dtype_and_their_parameters_float32():
+    for layer in (Linear(8, 8), LayerNorm(8)):
+        output = layer(torch.randn(3, 8, dtype=torch.bfloat16))
+        assert output.dtype == torch.bfloat16
+        output.sum().backward()
+        assert layer.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_way_of_attending_gives_the_same_states(dtype):
+    torch.manual_seed(0)
+    config = BertConfig(hidden_size=64, num_attention_heads=2, intermediate_size=64, attention_probs_dropout_prob=0.1)
+    attention = MultiHeadSelfAttention(config)
+    for lengths in ([5, 9, 1, 30], [12, 12]):
+        batch = RaggedBatch.from_sequences([[1] * length for length in lengths])
+        states = torch.randn(batch.num_tokens, 64, dtype=dtype)
+        expected = attention.eval()(states, batch, need_maps=True).states
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(attention(states, batch).states, expected, atol=tolerance, rtol=0)
+        # the path of training, with a dropout too rare to strike
+        attention.train().dropout.probability = 1e-9
+        torch.testing.assert_close(attention(states, batch).states, expected, atol=tolerance, rtol=0)
