@@ -212,7 +212,10 @@ def _heatmap_ids(corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> list[int
         for index in range(min(50, corpus.counts[HELDOUT].documents))
         for sentence in corpus.document(HELDOUT, index)
     ]
-    chosen = next((ids for ids in sentences if len(ids) in HEATMAP_PIECES), sentences[0][: HEATMAP_PIECES[-1]])
+    legible = [ids for ids in sentences if len(ids) in HEATMAP_PIECES]
+    # 优先选几乎全是词的句子：满是标点和标记的句子看不出什么
+    wordy = [ids for ids in legible if sum(tokenizer.vocab[index].isalpha() for index in ids) >= 0.8 * len(ids)]
+    chosen = next(iter(wordy + legible), sentences[0][: HEATMAP_PIECES[-1]])
     return add_special_tokens(tokenizer, chosen)
 
 
