@@ -35,7 +35,7 @@ from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 
-WORLD_STEPS = 1300
+WORLD_STEPS = 1500
 """Steps on the bundled world: about a minute on two cores, and enough to tell a true next sentence."""
 
 WORLD_TINY_RATE = 2e-3
@@ -50,7 +50,7 @@ class QuickstartOptions:
         corpus: files, folders or globs; empty for the bundled world.
         out: the output folder.
         size: of the model; None takes tiny for the bundled world, mini for own text.
-        minutes: for pre-training; None takes 1,300 steps for the bundled world, 10 minutes for own text.
+        minutes: for pre-training; None takes 1,500 steps for the bundled world, 10 minutes for own text.
         vocab_size: most pieces; None chooses by the amount of text.
         documents: how files are cut into documents.
         encoding: of the files.
