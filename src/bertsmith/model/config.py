@@ -71,6 +71,7 @@ class BertConfig:
             _check_positive(name, getattr(self, name))
         for name in ("max_position_embeddings", "type_vocab_size"):
             _check_positive(name, getattr(self, name))
+        # 每个头宽度相同，[T, H] 才能按头切成 [T, A, D]
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
