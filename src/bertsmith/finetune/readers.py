@@ -19,7 +19,7 @@ LABEL_NAMES = ("label", "class", "sentiment")
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A text, or a pair of texts, and its class; `label` is empty where the file has none."""
+    """A text, or a pair of texts, and its class."""
 
     text: str
     pair: str | None
@@ -36,7 +36,7 @@ class Columns:
 
 
 def read_labelled_tsv(
-    path: str | Path, columns: Columns | None = None, *, encoding: str = "auto", need_labels: bool = True
+    path: str | Path, columns: Columns | None = None, *, encoding: str = "auto"
 ) -> list[LabelledText]:
     """Reads a tab-separated file, with or without a header.
 
@@ -47,7 +47,6 @@ def read_labelled_tsv(
         path: the file, plain or `.gz`; empty lines are skipped.
         columns: where text, second text and label stand.
         encoding: `auto` or a codec's name.
-        need_labels: whether a label is required on every line.
 
     Raises:
         InputError: the file is missing, empty, binary or in another encoding; a column does not exist; a line is
@@ -57,7 +56,7 @@ def read_labelled_tsv(
     rows = _read_rows(path, encoding)
     if not rows:
         raise InputError(f"{path}: holds no line; give one example a line as text TAB label")
-    text, pair, label, rows = _find_columns(path, rows, columns or Columns(), need_labels)
+    text, pair, label, rows = _find_columns(path, rows, columns or Columns())
     width = len(rows[0][1]) if rows else 0
     examples = []
     for number, cells in rows:
@@ -66,11 +65,11 @@ def read_labelled_tsv(
         example = LabelledText(
             cells[text].strip(),
             None if pair is None else cells[pair].strip(),
-            "" if label is None else cells[label].strip(),
+            cells[label].strip(),
         )
         if not example.text or example.pair == "":
             raise InputError(f"{path}: line {number} has an empty text")
-        if need_labels and not example.label:
+        if not example.label:
             raise InputError(f"{path}: line {number} has an empty label")
         examples.append(example)
     if not examples:
@@ -107,8 +106,8 @@ def _read_rows(path: Path, encoding: str) -> list[tuple[int, list[str]]]:
 
 
 def _find_columns(
-    path: Path, rows: list[tuple[int, list[str]]], columns: Columns, need_labels: bool
-) -> tuple[int, int | None, int | None, list[tuple[int, list[str]]]]:
+    path: Path, rows: list[tuple[int, list[str]]], columns: Columns
+) -> tuple[int, int | None, int, list[tuple[int, list[str]]]]:
     """Returns the numbers of the text, pair and label columns, and the rows without the header."""
     header = [cell.strip() for cell in rows[0][1]]
     by_name = any(isinstance(column, str) for column in (columns.text, columns.pair, columns.label))
@@ -125,7 +124,7 @@ def _find_columns(
         pair = _number(path, columns.pair, header, default=_first_known(lowered, PAIR_NAMES))
     if text is None:
         raise InputError(f"{path}: no text column among {', '.join(header)}; name it with --text-column")
-    if label is None and need_labels:
+    if label is None:
         raise InputError(f"{path}: no label column among {', '.join(header)}; name it with --label-column")
     return text, pair, label, rows
 

@@ -36,8 +36,8 @@ class LayerNorm(nn.LayerNorm):
 class Dropout(nn.Module):
     """Sets a share of the elements to zero while training, and scales the rest so that the mean stays.
 
-    torch draws one Bernoulli number after the other on the CPU, which takes a seventh of a small model's step. Sixteen
-    random bits decide as well, and whole words of them come eight times as fast; the share is exact to 1/65536.
+    torch draws one Bernoulli number after the other on the CPU. Sixteen random bits decide as well, and they come four
+    to a word, several times as fast; the share is exact to 1/65536.
     """
 
     def __init__(self, probability: float) -> None:

@@ -96,28 +96,16 @@ def pretrain(
     """
     run = make_folder(Path(run))
     with locked(run):
-        return _pretrain(run, corpus, tokenizer, recipe, console or Console(quiet=True), device, save_every)
-
-
-def _pretrain(
-    run: Path,
-    corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
-    recipe: PreTrainingRecipe,
-    console: Console,
-    device: torch.device | str,
-    save_every: float,
-) -> PreTrainingResult:
-    recipe = recipe.replace(corpus=corpus.fingerprint)
-    begun = resolve_recipe(run, recipe)
-    if begun is None:
-        foreign = [name for name in ("model", "metrics.jsonl", "finetune.json") if (run / name).exists()]
-        if foreign:
-            raise RunFolderError(f"{run}: holds {foreign[0]} of something else; choose another --out")
-        steps = recipe.total_steps or _steps_within(recipe, corpus, tokenizer, device)
-        begun = recipe.replace(total_steps=steps)
-        begun.save(run)
-    return _Run(run, corpus, tokenizer, begun, console, device, save_every).finish()
+        recipe = recipe.replace(corpus=corpus.fingerprint)
+        begun = resolve_recipe(run, recipe)
+        if begun is None:
+            foreign = [name for name in ("model", "metrics.jsonl", "finetune.json") if (run / name).exists()]
+            if foreign:
+                raise RunFolderError(f"{run}: holds {foreign[0]} of something else; choose another --out")
+            steps = recipe.total_steps or _steps_within(recipe, corpus, tokenizer, device)
+            begun = recipe.replace(total_steps=steps)
+            begun.save(run)
+        return _Run(run, corpus, tokenizer, begun, console or Console(quiet=True), device, save_every).finish()
 
 
 def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining:
