@@ -53,6 +53,16 @@ def test_flat_ids_are_those_of_each_text(parse_special: bool) -> None:
     assert rows(flat, "ids") == tokenizer().encode_batch(TEXTS, parse_special=parse_special)
 
 
+@settings(deadline=None, max_examples=300)
+@given(texts=st.lists(st.text(alphabet="the uns,é北。\0\x0b\x1c\u200b \n", max_size=12), max_size=6))
+def test_no_text_can_reach_into_its_neighbour(texts: list[str]) -> None:
+    """Texts are looked up joined by NUL; one that holds NUL, or ends in the middle of a word, keeps its ids."""
+    one = WordPieceTokenizer(VOCAB)
+    each = [one.encode(text) for text in texts]
+    assert rows(one.encode_flat(texts), "ids") == each
+    assert one.encode_batch(texts) == each
+
+
 @pytest.mark.parametrize("user_tokens", [(), ("<url>",)])
 def test_flat_places_are_those_of_each_text(user_tokens: tuple[str, ...]) -> None:
     one = WordPieceTokenizer(VOCAB, user_tokens=user_tokens)

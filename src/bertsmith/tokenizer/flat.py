@@ -1,7 +1,7 @@
 """Token ids of many texts as two arrays, the shape in which shards and batches want them.
 
-A Python list of ints costs eight bytes an id and a walk to read it; a corpus has billions of ids. Here they go from
-the memory of chunks straight into one numpy array.
+A Python list of ints costs eight bytes an id and a walk to read it; a corpus has billions of ids. Here packed ids
+(`match`) become one numpy array without ever having been Python integers.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bertsmith.tokenizer.match import PACKED
 
 
 class FlatIds(NamedTuple):
@@ -23,15 +25,16 @@ class FlatIds(NamedTuple):
     bounds: NDArray[np.int64]
 
     @classmethod
-    def from_marked(cls, marked: NDArray[np.int32]) -> "FlatIds":
+    def from_marked(cls, packed: bytes) -> "FlatIds":
         """Takes the end marks out of a stream of ids.
 
         Args:
-            marked: [T+N] int32, ids with a -1 after each text.
+            packed: T+N packed ids, a -1 after those of each text.
 
         Returns:
             The ids and their bounds.
         """
+        marked = np.frombuffer(packed, dtype=PACKED)
         ends = np.flatnonzero(marked < 0)
         bounds = np.zeros(len(ends) + 1, dtype=np.int64)
         # 第 n 个结束标记之前还有 n 个标记，减去它们就是纯 id 的位置

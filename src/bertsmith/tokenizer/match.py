@@ -4,46 +4,52 @@ Notable:
 - a word that cannot be spelled to its end, or is longer than `max_word_chars` (100), is one `[UNK]`
 - pieces inside a word are kept in a table of their own, without `##`, so that trying one costs a slice and a lookup
 - a word costs at most `max_word_chars` times the longest piece, whatever it is
+- ids come packed, four bytes each: one small `bytes` object is read with fewer waits for memory than a tuple and its
+  integers, and joining them is a copy
 """
 
+import sys
 from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+PACKED = np.dtype(np.int32)
+"""What a packed id is: an int32 in the machine's own byte order."""
 
 
 class WordMatcher:
     """Spells words with the pieces of a vocabulary.
 
     Attributes:
-        piece_to_id: the pieces; those inside a word start with `##`.
         max_word_chars: longer words are unknown.
-        unknown: the ids of an unknown word: the one of `[UNK]`.
+        unknown: the packed id of an unknown word: the one of `[UNK]`.
     """
 
     def __init__(self, piece_to_id: Mapping[str, int], unk_id: int, max_word_chars: int) -> None:
         self.max_word_chars = max_word_chars
-        self.unknown = (unk_id,)
-        # 每个完整的词预先配好一元组：命中时直接返回，既不分配内存也不再查表
-        self._whole = {piece: (index,) for piece, index in piece_to_id.items() if len(piece) <= max_word_chars}
-        self._heads = dict(piece_to_id)
-        self._tails = {piece[2:]: index for piece, index in piece_to_id.items() if piece.startswith("##")}
+        self.unknown = pack_id(unk_id)
+        self._heads = {piece: pack_id(index) for piece, index in piece_to_id.items()}
+        self._tails = {piece[2:]: index for piece, index in self._heads.items() if piece.startswith("##")}
         self._longest_head = _longest_by_start(self._heads)
         self._longest_tail = _longest_by_start(self._tails)
 
-    def spell(self, word: str) -> tuple[int, ...]:
+    def spell(self, word: str) -> bytes:
         """Spells a word with the longest piece that fits, from left to right.
 
         Args:
             word: a normalised word; not empty, and either a punctuation mark or without any.
 
         Returns:
-            The ids of its pieces, or `unknown`.
+            The packed ids of its pieces, or `unknown`.
         """
-        whole = self._whole.get(word)
-        if whole is not None:
-            return whole
         length = len(word)
         if length > self.max_word_chars:
             return self.unknown
-        ids: list[int] = []
+        # 大半的词本身就在词表里：直接返回事先打包好的 id，不分配内存
+        whole = self._heads.get(word)
+        if whole is not None:
+            return whole
+        ids: list[bytes] = []
         table, longest, start = self._heads, self._longest_head, 0
         while start < length:
             # 同样开头的片段最长有多长，候选就从多长试起：比从全表最长处试起少试一大半
@@ -55,7 +61,19 @@ class WordMatcher:
             ids.append(index)
             start = end
             table, longest = self._tails, self._longest_tail
-        return tuple(ids)
+        return b"".join(ids)
+
+
+def pack_id(index: int) -> bytes:
+    """Packs one id.
+
+    Args:
+        index: an id, or -1 as a mark.
+
+    Returns:
+        Four bytes.
+    """
+    return index.to_bytes(PACKED.itemsize, sys.byteorder, signed=True)
 
 
 def _longest_by_start(pieces: Iterable[str]) -> dict[str, int]:
