@@ -4,6 +4,7 @@ import torch
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
+from bertsmith.model import BertConfig, BertModel
 
 SEQUENCES = [[101, 7592, 102], [101, 102], [101, 5, 6, 7, 102]]
 
@@ -67,3 +68,33 @@ def test_wrong_shapes_are_refused():
         RaggedBatch.from_padded(torch.tensor([1, 2, 3]))
     with pytest.raises(InputError, match="same shape"):
         RaggedBatch.from_padded(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, [[1, 2, 3], [4, 5, 6]]])
+@pytest.mark.parametrize("built_inside", [False, True])
+def test_a_batch_met_in_inference_mode_can_still_be_trained_on(sequences, built_inside):
+    torch.manual_seed(0)
+    config = BertConfig.named("2/64", vocab_size=8000, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = BertModel(config)
+    batch = RaggedBatch.from_sequences(sequences)
+    with torch.inference_mode():
+        if built_inside:
+            batch = RaggedBatch.from_sequences(sequences).to("cpu")
+        model(batch, need_maps=True)
+        seen = model.eval()(batch).hidden_states
+    assert seen.is_inference()
+    model.train()(batch).hidden_states[:, :7].sum().backward()
+    expected = BertModel(config)
+    expected.load_state_dict(model.state_dict())
+    expected(RaggedBatch.from_sequences(sequences)).hidden_states[:, :7].sum().backward()
+    for parameter, other in zip(model.encoder.parameters(), expected.encoder.parameters(), strict=True):
+        assert parameter.grad.equal(other.grad)
+
+
+def test_what_follows_from_the_borders_is_computed_once_and_documented():
+    batch = RaggedBatch.from_sequences(SEQUENCES)
+    assert batch.lengths == [3, 2, 5]
+    assert batch.lengths is batch.lengths
+    assert batch.padded_positions is batch.padded_positions
+    assert batch.padded_positions.tolist() == [0, 1, 2, 5, 6, 10, 11, 12, 13, 14]
+    assert "lengths" in RaggedBatch.lengths.__doc__

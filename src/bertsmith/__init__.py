@@ -14,14 +14,20 @@ _HOMES = {
     "BertConfig": "bertsmith.model",
     "BertEmbedding": "bertsmith.model",
     "BertEncoder": "bertsmith.model",
+    "BertForMaskedLM": "bertsmith.model",
+    "BertForMultipleChoice": "bertsmith.model",
     "BertForPreTraining": "bertsmith.model",
+    "BertForQuestionAnswering": "bertsmith.model",
     "BertForSequenceClassification": "bertsmith.model",
+    "BertForTokenClassification": "bertsmith.model",
     "BertModel": "bertsmith.model",
     "BertTrainer": "bertsmith.train.trainer",
     "MaskedLMLoss": "bertsmith.objectives",
     "NSPLoss": "bertsmith.objectives",
+    "QASpanHead": "bertsmith.model",
     "RaggedBatch": "bertsmith.batch",
     "SequenceClassifier": "bertsmith.model",
+    "TokenClassifier": "bertsmith.model",
     "TransformerBlock": "bertsmith.model",
     "WordPieceTokenizer": "bertsmith.tokenizer",
     "load_pipeline": "bertsmith.inference",
@@ -35,10 +41,16 @@ if TYPE_CHECKING:
     from bertsmith.model import BertConfig as BertConfig
     from bertsmith.model import BertEmbedding as BertEmbedding
     from bertsmith.model import BertEncoder as BertEncoder
+    from bertsmith.model import BertForMaskedLM as BertForMaskedLM
+    from bertsmith.model import BertForMultipleChoice as BertForMultipleChoice
     from bertsmith.model import BertForPreTraining as BertForPreTraining
+    from bertsmith.model import BertForQuestionAnswering as BertForQuestionAnswering
     from bertsmith.model import BertForSequenceClassification as BertForSequenceClassification
+    from bertsmith.model import BertForTokenClassification as BertForTokenClassification
     from bertsmith.model import BertModel as BertModel
+    from bertsmith.model import QASpanHead as QASpanHead
     from bertsmith.model import SequenceClassifier as SequenceClassifier
+    from bertsmith.model import TokenClassifier as TokenClassifier
     from bertsmith.model import TransformerBlock as TransformerBlock
     from bertsmith.objectives import MaskedLMLoss as MaskedLMLoss
     from bertsmith.objectives import NSPLoss as NSPLoss

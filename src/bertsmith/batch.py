@@ -7,9 +7,10 @@ to get wrong. `cu_seqlens` says where each sequence starts and ends. The padded 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import groupby
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import torch
@@ -17,6 +18,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError
+
+ValueT = TypeVar("ValueT")
+
+
+class derived(Generic[ValueT]):  # noqa: N801
+    """A property that is computed when first read and then kept, like `functools.cached_property`.
+
+    That one holds a lock before Python 3.12, at which `torch.compile` would break its graph.
+    """
+
+    def __init__(self, compute: Callable[[Any], ValueT]) -> None:
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, batch: None, owner: type) -> derived[ValueT]: ...
+    @overload
+    def __get__(self, batch: object, owner: type) -> ValueT: ...
+    def __get__(self, batch: object, owner: type) -> derived[ValueT] | ValueT:
+        """Computes the value; the instance then holds it under the same name, so this is not called again."""
+        if batch is None:
+            return self
+        # 推理模式下造出的张量不能参与反向：同一批数据先评估、后训练也要能用，所以在推理模式之外计算
+        with torch.inference_mode(False):
+            value = self.compute(batch)
+        vars(batch)[self.compute.__name__] = value
+        return value
 
 
 @dataclass(frozen=True)
@@ -58,6 +86,7 @@ class RaggedBatch:
         return cls.from_flat(np.zeros(0, np.int64) if input_ids is None else input_ids, lengths, types)
 
     @classmethod
+    @torch.inference_mode(False)
     def from_flat(
         cls, input_ids: NDArray[np.int64], lengths: NDArray[np.int64], token_type_ids: NDArray[np.int64] | None = None
     ) -> RaggedBatch:
@@ -126,28 +155,33 @@ class RaggedBatch:
         """T, the number of real tokens."""
         return len(self.input_ids)
 
-    @cached_property
+    @derived
     def lengths(self) -> list[int]:
         """The N sequence lengths as Python integers (on a GPU this waits for the device once)."""
         return self.cu_seqlens.diff().tolist()
 
-    @cached_property
+    @derived
+    def equal_runs(self) -> list[tuple[int, int]]:
+        """Neighbours of equal length, as (number of sequences, their length), in order."""
+        return [(len(list(run)), length) for length, run in groupby(self.lengths)]
+
+    @derived
     def first_token_positions(self) -> Tensor:
         """[N] int64, where the `[CLS]` of each sequence is among the T tokens."""
         return self.cu_seqlens[:-1].long()
 
-    @cached_property
+    @derived
     def has_equal_lengths(self) -> bool:
         """Whether the batch is a rectangle, so that [T, ...] viewed as [N, S, ...] is exact."""
         return self.num_tokens == self.num_sequences * self.max_seqlen
 
-    @cached_property
+    @derived
     def padded_positions(self) -> Tensor:
         """[T] int64, where each token lies in a flattened [N * max_seqlen] rectangle."""
         sequence = torch.repeat_interleave(self.cu_seqlens.diff().long(), output_size=self.num_tokens)
         return sequence * self.max_seqlen + self.position_ids
 
-    @cached_property
+    @derived
     def padding_mask(self) -> Tensor:
         """[N, max_seqlen] bool, True on real tokens."""
         steps = torch.arange(self.max_seqlen, device=self.cu_seqlens.device)
@@ -174,6 +208,7 @@ class RaggedBatch:
         flat = rectangle.reshape(self.num_sequences * self.max_seqlen, *rectangle.shape[2:])
         return flat if self.has_equal_lengths else flat.index_select(0, self.padded_positions)
 
+    @torch.inference_mode(False)
     def to(self, device: torch.device | str) -> RaggedBatch:
         """Returns the same batch on another device."""
         return RaggedBatch(

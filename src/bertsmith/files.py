@@ -42,6 +42,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             _remove(stale)
         yield temporary
+        _open_to_readers(temporary)
         # 先刷盘再改名：否则断电后可能出现名字正确、内容为空的文件
         _flush_to_disk(temporary)
         os.replace(temporary, path)
@@ -52,6 +53,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _open_to_readers(path: Path) -> None:
+    """Lets those read a new file who may read the folder it goes to: some writers make files private to one user."""
+    readers = path.parent.stat().st_mode & 0o444
+    for file in [path] if path.is_file() else [entry for entry in path.rglob("*") if entry.is_file()]:
+        file.chmod(file.stat().st_mode | readers)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -133,7 +133,9 @@ def test_a_text_without_mask(fails, tiny_model):
 
 
 def test_a_model_without_classifier(fails, tiny_model):
-    assert "no classifier" in fails("predict", "--model", tiny_model, "the man")
+    assert "holds a BertForPreTraining, not a BertForSequenceClassification" in fails(
+        "predict", "--model", tiny_model, "the man"
+    )
 
 
 def test_a_truncated_model_file(fails, tiny_model):

@@ -6,6 +6,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertConfig
 from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.layers import Dropout, LayerNorm, Linear
+from bertsmith.model.matmul import linear
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
@@ -52,17 +53,55 @@ def test_layers_keep_the_dtype_and_their_parameters_float32():
         assert layer.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(3, 40), (70, 40), (70, 9000)])
+@pytest.mark.parametrize("faster", [True, False])
+def test_the_matmul_and_its_gradients_are_those_of_float64(monkeypatch, rows, columns, faster):
+    """Whichever library multiplies: to float32's accuracy, not to that of a shorter format."""
+    monkeypatch.setattr("bertsmith.model.matmul.onednn_is_faster", lambda: faster)
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, rows, 24), torch.randn(columns, 24) / 5, torch.randn(columns)]
+    direction = torch.randn(2, rows, columns)
+    results = []
+    for dtype, function in ((torch.float32, linear), (torch.float64, torch.nn.functional.linear)):
+        leaves = [tensor.detach().clone().to(dtype).requires_grad_() for tensor in tensors]
+        output = function(*leaves)
+        (output * direction.to(dtype)).sum().backward()
+        results.append([output, *(leaf.grad for leaf in leaves)])
+    for ours, exact in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=5e-6, atol=5e-6 * exact.abs().max().item())
+    with torch.no_grad():
+        assert linear(*tensors).equal(results[0][0])
+
+
+def test_a_cast_weight_is_made_once_and_never_stale():
+    layer = Linear(8, 8)
+    states = torch.randn(20, 8, dtype=torch.bfloat16)
+    with torch.no_grad():
+        first = layer(states)
+        kept = layer._kept[1]
+        assert layer(states).equal(first)
+        assert layer._kept[1] is kept
+        layer.weight.mul_(2)
+        assert not layer(states).equal(first)
+        layer.weight = torch.nn.Parameter(torch.zeros(8, 8))
+        assert layer(states).equal(layer.bias.bfloat16().expand(20, 8))
+    layer(states)
+    assert layer._kept is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_way_of_attending_gives_the_same_states(dtype):
     torch.manual_seed(0)
     config = BertConfig(hidden_size=64, num_attention_heads=2, intermediate_size=64, attention_probs_dropout_prob=0.1)
     attention = MultiHeadSelfAttention(config)
-    for lengths in ([5, 9, 1, 30], [12, 12]):
+    for lengths in ([5, 9, 1, 30], [12, 12], [40, 50], [3, 3, 3, 7, 7, 60, 60, 60], [70] * 3):
         batch = RaggedBatch.from_sequences([[1] * length for length in lengths])
         states = torch.randn(batch.num_tokens, 64, dtype=dtype)
         expected = attention.eval()(states, batch, need_maps=True).states
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(attention(states, batch).states, expected, atol=tolerance, rtol=0)
+        if len(lengths) > 5:
+            assert attention._is_grouped(batch)
         # the path of training, with a dropout too rare to strike
         attention.train().dropout.probability = 1e-9
         torch.testing.assert_close(attention(states, batch).states, expected, atol=tolerance, rtol=0)

@@ -32,6 +32,33 @@ def test_biases_and_norms_do_not_decay():
     assert len(decaying["params"]) + len(still["params"]) == len(list(model.parameters()))
 
 
+def test_lower_layers_learn_at_their_own_rate():
+    """The first AdamW step moves every weight by its rate, whatever the gradient: half as far in the lower block."""
+    torch.manual_seed(0)
+    model = BertForPreTraining(BertConfig.named("2/64", vocab_size=30, hidden_dropout_prob=0.0))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    settings = TrainerSettings(
+        10, 1e-2, warmup_share=0.0, weight_decay=0.0, clip_norm=1e9, layer_decay=0.5, rates={"masked_lm.*": 0.1}
+    )
+    trainer = BertTrainer(model, lambda model, batch: PreTrainingObjective()(model, batch), settings)
+    trainer.train_batch(random_pretraining_batch(30))
+    moved = {name: (value - before[name]).abs().max().item() for name, value in model.state_dict().items()}
+    assert moved["bert.pooler.weight"] == pytest.approx(1e-2, rel=1e-2)
+    assert moved["bert.encoder.blocks.1.expand.weight"] == pytest.approx(5e-3, rel=1e-2)
+    assert moved["bert.encoder.blocks.0.expand.weight"] == pytest.approx(2.5e-3, rel=1e-2)
+    assert moved["masked_lm.transform.weight"] == pytest.approx(1e-3, rel=1e-2)
+
+
+def random_pretraining_batch(vocab_size):
+    from bertsmith.batch import RaggedBatch
+    from bertsmith.data.stream import PreTrainingBatch
+
+    generator = torch.Generator().manual_seed(0)
+    tokens = RaggedBatch.from_padded(torch.randint(0, vocab_size, (4, 8), generator=generator))
+    labels = torch.randint(0, vocab_size, (6,), generator=generator)
+    return PreTrainingBatch(tokens, torch.arange(0, 30, 5), labels, torch.tensor([0, 1, 0, 1]))
+
+
 def test_a_step_equals_adamw_by_hand():
     """One scalar weight, one step: clip, then AdamW with bias correction."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import corpus, finetune, inspect, predict, pretrain, quickstart, vocab
+from bertsmith.cli import convert, corpus, export, finetune, inspect, predict, pretrain, quickstart, sizes, vocab
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -32,6 +32,9 @@ app.command("fill-mask")(predict.fill_mask)
 app.add_typer(finetune.app, name="finetune")
 app.command("predict")(predict.predict)
 app.command("embed")(predict.embed)
+app.command("import")(convert.import_model)
+app.add_typer(export.app, name="export")
+app.command("sizes")(sizes.sizes)
 app.add_typer(inspect.app, name="inspect")
 
 

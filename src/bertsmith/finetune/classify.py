@@ -227,8 +227,8 @@ def _starting_model(
     torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
     id2label = dict(enumerate(labels))
     if settings.from_random:
-        return BertForSequenceClassification(BertConfig.load(folder).replace(id2label=id2label))
-    return BertForSequenceClassification.from_pretrained(folder, id2label=id2label)
+        return BertForSequenceClassification(BertConfig.load(folder).changed(id2label=id2label))
+    return BertForSequenceClassification.from_pretrained(folder, new_heads=True, id2label=id2label)
 
 
 def _shows(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.model import AnyBert
+from bertsmith.model import PretrainedBert
 from bertsmith.model.layers import best_compute_dtype, best_device
 
 TOKEN_BUDGET = 4096
@@ -24,7 +24,11 @@ class Engine:
     """Runs a model over lists of id sequences."""
 
     def __init__(
-        self, model: AnyBert, *, device: torch.device | str | None = None, compute_dtype: torch.dtype | None = None
+        self,
+        model: PretrainedBert,
+        *,
+        device: torch.device | str | None = None,
+        compute_dtype: torch.dtype | None = None,
     ) -> None:
         """Prepares a model for prediction.
 
@@ -34,7 +38,7 @@ class Engine:
             compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
         """
         self.device = best_device() if device is None else torch.device(device)
-        self.model: AnyBert = model.to(self.device).eval()
+        self.model: PretrainedBert = model.to(self.device).eval()
         self.model.set_compute_dtype(compute_dtype or best_compute_dtype(self.device))
 
     @torch.inference_mode()

@@ -1,23 +1,68 @@
 """The network: configuration, embeddings, attention, blocks, heads and model folders."""
 
+from bertsmith.model.adapt import (
+    extend_positions,
+    extend_vocabulary,
+    freeze,
+    keep_layers,
+    prune_heads,
+    resize_vocabulary,
+)
+from bertsmith.model.architectures import (
+    ARCHITECTURES,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    load_any,
+)
 from bertsmith.model.attention import MultiHeadSelfAttention
-from bertsmith.model.bert import AnyBert, BertEncoder, BertForPreTraining, BertForSequenceClassification, BertModel
+from bertsmith.model.bert import BertEncoder, BertModel
 from bertsmith.model.block import TransformerBlock
 from bertsmith.model.config import BertConfig
 from bertsmith.model.embeddings import BertEmbedding
-from bertsmith.model.heads import MaskedLMHead, NextSentenceHead, SequenceClassifier
+from bertsmith.model.features import LayerFeatures
+from bertsmith.model.heads import (
+    MaskedLMHead,
+    MultipleChoiceHead,
+    NextSentenceHead,
+    QASpanHead,
+    SequenceClassifier,
+    TokenClassifier,
+    best_spans,
+)
+from bertsmith.model.pretrained import PretrainedBert
 
 __all__ = [
-    "AnyBert",
+    "ARCHITECTURES",
     "BertConfig",
     "BertEmbedding",
     "BertEncoder",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
     "BertForPreTraining",
+    "BertForQuestionAnswering",
     "BertForSequenceClassification",
+    "BertForTokenClassification",
     "BertModel",
+    "LayerFeatures",
     "MaskedLMHead",
     "MultiHeadSelfAttention",
+    "MultipleChoiceHead",
     "NextSentenceHead",
+    "PretrainedBert",
+    "QASpanHead",
     "SequenceClassifier",
+    "TokenClassifier",
     "TransformerBlock",
+    "best_spans",
+    "extend_positions",
+    "extend_vocabulary",
+    "freeze",
+    "keep_layers",
+    "load_any",
+    "prune_heads",
+    "resize_vocabulary",
 ]

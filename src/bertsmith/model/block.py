@@ -29,10 +29,17 @@ class TransformerBlock(nn.Module):
     residual path, the gradients of a fresh deep model are largest near the output.
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, layer: int = 0) -> None:
+        """Builds one block.
+
+        Args:
+            config: the shape.
+            layer: which block it is, counted from 0; it matters where heads were pruned.
+        """
         super().__init__()
-        self.attention = MultiHeadSelfAttention(config)
-        self.attention_output = Linear(config.hidden_size, config.hidden_size)
+        num_heads = len(config.heads_left(layer))
+        self.attention = MultiHeadSelfAttention(config, num_heads=num_heads)
+        self.attention_output = Linear(num_heads * config.head_size, config.hidden_size)
         self.attention_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.expand = Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]

@@ -7,9 +7,14 @@ Weights are safetensors only: nothing is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -34,8 +39,10 @@ PARAMETER_NAMES: dict[str, str] = {
     "masked_lm.transform": "cls.predictions.transform.dense",
     "masked_lm.norm": "cls.predictions.transform.LayerNorm",
     "masked_lm": "cls.predictions",
+    "masked_lm.decoder": "cls.predictions.decoder",
     "next_sentence.linear": "cls.seq_relationship",
     "classifier.linear": "classifier",
+    "spans.linear": "qa_outputs",
 }
 """Our module → theirs; `*` is a layer number. `weight` and `bias` are called the same on both sides."""
 
@@ -44,7 +51,7 @@ PROJECTION_PARTS = tuple(f"encoder.layer.*.attention.self.{part}" for part in ("
 """Our one matrix [3H, H] → their three [H, H], in this order."""
 
 HEAD_PREFIXES = ("cls.", "classifier.", "qa_outputs.")
-"""Tensors of heads: left aside when a model without that head is loaded."""
+"""Tensors of heads: left aside, like the pooler's, when a model without that head is loaded."""
 
 _DERIVED = re.compile(r"embeddings\.position_ids$|cls\.predictions\.decoder\.(weight|bias)$")
 """Tensors that some writers store although they follow from others: a counter, and the tied decoder."""
@@ -83,6 +90,9 @@ def save_model_folder(model: nn.Module, config: BertConfig, folder: str | Path, 
         # 融合的 QKV 在磁盘上拆回三个矩阵：别的工具按这些名字读取
         parts = value.detach().cpu().chunk(len(targets))
         tensors.update({target: part.contiguous() for target, part in zip(targets, parts, strict=True)})
+    if "cls.predictions.decoder.bias" in tensors:
+        # 输出矩阵不共享时，transformers 另存一份同样的偏置；缺了它会报缺失
+        tensors["cls.predictions.bias"] = tensors["cls.predictions.decoder.bias"].clone()
     with atomic_path(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
     with atomic_path(folder / "config.json") as temporary:
@@ -91,58 +101,236 @@ def save_model_folder(model: nn.Module, config: BertConfig, folder: str | Path, 
 
 def load_model_folder(
     model: nn.Module, folder: str | Path, *, fresh: tuple[str, ...] = (), optional: tuple[str, ...] = ()
-) -> None:
+) -> LoadReport:
     """Fills a model with the tensors of a folder.
 
+    Every tensor becomes a view of the mapped file, except query, key and value, which are joined into one matrix.
+
     Args:
-        model: a model whose shapes come from the folder's `config.json`.
-        folder: holds `model.safetensors`.
-        fresh: our names of modules that keep their fresh weights whatever is on disk, such as `("classifier",)` when
-            a folder is about to be fine-tuned for new classes.
-        optional: our names of modules that may be absent on disk and then keep their fresh weights.
+        model: a model whose shapes come from the folder's `config.json`; it may be on the meta device.
+        folder: holds `model.safetensors`, or its shards with `model.safetensors.index.json`.
+        fresh: our names of modules that are left as they are whatever is on disk, such as `("classifier",)` when a
+            folder is about to be fine-tuned for new classes.
+        optional: our names of modules that may be absent on disk and are then left as they are.
+
+    Returns:
+        What was left aside and what was left as it is.
 
     Raises:
-        CheckpointError: the file is missing or damaged; or a tensor is missing, unexpected or of another shape.
+        CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
+            NaN. The message names file and tensors.
     """
-    path = Path(folder) / "model.safetensors"
-    if not path.is_file():
-        raise CheckpointError(f"{folder}: no model.safetensors; bertsmith reads safetensors weights only")
+    with StoredTensors(Path(folder)) as stored:
+        values, report = _match(model, stored, fresh, optional)
+        problems = report.problems()
+        if problems:
+            raise CheckpointError(f"{stored.path}: does not fit {type(model).__name__}: {problems}")
+    # assign：参数直接换成文件映射出的张量，不复制；写时才由操作系统复制所在的页
+    model.load_state_dict(values, strict=False, assign=True)
+    return report
+
+
+def read_architecture(folder: str | Path) -> str | None:
+    """Returns the class name that a folder's `config.json` gives its model, or None where it gives none."""
     try:
-        with safe_open(path, framework="pt") as stored:
-            names = {_modern_spelling(name): name for name in list(stored.keys())}
-            problems = list(_fill(model, stored, names, fresh, optional))
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
-    if problems:
-        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        raise CheckpointError(f"{path}: does not fit this model: {shown}")
+        names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("architectures")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return str(names[0]) if names else None
 
 
-def _fill(
-    model: nn.Module, stored: safe_open, names: dict[str, str], fresh: tuple[str, ...], optional: tuple[str, ...]
-) -> Iterator[str]:
-    """Copies tensor by tensor and yields what does not fit, one short phrase each."""
+def stored_rows(folder: str | Path, name: str) -> int | None:
+    """Returns the first size of a stored tensor, by its name on disk; None where there is no such tensor."""
+    with StoredTensors(Path(folder)) as stored:
+        return stored.shape(name)[0] if name in stored.names else None
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How a folder and a model fit.
+
+    Attributes:
+        missing: names on disk that the model needs and the folder lacks.
+        unexpected: names in the folder that the model has no use for.
+        misshapen: "NAME has shape [..], the model needs [..]".
+        unusable: "NAME holds NaN", or what else is wrong with the values.
+        fresh: our names of the modules that were left as they are.
+        left_aside: tensors of heads that this model does not have.
+    """
+
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    misshapen: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)
+    left_aside: list[str] = field(default_factory=list)
+
+    def problems(self) -> str:
+        """Says what does not fit, every tensor by name; empty where all fits."""
+        parts = [f"{', '.join(names)} {what}" for names, what in (
+            (self.missing, "missing"), (self.unexpected, "unexpected")
+        ) if names]  # fmt: skip
+        parts += self.misshapen + self.unusable
+        if self.missing and all(name.startswith(HEAD_PREFIXES) for name in self.missing):
+            parts.append("start that head afresh with new_heads=True, or load the folder as what it is")
+        elif self.missing and all("pooler" in name for name in self.missing):
+            parts.append("where the pooled [CLS] is not needed, load it with need_pooler=False")
+        return "; ".join(parts)
+
+
+class _Shard(NamedTuple):
+    """One safetensors file: open for mapping, and the place of every tensor's bytes for plain reading."""
+
+    path: Path
+    mapped: safe_open
+    header: dict[str, Any]
+    data_start: int
+
+
+class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
+    """The tensors of a model folder, mapped from one file or from several with an index.
+
+    Attributes:
+        path: the file, or the index.
+        names: the modern spelling of every tensor's name → its file and its name there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "model.safetensors"
+        index = folder / "model.safetensors.index.json"
+        if not self.path.is_file() and index.is_file():
+            self.path = index
+        elif not self.path.is_file():
+            raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
+        self._open_files = contextlib.ExitStack()
+        self.names: dict[str, tuple[_Shard, str]] = {}
+        for path in _shards_of(index) if self.path == index else [self.path]:
+            shard = self._open(path)
+            for name in list(shard.mapped.keys()):
+                self.names[_modern_spelling(name)] = (shard, name)
+
+    def __exit__(self, *error: object) -> None:
+        self._open_files.close()
+
+    def shape(self, name: str) -> list[int]:
+        """Returns the shape of a tensor."""
+        shard, spelling = self.names[name]
+        return list(shard.header[spelling]["shape"])
+
+    def get(self, name: str) -> Tensor:
+        """Returns a tensor: in float32 if it is floating-point, a view of the mapped file where it is stored so."""
+        shard, spelling = self.names[name]
+        tensor: Tensor = shard.mapped.get_tensor(spelling)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def join(self, names: Sequence[str]) -> Tensor:
+        """Returns tensors of one shape and dtype as one, [R, ...] each → [K R, ...]."""
+        if any(shard.header[spelling]["dtype"] != "F32" for shard, spelling in map(self.names.__getitem__, names)):
+            return torch.cat([self.get(name) for name in names])
+        rows, *rest = self.shape(names[0])
+        joined = torch.empty(len(names) * rows, *rest)
+        for name, place in zip(names, joined.split(rows), strict=True):
+            shard, spelling = self.names[name]
+            # 合并只能复制：直接读进目的地，不经映射，否则同一份权重要占两份内存
+            with shard.path.open("rb") as file:
+                file.seek(shard.data_start + shard.header[spelling]["data_offsets"][0])
+                file.readinto(place.numpy().data)
+        return joined
+
+    def _open(self, path: Path) -> _Shard:
+        try:
+            # safe_open 检查整个文件的结构，之后才可放心按文件头里的位置读
+            mapped = self._open_files.enter_context(safe_open(path, framework="pt"))
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                return _Shard(path, mapped, json.loads(file.read(size)), 8 + size)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
+
+
+def _match(
+    model: nn.Module, stored: StoredTensors, fresh: tuple[str, ...], optional: tuple[str, ...]
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Finds a value for each of the model's tensors, and says what does not fit."""
+    report = LoadReport()
+    values: dict[str, Tensor] = {}
     used: set[str] = set()
-    prefix = "bert." if any(name.startswith("bert.") for name in names) else ""
+    prefix = "bert." if any(name.startswith("bert.") for name in stored.names) else ""
     for name, parameter in model.state_dict().items():
+        sources = [_find_name(source, stored.names, prefix) for source in names_on_disk(name)]
+        missing = [source for source in sources if source not in stored.names]
         if name.startswith(tuple(f"{module}." for module in fresh)):
-            continue
-        sources = [_find_name(source, names, prefix) for source in names_on_disk(name)]
-        missing = [source for source in sources if source not in names]
-        if missing:
-            if not name.startswith(tuple(f"{module}." for module in optional)):
-                yield f"{missing[0]} is missing"
-            continue
-        used.update(sources)
-        # 逐个张量拷入（内存映射读取），峰值内存不超过一份权重
-        value = torch.cat([stored.get_tensor(names[source]) for source in sources])
-        if value.shape != parameter.shape:
-            yield f"{sources[0]} has shape {list(value.shape)}, the model needs {list(parameter.shape)}"
+            report.fresh.append(name)
+            used.update(sources)
+        elif missing and name.startswith(tuple(f"{module}." for module in optional)):
+            report.fresh.append(name)
+        elif missing:
+            report.missing.extend(missing)
         else:
-            parameter.copy_(value)
-    for name in sorted(names.keys() - used):
-        if not name.startswith(HEAD_PREFIXES) and not _DERIVED.search(name):
-            yield f"{name} is unexpected"
+            used.update(sources)
+            value = _value(sources, list(parameter.shape), stored, report)
+            if value is not None:
+                values[name] = value
+    _check_decoder(model, stored, prefix, report)
+    for name in sorted(stored.names.keys() - used):
+        if name.startswith((*HEAD_PREFIXES, f"{prefix}pooler.")):
+            report.left_aside.append(name)
+        elif not _DERIVED.search(name):
+            report.unexpected.append(name)
+    return values, report
+
+
+def _value(sources: list[str], shape: list[int], stored: StoredTensors, report: LoadReport) -> Tensor | None:
+    """Reads one of our tensors from its one or three on disk; None, and a word in the report, where it is no use."""
+    parts = [shape[0] // len(sources), *shape[1:]]
+    for source in sources:
+        if stored.shape(source) != parts:
+            report.misshapen.append(f"{source} has shape {stored.shape(source)}, the model needs {parts}")
+            return None
+    value = stored.get(sources[0]) if len(sources) == 1 else stored.join(sources)
+    if not value.is_floating_point():
+        report.unusable.append(f"{sources[0]} is {value.dtype}, not a floating-point tensor")
+        return None
+    # 最小值、最大值会传播 NaN：一遍扫描、不分配内存就能看出权重是否已坏
+    for source, part in zip(sources, value.chunk(len(sources)), strict=True):
+        if not all(map(math.isfinite, map(float, torch.aminmax(part)))):
+            report.unusable.append(f"{source} holds NaN or infinity; the run that wrote it broke, use an earlier one")
+            return None
+    return value
+
+
+def _check_decoder(model: nn.Module, stored: StoredTensors, prefix: str, report: LoadReport) -> None:
+    """Refuses a decoder of its own where the configuration says that it is the word embedding."""
+    decoder, embedding = "cls.predictions.decoder.weight", f"{prefix}embeddings.word_embeddings.weight"
+    tied = any(name.endswith("masked_lm.bias") for name in model.state_dict())
+    if tied and {decoder, embedding} <= stored.names.keys() and not stored.get(decoder).equal(stored.get(embedding)):
+        report.unusable.append(
+            f'{decoder} differs from the word embedding; set "tie_word_embeddings": false in config.json'
+        )
+
+
+def _shards_of(index: Path) -> list[Path]:
+    """Reads which files an index names; each must lie beside it."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        shards = [index.parent / name for name in sorted(names)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not an index of safetensors files ({error})") from None
+    for shard in shards:
+        # 索引来自别处：只许指向同一文件夹里的文件
+        if shard.parent != index.parent or not shard.is_file():
+            raise CheckpointError(f"{index}: names {shard.name}, which is not in the folder; copy all parts")
+    return shards
+
+
+def _other_weights(folder: Path) -> str:
+    """Says what to do with a folder that has no safetensors."""
+    if not folder.is_dir():
+        return "there is no such folder"
+    others = [path.name for pattern in ("*.bin", "*.ckpt*", "*.h5") for path in sorted(folder.glob(pattern))]
+    if others:
+        return f"bertsmith reads safetensors weights only; convert {others[0]} with `bertsmith import`"
+    return "this is not a model folder, or its weights were not copied"
 
 
 def _modern_spelling(name: str) -> str:
@@ -150,8 +338,10 @@ def _modern_spelling(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _find_name(source: str, names: dict[str, str], prefix: str) -> str:
-    """Bridges folders whose encoder names start with `bert.` and those that have no prefix."""
+def _find_name(source: str, names: Container[str], prefix: str) -> str:
+    """Finds the spelling of a name in this folder: with `bert.` or without, and the bias under its other name."""
+    if source == "cls.predictions.bias" and source not in names:
+        return "cls.predictions.decoder.bias"
     if source in names or source.startswith(HEAD_PREFIXES):
         return source
     return prefix + source.removeprefix("bert.")

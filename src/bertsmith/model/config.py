@@ -7,7 +7,9 @@ Other `L/H` pairs follow the same rule.
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -28,6 +30,17 @@ NAMED_SIZES: dict[str, tuple[int, int]] = {
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 """`gelu` is the exact one, with the error function, as in the released BERT; the two others are its tanh form."""
 
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+"""One class of many (softmax), any number of classes (a sigmoid each), or a number (the output itself)."""
+
+_SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_UNSUPPORTED: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+"""Fields of `config.json` that change what is computed, and the only value that is the paper's BERT."""
+
 
 @dataclass(frozen=True)
 class BertConfig:
@@ -47,7 +60,12 @@ class BertConfig:
         initializer_range: standard deviation of the truncated normal initialisation.
         layer_norm_eps: added to the variance in LayerNorm.
         pad_token_id: id of `[PAD]`.
+        tie_word_embeddings: the masked-LM decoder is the word embedding itself, as in the paper; False gives it a
+            matrix of its own.
+        classifier_dropout: dropout before a classifier, in [0, 1); None takes `hidden_dropout_prob`.
         id2label: names of the classes of a classifier, by id; empty for a model without one.
+        problem_type: how a sequence classifier's outputs are read, one of `PROBLEM_TYPES`; None is one class of many.
+        pruned_heads: heads that were cut out, by layer, counted as in the whole model.
     """
 
     vocab_size: int = 30522
@@ -63,13 +81,15 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     pad_token_id: int = 0
+    tie_word_embeddings: bool = True
+    classifier_dropout: float | None = None
     id2label: dict[int, str] = field(default_factory=dict)
+    problem_type: str | None = None
+    pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks what no model can be built from."""
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-            _check_positive(name, getattr(self, name))
-        for name in ("max_position_embeddings", "type_vocab_size"):
+        for name in (*_SHAPE, "max_position_embeddings", "type_vocab_size"):
             _check_positive(name, getattr(self, name))
         # 每个头宽度相同，[T, H] 才能按头切成 [T, A, D]
         if self.hidden_size % self.num_attention_heads:
@@ -78,9 +98,26 @@ class BertConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(f"hidden_act {self.hidden_act!r} is unknown; use one of {', '.join(ACTIVATIONS)}")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name} {getattr(self, name)} is outside [0, 1)")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            share = getattr(self, name)
+            if share is not None and not 0.0 <= share < 1.0:
+                raise ConfigError(f"{name} {share} is outside [0, 1)")
+        for name in ("initializer_range", "layer_norm_eps"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} {getattr(self, name)} must be positive")
+        if self.problem_type not in (None, *PROBLEM_TYPES):
+            raise ConfigError(f"problem_type {self.problem_type!r} is unknown; use one of {', '.join(PROBLEM_TYPES)}")
+        for layer, heads in self.pruned_heads.items():
+            possible = range(self.num_attention_heads)
+            if (
+                layer not in range(self.num_hidden_layers)
+                or not set(heads) < set(possible)
+                or len(set(heads)) < len(heads)
+            ):
+                raise ConfigError(
+                    f"pruned_heads {layer}: {list(heads)}: layers count to {self.num_hidden_layers - 1}, heads to"
+                    f" {self.num_attention_heads - 1}, each once, and one head at least must stay"
+                )
 
     @classmethod
     def named(cls, size: str, **overrides: Any) -> BertConfig:
@@ -94,16 +131,13 @@ class BertConfig:
             ConfigError: the size is no name and no valid `L/H`, or an override is no field.
         """
         layers, hidden = NAMED_SIZES.get(size) or _parse_layers_and_hidden(size)
-        shape = {
+        shape: dict[str, Any] = {
             "num_hidden_layers": layers,
             "hidden_size": hidden,
             "num_attention_heads": hidden // 64,
             "intermediate_size": 4 * hidden,
         }
-        unknown = set(overrides) - {f.name for f in fields(cls)}
-        if unknown:
-            raise ConfigError(f"BertConfig has no field {', '.join(sorted(unknown))}")
-        return cls(**{**shape, **overrides})
+        return cls(**shape).changed(**overrides)
 
     @classmethod
     def load(cls, folder: str | Path) -> BertConfig:
@@ -124,18 +158,20 @@ class BertConfig:
             raise CheckpointError(f"{path}: holds no JSON object; this is not a model configuration")
         if values.get("model_type", "bert") != "bert":
             raise CheckpointError(f"{path}: model_type is {values['model_type']!r}; bertsmith reads 'bert' only")
-        if values.get("position_embedding_type", "absolute") != "absolute":
-            raise CheckpointError(f"{path}: position_embedding_type must be 'absolute', the paper's")
-        known = {f.name for f in fields(cls)}
-        chosen = {name: value for name, value in values.items() if name in known}
+        known = [f.name for f in fields(cls)]
+        _refuse_what_is_not_bert(values, known, path)
+        # 显式写着 null 的字段等于没写（id2label、pad_token_id 等），用默认值
+        chosen = {name: value for name, value in values.items() if name in known and value is not None}
         try:
-            labels = chosen.get("id2label") or {}
-            chosen["id2label"] = {int(key): str(label) for key, label in labels.items()}
-            if sorted(chosen["id2label"]) != list(range(len(labels))):
+            labels = {int(key): str(label) for key, label in chosen.get("id2label", {}).items()}
+            if sorted(labels) != list(range(len(labels))):
                 raise ValueError("id2label does not count from 0")
-            return cls(**chosen)
+            pruned = {int(layer): tuple(map(int, heads)) for layer, heads in chosen.get("pruned_heads", {}).items()}
+            return cls(**{**chosen, "id2label": labels, "pruned_heads": pruned})
         except (TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path}: a value has the wrong type ({error})") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
 
     def save(self, path: str | Path, *, architecture: str) -> None:
         """Writes `config.json` as `transformers` reads it.
@@ -146,16 +182,28 @@ class BertConfig:
         """
         values: dict[str, Any] = {"model_type": "bert", "architectures": [architecture], **asdict(self)}
         if self.id2label:
-            values["id2label"] = {str(key): label for key, label in self.id2label.items()}
             values["label2id"] = {label: key for key, label in self.id2label.items()}
-        else:
-            del values["id2label"]
+        for name in ("id2label", "problem_type", "pruned_heads"):
+            if not values[name]:
+                del values[name]
         text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         Path(path).write_text(text, encoding="utf-8")
 
-    def replace(self, **changes: Any) -> BertConfig:
-        """Returns a copy with some fields changed."""
+    def changed(self, **changes: Any) -> BertConfig:
+        """Returns a copy with some fields changed.
+
+        Raises:
+            ConfigError: a name is no field, or the result is impossible.
+        """
+        unknown = changes.keys() - {f.name for f in fields(self)}
+        if unknown:
+            raise ConfigError(f"BertConfig has no field {', '.join(sorted(unknown))}")
         return replace(self, **changes)
+
+    def heads_left(self, layer: int) -> tuple[int, ...]:
+        """Returns the heads of a layer that were not pruned, counted as in the whole model."""
+        pruned = self.pruned_heads.get(layer, ())
+        return tuple(head for head in range(self.num_attention_heads) if head not in pruned)
 
     @property
     def head_size(self) -> int:
@@ -166,10 +214,29 @@ class BertConfig:
     def num_encoder_parameters(self) -> int:
         """Parameters of the L blocks alone, by the closed form 12 H² L plus biases and norms when FFN = 4H."""
         hidden, inner = self.hidden_size, self.intermediate_size
-        attention = 4 * (hidden * hidden + hidden)
         feed_forward = hidden * inner + inner + inner * hidden + hidden
         norms = 4 * hidden
-        return self.num_hidden_layers * (attention + feed_forward + norms)
+        widths = [len(self.heads_left(layer)) * self.head_size for layer in range(self.num_hidden_layers)]
+        attention = sum(3 * (hidden * width + width) + width * hidden + hidden for width in widths)
+        return attention + self.num_hidden_layers * (feed_forward + norms)
+
+
+def _refuse_what_is_not_bert(values: dict[str, Any], known: list[str], path: Path) -> None:
+    """Refuses a configuration that another network would be built from, instead of guessing."""
+    architecture = (values.get("architectures") or ["Bert"])[0]
+    if not str(architecture).startswith("Bert"):
+        raise CheckpointError(f"{path}: architecture {architecture!r}; bertsmith reads BERT models only")
+    for name, only in _UNSUPPORTED.items():
+        if values.get(name, only) != only:
+            raise CheckpointError(f"{path}: {name} is {values[name]!r}; only {only!r}, the paper's, can be read")
+    missing = [name for name in _SHAPE if name not in values]
+    if missing:
+        raise CheckpointError(f"{path}: has no {', '.join(missing)}; the shape of a model cannot be guessed")
+    for name in values.keys() - set(known):
+        # 别的工具会写许多无关字段，一律放过；但与某个已知字段只差一两个字母的，多半是笔误
+        meant = difflib.get_close_matches(name, [field for field in known if field not in values], n=1, cutoff=0.9)
+        if meant:
+            raise CheckpointError(f"{path}: {name!r} is no field; did you mean {meant[0]!r}?")
 
 
 def _check_positive(name: str, value: Any) -> None:

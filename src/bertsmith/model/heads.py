@@ -6,19 +6,24 @@ Each is the few lines the paper gives it. A head knows nothing of losses or labe
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.model.block import ACTIVATION_FUNCTIONS
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import Dropout, LayerNorm, Linear
+from bertsmith.model.matmul import linear
 
 
 class MaskedLMHead(nn.Module):
     """Dense + activation + LayerNorm, then the word embedding itself as decoder, plus a bias per piece (§3.1).
 
     The decoder is tied: a piece is predicted by the similarity of the transformed state with that piece's embedding,
-    so that both directions train one matrix.
+    so that both directions train one matrix. Models with a decoder of their own exist
+    (`config.tie_word_embeddings=False`) and are read too.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -26,7 +31,11 @@ class MaskedLMHead(nn.Module):
         self.transform = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(Tensor(config.vocab_size).zero_())
+        if config.tie_word_embeddings:
+            self.decoder = None
+            self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        else:
+            self.decoder = Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, states: Tensor, word_embedding: Tensor) -> Tensor:
         """Scores every piece.
@@ -39,7 +48,10 @@ class MaskedLMHead(nn.Module):
             [M, V] logits in the dtype of `states`.
         """
         transformed = self.norm(self.activation(self.transform(states)))
-        return F.linear(transformed, word_embedding.to(states.dtype), self.bias.to(states.dtype))
+        if self.decoder is not None:
+            logits: Tensor = self.decoder(transformed)
+            return logits
+        return linear(transformed, word_embedding, self.bias)
 
 
 class NextSentenceHead(nn.Module):
@@ -56,14 +68,121 @@ class NextSentenceHead(nn.Module):
 
 
 class SequenceClassifier(nn.Module):
-    """Dropout and one linear layer over the pooled `[CLS]` (§4.1: the only new parameters of fine-tuning)."""
+    """Dropout and one linear layer over the pooled `[CLS]` (§4.1: the only new parameters of fine-tuning).
+
+    What the outputs mean is up to `config.problem_type`: the classes of a softmax, labels with a sigmoid each, or,
+    with one output, a number (the similarity of a pair).
+    """
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = _classifier_dropout(config)
         self.linear = Linear(config.hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Maps pooled states [N, H] to class logits [N, num_labels]."""
+        """Maps pooled states [N, H] to logits [N, num_labels]."""
         logits: Tensor = self.linear(self.dropout(pooled))
         return logits
+
+
+class TokenClassifier(nn.Module):
+    """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece)."""
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__()
+        self.dropout = _classifier_dropout(config)
+        self.linear = Linear(config.hidden_size, num_labels)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps states [T, H] to logits [T, num_labels]."""
+        logits: Tensor = self.linear(self.dropout(states))
+        return logits
+
+
+class MultipleChoiceHead(nn.Module):
+    """Dropout and one vector whose product with the pooled `[CLS]` is the score of a choice (§4.4)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dropout = _classifier_dropout(config)
+        self.linear = Linear(config.hidden_size, 1)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Maps pooled states [N, H] to scores [N]."""
+        scores: Tensor = self.linear(self.dropout(pooled))
+        return scores.squeeze(-1)
+
+
+class SpanScores(NamedTuple):
+    """How well each token would start (`start` [T]) and end (`end` [T]) the answer."""
+
+    start: Tensor
+    end: Tensor
+
+
+class QASpanHead(nn.Module):
+    """A start vector S and an end vector E; a token's score is its state's product with each (§4.2)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.linear = Linear(config.hidden_size, 2)
+
+    def forward(self, states: Tensor) -> SpanScores:
+        """Maps states [T, H] to start and end scores [T]."""
+        start, end = self.linear(states).unbind(-1)
+        return SpanScores(start, end)
+
+
+class Spans(NamedTuple):
+    """The best answers of one sequence.
+
+    `spans` are (start, end, score), tokens of the sequence with the end included, best first; the score is S·T_i +
+    E·T_j. `null_score` is that of "no answer", S·C + E·C at `[CLS]`.
+    """
+
+    spans: list[tuple[int, int, float]]
+    null_score: float
+
+    def answer(self, null_threshold: float = 0.0) -> tuple[int, int, float] | None:
+        """Returns the best span, or None where there is none or "no answer" wins (§4.3).
+
+        Args:
+            null_threshold: τ: a span must beat the null score by more than this; tuned on dev data.
+        """
+        if not self.spans or self.spans[0][2] <= self.null_score + null_threshold:
+            return None
+        return self.spans[0]
+
+
+def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_tokens: int = 30) -> Spans:
+    """Finds the best answers in one sequence.
+
+    Args:
+        scores: start and end scores [S] of the sequence's tokens, the first of them `[CLS]`.
+        allowed: [S] bool, the tokens an answer may consist of: those of the passage.
+        count: most spans to return.
+        max_tokens: longest answer, in tokens.
+
+    Returns:
+        At most `count` spans of allowed tokens alone, and the null score. Where scores are equal, the earlier start
+        comes first, then the shorter span.
+    """
+    start, end = (score.detach().float().cpu() for score in scores)
+    width = min(max_tokens, len(start))
+    # [S, W]：第 i 行是从 i 开始、长 1 到 W 的答案；累乘使途中遇到一个不许的词之后全部作废
+    ends = F.pad(end, (0, width - 1), value=-torch.inf).unfold(0, width, 1)
+    inside = F.pad(allowed.cpu().int(), (0, width - 1)).unfold(0, width, 1).cumprod(1).bool()
+    pairs = (start[:, None] + ends).masked_fill(~inside, -torch.inf)
+    # 稳定排序：平局时取靠前、较短的，结果不随机器而变
+    best = pairs.flatten().sort(descending=True, stable=True)
+    spans = [
+        (place // width, place // width + place % width, score)
+        for place, score in zip(best.indices[:count].tolist(), best.values[:count].tolist(), strict=True)
+        if score > -torch.inf
+    ]
+    return Spans(spans, float(start[0] + end[0]))
+
+
+def _classifier_dropout(config: BertConfig) -> Dropout:
+    own = config.classifier_dropout
+    return Dropout(config.hidden_dropout_prob if own is None else own)

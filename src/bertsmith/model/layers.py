@@ -1,4 +1,4 @@
-"""Linear, LayerNorm and Dropout with the precision, and the cost, in plain sight.
+"""Linear, Embedding, LayerNorm and Dropout with the precision, and the cost, in plain sight.
 
 Parameters are always float32: they are the master weights that the optimizer moves by tiny steps. A matmul runs in
 the dtype of the activations it is given; a norm keeps its mean, variance and scale in float32. So one cast, at the
@@ -11,14 +11,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.model.matmul import linear
+
 
 class Linear(nn.Linear):
     """`nn.Linear` that computes in its input's dtype over float32 weights."""
 
+    _kept: tuple[tuple[torch.dtype, int, int], Tensor] | None = None
+
+    def reset_parameters(self) -> None:
+        """Draws first weights, unless there is no memory for them yet."""
+        # meta 张量上的随机初始化没有结果，却会载入整个编译器（约两秒）
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
-        bias = None if self.bias is None else self.bias.to(hidden.dtype)
-        return F.linear(hidden, self.weight.to(hidden.dtype), bias)
+        return linear(hidden, self._weight_for(hidden.dtype), self.bias)
+
+    def _weight_for(self, dtype: torch.dtype) -> Tensor:
+        """The weight in a dtype; while no gradient is taken the copy is kept, so that it is made once."""
+        if dtype == self.weight.dtype or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self._kept = None
+            return self.weight.to(dtype)
+        # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废
+        key = (dtype, self.weight._version, self.weight.data_ptr())
+        if self._kept is None or self._kept[0] != key:
+            self._kept = (key, self.weight.to(dtype))
+        return self._kept[1]
+
+
+class Embedding(nn.Embedding):
+    """`nn.Embedding` that, like `Linear`, can be built without memory at no cost."""
+
+    def reset_parameters(self) -> None:
+        """Draws first weights, unless there is no memory for them yet."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class LayerNorm(nn.LayerNorm):

@@ -1,29 +1,94 @@
-"""The optimizer and its schedule, as in the paper's appendix A.2.
+"""The optimizer, its parameter groups and its schedule, as in the paper's appendix A.2.
 
-Adam with decoupled weight decay; the rate rises linearly over the warm-up and then falls linearly to zero.
+Adam with decoupled weight decay; the rate rises linearly over the warm-up and then falls linearly to zero. Parts of a
+model can learn at rates of their own: `parameter_groups` says which and how fast.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
 import torch
 from torch import nn
 
+from bertsmith.errors import ConfigError
 
-def build_optimizer(model: nn.Module, *, weight_decay: float) -> torch.optim.AdamW:
-    """Returns AdamW with two groups: matrices, which decay, and biases and norms, which do not.
+_BLOCK = re.compile(r"(?:^|\.)encoder\.blocks\.(\d+)\.")
+_EMBEDDING = re.compile(r"(?:^|\.)embedding\.")
+
+
+def build_optimizer(
+    model: nn.Module, *, weight_decay: float, layer_decay: float = 1.0, rates: Mapping[str, float] | None = None
+) -> torch.optim.AdamW:
+    """Returns AdamW over the groups of `parameter_groups`; with its defaults two, of which one decays.
 
     Args:
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
+        layer_decay: as in `parameter_groups`.
+        rates: likewise.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
     """
-    # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
+
+
+def parameter_groups(
+    model: nn.Module,
+    learning_rate: float,
+    *,
+    layer_decay: float = 1.0,
+    weight_decay: float = 0.01,
+    rates: Mapping[str, float] | None = None,
+) -> list[dict[str, Any]]:
+    """Sorts the parameters that learn by how fast they learn and whether they decay.
+
+    Lower layers hold what all texts share and need less change than the top, which the task reads (Howard and Ruder
+    2018, "discriminative fine-tuning"). Frozen parameters are in no group. Create the optimizer after every change
+    of the model's shape.
+
+    Args:
+        model: any model; it may hold modules besides its encoder.
+        learning_rate: that of the heads and the pooler, at least 0.
+        layer_decay: the rate of each layer is that of the layer above it times this, in (0, 1]; with L layers the
+            embeddings get `learning_rate * layer_decay ** (L + 1)`.
+        weight_decay: of matrices, at least 0; biases and norms do not decay.
+        rates: glob pattern of parameter names, such as `classifier.*` → a positive factor on their rate. Where
+            several patterns match a name, the factors multiply.
+
+    Returns:
+        Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
+        from `learning_rate`, for a schedule. Those that decay come first.
+
+    Raises:
+        ConfigError: a number is out of range, a pattern matches no parameter that learns, or none learns at all.
+    """
+    _check_rates(learning_rate, layer_decay, weight_decay, rates or {})
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not learning:
+        raise ConfigError("every parameter is frozen; there is nothing to train")
+    for pattern in rates or {}:
+        if not any(fnmatchcase(name, pattern) for name in learning):
+            raise ConfigError(
+                f"rates: {pattern!r} matches no parameter that learns; names look like {', '.join(list(learning)[-2:])}"
+            )
+    top = 1 + max((_depth(name, top=0) for name, _ in model.named_parameters()), default=0)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for name, parameter in learning.items():
+        factor = layer_decay ** (top - _depth(name, top=top))
+        factor *= math.prod(rate for pattern, rate in (rates or {}).items() if fnmatchcase(name, pattern))
+        # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
+        decays = parameter.dim() > 1
+        group = {"params": [], "weight_decay": weight_decay if decays else 0.0, "rate_factor": factor}
+        groups.setdefault((not decays, factor), {**group, "lr": learning_rate * factor})["params"].append(parameter)
+    # 先排会衰减的：组的先后决定优化器状态里的编号，断点续训靠它对上
+    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
 
 def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: int) -> float:
@@ -34,3 +99,22 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     return peak * max(0, total_steps - step) / max(1, total_steps - warmup_steps)
+
+
+def _depth(name: str, *, top: int) -> int:
+    """Counts how high a parameter is: 0 in the embeddings, 1 in the lowest block, `top` above the encoder."""
+    block = _BLOCK.search(name)
+    if block:
+        return int(block[1]) + 1
+    return 0 if _EMBEDDING.search(name) else top
+
+
+def _check_rates(learning_rate: float, layer_decay: float, weight_decay: float, rates: Mapping[str, float]) -> None:
+    for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+        if not 0.0 <= value < math.inf:
+            raise ConfigError(f"{name} {value} must be 0 or more")
+    if not 0.0 < layer_decay <= 1.0:
+        raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
+    for pattern, rate in rates.items():
+        if not 0.0 < rate < math.inf:
+            raise ConfigError(f"rates: {pattern!r}: {rate} must be positive; freeze what is not to learn")

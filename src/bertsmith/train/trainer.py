@@ -6,8 +6,8 @@ state: dropout is seeded anew at every step from (seed, step), so a resumed run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -40,6 +40,8 @@ class TrainerSettings:
         warmup_share: share of the steps in which the rate rises, in [0, 1].
         weight_decay: decoupled decay of matrices; 0.01 in the paper.
         clip_norm: gradients are scaled down to this global norm.
+        layer_decay: the rate of each layer is that of the layer above times this, see `parameter_groups`.
+        rates: factors on the rate by glob pattern of parameter names, see there.
         seed: of dropout.
     """
 
@@ -48,6 +50,8 @@ class TrainerSettings:
     warmup_share: float = 0.1
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+    layer_decay: float = 1.0
+    rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -79,7 +83,9 @@ class BertTrainer(Generic[ModelT]):
         self.objective = objective
         self.settings = settings
         self.device = torch.device(device)
-        self.optimizer = build_optimizer(model, weight_decay=settings.weight_decay)
+        self.optimizer = build_optimizer(
+            model, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay, rates=settings.rates
+        )
         self.step = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
 
@@ -110,7 +116,7 @@ class BertTrainer(Generic[ModelT]):
         # 每一步重设 dropout 的种子：断点续训不需要保存任何随机状态，也能逐位一致
         torch.manual_seed(torch_seed(self.settings.seed, "train/dropout", self.step))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate
+            group["lr"] = self.learning_rate * group["rate_factor"]
         measure = self.objective(self.model, batch.to(self.device))
         self.optimizer.zero_grad(set_to_none=True)
         measure.loss.backward()

@@ -1,0 +1,46 @@
+"""`bertsmith export`: from a model folder to what other tools run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Write a model for other tools.", no_args_is_help=True)
+
+ModelArgument = Annotated[Path, typer.Argument(help="Model folder.")]
+
+
+@app.command("onnx")
+def export_to_onnx(
+    model: ModelArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="A name ending in .onnx: that file alone. Any other: a folder with model.onnx, config.json and the"
+            " tokenizer's files. It must not be there yet."
+        ),
+    ],
+) -> None:
+    """Write a model as ONNX, and check that ONNX Runtime computes the same."""
+    from bertsmith.interop.onnx import export_onnx
+
+    difference = export_onnx(model, out)
+    names = ", ".join(sorted(path.name for path in out.iterdir())) if out.is_dir() else out.name
+    print(f"{out}: {names}")
+    print(f"ONNX Runtime gives the model's own outputs; largest difference {difference:.1e}")
+
+
+@app.command("huggingface")
+def export_to_huggingface(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option(help="Folder to write; empty or not there yet.")],
+) -> None:
+    """Check that a model folder loads in full, and write a clean copy for transformers."""
+    from bertsmith.interop.huggingface import export_huggingface
+
+    left_aside = export_huggingface(model, out)
+    print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
+    if left_aside:
+        print(f"left aside, being no part of the architecture that config.json names: {', '.join(left_aside)}")

@@ -1,0 +1,104 @@
+"""Writes a clean copy of a model folder: the three files that every tool of the field reads, and nothing else.
+
+The native folder is already what `transformers` loads, so there is nothing to convert. What the copy adds is certainty:
+each tensor and each piece of the vocabulary passes through our own classes, which refuse what is missing, damaged or
+of another model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertsmith.errors import CheckpointError, RunFolderError
+from bertsmith.files import atomic_path
+from bertsmith.model import BertConfig, BertModel, PretrainedBert, load_any
+from bertsmith.model.checkpoint import read_architecture, stored_rows
+from bertsmith.tokenizer import WordPieceTokenizer
+
+_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
+
+
+def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
+    """Loads a model folder in full and writes it anew.
+
+    Written are `config.json`, `model.safetensors` and the four files of the tokenizer, if the source has one. Left
+    behind are training state, weights in other formats, and what other tools keep beside a model (a `README.md`, the
+    `modules.json` of `sentence-transformers`).
+
+    Args:
+        source: a model folder of any of the seven architectures.
+        out: the new folder; it must be empty or not there yet.
+
+    Returns:
+        The names of stored tensors that are no part of the architecture which `config.json` names, and that the copy
+        does not have; usually none.
+
+    Raises:
+        CheckpointError: the source is no model folder, or a file is missing, damaged or of another model.
+        InputError: a tokenizer file cannot be used.
+        RunFolderError: something is at `out`, or it cannot be written.
+    """
+    source, out = Path(source), Path(out)
+    refuse_existing(out)
+    model = load_whole_model(source)
+    tokenizer = load_tokenizer(source, model.config)
+    with atomic_path(out) as temporary:
+        temporary.mkdir()
+        model.save_pretrained(temporary)
+        if tokenizer is not None:
+            tokenizer.save(temporary)
+    return [] if model.load_report is None else model.load_report.left_aside
+
+
+def refuse_existing(out: Path) -> None:
+    """Makes sure that an export overwrites nothing; an empty folder is free.
+
+    Raises:
+        RunFolderError: something is there.
+    """
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise RunFolderError(f"{out}: is there already; choose another --out")
+
+
+def load_whole_model(folder: Path) -> PretrainedBert:
+    """Loads a folder as what its `config.json` says it is.
+
+    Args:
+        folder: a model folder; one of a `BertModel` may have no pooler.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        CheckpointError: it is no model folder, names no architecture of ours, or does not fit it.
+    """
+    BertConfig.load(folder)
+    architecture = read_architecture(folder)
+    if architecture is None:
+        raise CheckpointError(
+            f'{folder}/config.json: has no "architectures"; add the class that the weights are of, such as'
+            ' "architectures": ["BertModel"]'
+        )
+    poolers = ("pooler.dense.weight", "bert.pooler.dense.weight")
+    # 用于取向量的模型常常不带 pooler：照样可用，只是少一个输出
+    if architecture == BertModel.architecture and all(stored_rows(folder, name) is None for name in poolers):
+        return BertModel.from_pretrained(folder, need_pooler=False).eval()
+    return load_any(folder).eval()
+
+
+def load_tokenizer(folder: Path, config: BertConfig) -> WordPieceTokenizer | None:
+    """Loads the tokenizer of a model folder, or returns None where there is none.
+
+    Raises:
+        InputError: a file cannot be used.
+        CheckpointError: it has more pieces than the model.
+    """
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    tokenizer = WordPieceTokenizer.load(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the vocabulary has {tokenizer.vocab_size} pieces, the model {config.vocab_size}; one of them is"
+            " another model's"
+        )
+    return tokenizer

@@ -1,0 +1,191 @@
+"""A reader of TensorFlow's checkpoints ("tensor bundles") that needs no TensorFlow.
+
+A bundle is `PREFIX.index`, a table from names to where the numbers are, and `PREFIX.data-00000-of-0000N`, the numbers.
+The table's values are protobuf messages (`tensor_bundle.proto` of TensorFlow), of which a handful of fields matter.
+
+Notable:
+- everything in a file is checked before it is believed: the checksum of every block and of every tensor that is read,
+  every offset and length against the file, every shape against the tensor's size; a damaged or hostile file ends in
+  one `CheckpointError` that names it, and costs no more memory and time than its own size
+- tensors are read from a memory map, one by one
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import CheckpointError
+from bertsmith.interop.crc32c import masked_crc32c
+from bertsmith.interop.table import read_table, read_varint
+
+_MOST_INDEX_BYTES = 1 << 24  # BERT large: about 50 KB and 1,200 tensors, with the optimizer's slots
+_MOST_TENSORS = 1 << 16
+_MOST_DIMENSIONS = 8
+
+_FLOATS = {1: "<f4", 2: "<f8", 14: "<u2", 19: "<f2"}
+"""DataType of `types.proto` → how numpy sees the bytes."""
+_BFLOAT16 = 14
+
+
+class BundleEntry(NamedTuple):
+    """Where a tensor is: bytes [offset, offset + size) of a part."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    part: int
+    offset: int
+    size: int
+    checksum: int
+    is_sliced: bool
+
+
+class TensorBundle:
+    """An opened checkpoint.
+
+    Attributes:
+        prefix: path of the checkpoint without `.index`.
+        entries: tensor name → where it is.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        """Reads the index, not yet the tensors.
+
+        Args:
+            prefix: path of the checkpoint without `.index`.
+
+        Raises:
+            CheckpointError: the index cannot be read, is damaged, or is of a kind that BERT's releases never were.
+        """
+        self.prefix = prefix
+        self.entries: dict[str, BundleEntry] = {}
+        self._parts: dict[int, NDArray[np.uint8]] = {}
+        path = prefix.with_name(f"{prefix.name}.index")
+        place = ""
+        try:
+            if path.stat().st_size > _MOST_INDEX_BYTES:
+                raise ValueError(f"it is over {_MOST_INDEX_BYTES >> 20} MiB; no BERT has so many tensors")
+            records = read_table(path.read_bytes())
+            self._num_parts = _read_header(next(records, None))
+            for key, value in records:
+                name = key.decode("utf-8")
+                place = f", tensor {name}"
+                self.entries[name] = _read_entry(value, self._num_parts)
+                place = f", after tensor {name}"
+                if len(self.entries) > _MOST_TENSORS:
+                    raise ValueError(f"it names over {_MOST_TENSORS} tensors; no BERT has so many")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror}); check the file") from None
+        except ValueError as error:
+            raise CheckpointError(f"{path}{place}: not a readable index ({error}); copy the file again") from None
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """Reads one tensor, and checks its checksum.
+
+        Args:
+            name: one of `entries`.
+
+        Returns:
+            The numbers as float32, in the entry's shape; stored as float16, bfloat16, float32 or float64.
+
+        Raises:
+            CheckpointError: the part is missing or too short, the checksum is another, or the type is not a float.
+        """
+        entry = self.entries[name]
+        path = self.prefix.with_name(f"{self.prefix.name}.data-{entry.part:05d}-of-{self._num_parts:05d}")
+        where = f"{path}: tensor {name}"
+        if entry.dtype not in _FLOATS or entry.is_sliced:
+            kind = "is stored in slices" if entry.is_sliced else f"has type number {entry.dtype}"
+            raise CheckpointError(f"{where} {kind}; only whole tensors of floating-point numbers can be read")
+        layout = np.dtype(_FLOATS[entry.dtype])
+        # 形状来自文件，先与字节数核对，再据此分配内存
+        if math.prod(entry.shape) * layout.itemsize != entry.size:
+            raise CheckpointError(f"{where} has shape {list(entry.shape)} but {entry.size} bytes; copy the files again")
+        part = self._open_part(entry.part, path)
+        if entry.offset + entry.size > len(part):
+            raise CheckpointError(
+                f"{where} ends at byte {entry.offset + entry.size}, but the file has {len(part)}; copy it again"
+            )
+        content = part[entry.offset : entry.offset + entry.size]
+        if masked_crc32c(content) != entry.checksum:
+            raise CheckpointError(f"{where} is damaged (its checksum differs); copy the file again")
+        numbers = content.view(layout)
+        if entry.dtype == _BFLOAT16:
+            # bfloat16 就是 float32 的高 16 位
+            numbers = (numbers.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return numbers.astype(np.float32).reshape(entry.shape)
+
+    def _open_part(self, number: int, path: Path) -> NDArray[np.uint8]:
+        if number not in self._parts:
+            try:
+                size = path.stat().st_size
+                self._parts[number] = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{path}: cannot be read ({error.strerror}); the checkpoint has {self._num_parts} part(s) beside"
+                    " its index, copy them all"
+                ) from None
+        return self._parts[number]
+
+
+class _Message(NamedTuple):
+    """The fields of a protobuf message by number; one that is absent counts as zero or empty."""
+
+    integers: dict[int, int]
+    contents: dict[int, list[bytes]]
+
+    def content(self, number: int) -> bytes:
+        return self.contents.get(number, [b""])[-1]
+
+
+def _read_message(data: bytes) -> _Message:
+    message = _Message({}, {})
+    position = 0
+    while position < len(data):
+        tag, position = read_varint(data, position)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == 0:
+            message.integers[number], position = read_varint(data, position)
+            continue
+        if wire_type == 2:
+            size, position = read_varint(data, position)
+        else:
+            size = {1: 8, 5: 4}.get(wire_type, len(data))
+        content = data[position : position + size]
+        position += size
+        if position > len(data):
+            raise ValueError("a field does not fit its message")
+        if wire_type == 2:
+            message.contents.setdefault(number, []).append(content)
+        else:
+            message.integers[number] = int.from_bytes(content, "little")
+    return message
+
+
+def _read_header(record: tuple[bytes, bytes] | None) -> int:
+    """Checks BundleHeaderProto, the value of the empty key, and returns the number of parts."""
+    if record is None or record[0]:
+        raise ValueError("it has no header")
+    header = _read_message(record[1])
+    if header.integers.get(2, 0) != 0:
+        raise ValueError("its numbers are big-endian")
+    if _read_message(header.content(3)).integers.get(2, 0) > 1:
+        raise ValueError("it asks for a later version of the format than 1")
+    return header.integers.get(1, 0)
+
+
+def _read_entry(value: bytes, num_parts: int) -> BundleEntry:
+    """Parses BundleEntryProto."""
+    message = _read_message(value)
+    dimensions = _read_message(message.content(2)).contents.get(2, [])
+    if len(dimensions) > _MOST_DIMENSIONS:
+        raise ValueError(f"it has more than {_MOST_DIMENSIONS} dimensions")
+    shape = tuple(_read_message(dimension).integers.get(1, 0) for dimension in dimensions)
+    dtype, part, offset, size, checksum = (message.integers.get(number, 0) for number in (1, 3, 4, 5, 6))
+    if part >= num_parts:
+        raise ValueError(f"it is in part {part}, and the last one is {num_parts - 1}")
+    return BundleEntry(dtype, shape, part, offset, size, checksum, is_sliced=7 in message.contents)

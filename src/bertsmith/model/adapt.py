@@ -1,0 +1,295 @@
+"""Changing a model that already exists: fewer heads or layers, more pieces or positions, parts that stay as they are.
+
+Notable:
+- every function changes the model in place, weights and `config` together, so what is saved next loads as it is
+- a changed parameter is a new tensor: create the optimizer afterwards, or it goes on moving the old one
+- the folders load in `transformers` too, except those with pruned heads: its version 5 no longer builds such models
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.model.bert import BertModel
+from bertsmith.model.block import TransformerBlock
+from bertsmith.model.config import BertConfig
+from bertsmith.model.heads import MaskedLMHead
+from bertsmith.model.pretrained import PretrainedBert
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer.match import PACKED, WordMatcher
+from bertsmith.tokenizer.normalize import Normalizer
+
+
+def prune_heads(model: PretrainedBert, heads: Mapping[int, Collection[int]]) -> None:
+    """Cuts attention heads out, for good (Michel et al. 2019, "Are Sixteen Heads Really Better than One?").
+
+    The result is what the whole model computes when these heads contribute nothing, at less cost.
+
+    Args:
+        model: any model.
+        heads: by layer, counted from 0, the heads to cut, numbered as in the whole model whatever was pruned before;
+            heads that are gone already may be named again.
+
+    Raises:
+        ConfigError: a layer or head does not exist, or a layer would lose its last head.
+    """
+    config = model.config
+    pruned = {layer: set(gone) for layer, gone in config.pruned_heads.items()}
+    for layer, gone in heads.items():
+        pruned.setdefault(int(layer), set()).update(map(int, gone))
+    smaller = config.changed(
+        pruned_heads={layer: tuple(sorted(pruned[layer])) for layer in sorted(pruned) if pruned[layer]}
+    )
+    for layer, block in enumerate(_blocks(model)):
+        before, after = config.heads_left(layer), smaller.heads_left(layer)
+        if before != after:
+            _keep_heads(block, [before.index(head) for head in after], config.head_size)
+    _set_config(model, smaller)
+
+
+def keep_layers(model: PretrainedBert, count: int) -> None:
+    """Drops the top layers.
+
+    A pooler stays as it is, although it was trained on the states of the layer that was on top.
+
+    Args:
+        model: any model.
+        count: layers to keep, from below: 1 to L.
+
+    Raises:
+        ConfigError: there are not that many.
+    """
+    config = model.config
+    if not 1 <= count <= config.num_hidden_layers:
+        raise ConfigError(
+            f"keep_layers {count}: the model has {config.num_hidden_layers} layers; keep 1 or more of them"
+        )
+    pruned = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
+    encoder = _backbone(model).encoder
+    encoder.blocks = encoder.blocks[:count]
+    _set_config(model, config.changed(num_hidden_layers=count, pruned_heads=pruned))
+
+
+def extend_positions(model: PretrainedBert, num_positions: int) -> None:
+    """Gives the model more positions, or fewer.
+
+    More: the learned table is stretched by linear interpolation, so that the first and the last row stay the first
+    and the last. Neighbours are then closer than the model is used to: train it on before relying on it. Fewer: the
+    rows of the last positions are dropped.
+
+    Args:
+        model: any model.
+        num_positions: longest sequence it is to read.
+
+    Raises:
+        ConfigError: it is not positive.
+    """
+    config = model.config.changed(max_position_embeddings=num_positions)
+    position = _backbone(model).embedding.position
+    table = position.weight.detach()
+    if num_positions > len(table):
+        # 双精度插值再舍入一次：首尾两行与原表逐位相同
+        curves = table.double().T[None]
+        table = F.interpolate(curves, size=num_positions, mode="linear", align_corners=True)[0].T.to(table.dtype)
+    _replace(position, "weight", table[:num_positions])
+    position.num_embeddings = num_positions
+    _set_config(model, config)
+
+
+@torch.no_grad()
+def resize_vocabulary(model: PretrainedBert, new_size: int, *, sources: Sequence[Sequence[int]] | None = None) -> None:
+    """Gives the model room for more pieces, or takes the last ones away.
+
+    A new piece starts where the model expects something like it: as the mean of all pieces, or better of those that
+    used to spell it (Hewitt 2021, "Initializing New Word Embeddings"). The same holds for its bias in the masked-LM
+    head, and for its row of a decoder that is not tied.
+
+    Args:
+        model: any model.
+        new_size: pieces after the change; more than `pad_token_id`.
+        sources: for each new piece the ids, in the old vocabulary, of the pieces whose mean it starts as; an empty one
+            takes the mean of all. None does so for every new piece.
+
+    Raises:
+        ConfigError: `new_size` is not positive, or `[PAD]` would be lost.
+        InputError: there is not one source for each new piece, or an id is outside the old vocabulary.
+    """
+    old_size = model.config.vocab_size
+    config = model.config.changed(vocab_size=new_size)
+    if new_size <= config.pad_token_id:
+        raise ConfigError(f"vocab_size {new_size} leaves no place for pad_token_id {config.pad_token_id}")
+    num_new = max(0, new_size - old_size)
+    spelled = [()] * num_new if sources is None else sources
+    if len(spelled) != num_new:
+        raise InputError(f"{len(spelled)} sources for {num_new} new pieces; give one for each")
+    for place, ids in enumerate(spelled):
+        if not all(0 <= index < old_size for index in ids):
+            raise InputError(f"sources[{place}] {list(ids)}: an id is outside the old vocabulary of {old_size} pieces")
+    for module, name in _piece_tables(model):
+        table = module.get_parameter(name)
+        mean = table.mean(0)
+        rows = [table[list(ids)].mean(0) if len(ids) else mean for ids in spelled]
+        _replace(module, name, torch.cat([table, torch.stack(rows)]) if rows else table[:new_size])
+        if isinstance(module, nn.Embedding):
+            module.num_embeddings = new_size
+        elif isinstance(module, nn.Linear):
+            module.out_features = new_size
+    _set_config(model, config)
+
+
+def extend_vocabulary(
+    model: PretrainedBert,
+    tokenizer: WordPieceTokenizer,
+    new_pieces: Sequence[str],
+    *,
+    user_tokens: Sequence[str] = (),
+) -> WordPieceTokenizer:
+    """Adds pieces, such as the terms of a domain, to a vocabulary and to the model.
+
+    Each starts as the mean of the pieces that the old tokenizer spells it with. Rows of the model that belong to no
+    piece of the tokenizer (a vocabulary padded to a round size) are dropped first.
+
+    Args:
+        model: any model.
+        tokenizer: the model's; it stays as it is.
+        new_pieces: whole words, and parts of words with `##`, normalised as the tokenizer does (in lower case, for
+            one that lower-cases).
+        user_tokens: new pieces that are recognised wherever they are written, whatever they are made of, such as
+            `[E1]`.
+
+    Returns:
+        A tokenizer with the pieces after the old ones; save it beside the model.
+
+    Raises:
+        InputError: a piece is known already or given twice, or no text would ever be cut into it; or the tokenizer
+            has more pieces than the model.
+    """
+    if len(tokenizer) > model.config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {len(tokenizer)} pieces, the model {model.config.vocab_size}; use the model's own"
+        )
+    if isinstance(new_pieces, str):
+        raise InputError(f"new_pieces is the single string {new_pieces!r}; pass a list of pieces")
+    pieces = [*new_pieces, *user_tokens]
+    for piece, times in Counter(pieces).items():
+        if piece in tokenizer.piece_to_id or times > 1:
+            raise InputError(f"piece {piece!r} is in the vocabulary already, or given twice; leave it out")
+    sources = [*_spell(tokenizer, new_pieces), *map(tokenizer.encode, user_tokens)]
+    larger = WordPieceTokenizer(
+        [*tokenizer.vocab, *pieces],
+        lowercase=tokenizer.lowercase,
+        strip_accents=tokenizer.strip_accents,
+        tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
+        special_tokens=tokenizer.special_tokens,
+        user_tokens=[*tokenizer.user_tokens, *user_tokens],
+        max_word_chars=tokenizer.max_word_chars,
+    )
+    # 拼不出来的部分没有意义：[UNK] 的向量不说明任何词，去掉它，一个不剩就取全表均值
+    known = [[index for index in ids if index != tokenizer.unk_token_id] for ids in sources]
+    resize_vocabulary(model, len(tokenizer))
+    resize_vocabulary(model, len(larger), sources=known)
+    return larger
+
+
+def freeze(model: PretrainedBert, *, embeddings: bool, layers: int) -> None:
+    """Keeps the lower part of a model as it is while the rest is trained.
+
+    Nothing is thawed: `model.requires_grad_(True)` does that. A masked-LM decoder that is tied to the word embedding
+    is frozen with it.
+
+    Args:
+        model: any model.
+        embeddings: whether the three embeddings and their norm are frozen.
+        layers: how many blocks are, from below: 0 to L.
+
+    Raises:
+        ConfigError: there are not that many blocks.
+    """
+    if not 0 <= layers <= model.config.num_hidden_layers:
+        raise ConfigError(
+            f"freeze layers {layers}: the model has {model.config.num_hidden_layers}; give 0 or more of them"
+        )
+    backbone = _backbone(model)
+    if embeddings:
+        backbone.embedding.requires_grad_(False)
+    backbone.encoder.blocks[:layers].requires_grad_(False)
+
+
+def _backbone(model: PretrainedBert) -> BertModel:
+    return next(module for module in model.modules() if isinstance(module, BertModel))
+
+
+def _blocks(model: PretrainedBert) -> list[TransformerBlock]:
+    return [block for block in _backbone(model).encoder.blocks if isinstance(block, TransformerBlock)]
+
+
+@torch.no_grad()
+def _keep_heads(block: TransformerBlock, places: list[int], head_size: int) -> None:
+    """Keeps the heads at these places of a block's matrices."""
+    attention, output = block.attention, block.attention_output
+    kept = torch.tensor(places, device=attention.project.weight.device)
+    shape = (3, attention.num_heads, head_size)
+    # project 的行按 [查询|键|值] × 头 × D 排列：三段里都要取同样的头
+    for name, parameter in list(attention.project.named_parameters()):
+        rows = parameter.unflatten(0, shape).index_select(1, kept).flatten(0, 2)
+        _replace(attention.project, name, rows)
+    # attention_output 的偏置属于全体头之和，不随剪枝改变；只取对应的列
+    columns = output.weight.unflatten(1, shape[1:]).index_select(1, kept).flatten(1)
+    _replace(output, "weight", columns)
+    attention.num_heads = len(places)
+    attention.project.out_features = len(attention.project.weight)
+    output.in_features = len(places) * head_size
+
+
+def _piece_tables(model: PretrainedBert) -> Iterator[tuple[nn.Module, str]]:
+    """Yields module and name of every parameter that has a row for each piece."""
+    yield _backbone(model).embedding.word, "weight"
+    for head in model.modules():
+        if isinstance(head, MaskedLMHead):
+            # 共享解码器时只有偏置是自己的；不共享时矩阵和偏置都在 decoder 里
+            yield from [(head, "bias")] if head.decoder is None else [(head.decoder, "weight"), (head.decoder, "bias")]
+
+
+def _spell(tokenizer: WordPieceTokenizer, pieces: Sequence[str]) -> list[list[int]]:
+    """Spells each piece with those there are: a part of a word with parts of words."""
+    strip_accents = tokenizer.lowercase if tokenizer.strip_accents is None else tokenizer.strip_accents
+    normalizer = Normalizer(tokenizer.lowercase, strip_accents, tokenizer.tokenize_chinese_chars)
+    # 词内片段从头到尾只能用 ## 片段来拼：把它们同时当作词首交给同一个匹配器
+    inside = {piece: index for piece, index in tokenizer.piece_to_id.items() if piece.startswith("##")}
+    starts = {piece[2:]: index for piece, index in inside.items()}
+    continued = WordMatcher({**inside, **starts}, tokenizer.unk_token_id, tokenizer.max_word_chars)
+    sources: list[list[int]] = []
+    for piece in pieces:
+        text = piece.removeprefix("##")
+        words = [word for chunk in normalizer.chunks(text) for word in normalizer.words(chunk)]
+        if words != [text] or len(text) > tokenizer.max_word_chars:
+            raise InputError(
+                f"piece {piece!r}: no text is ever cut into it, {text!r} is read as the words {words}; write it as the"
+                " tokenizer reads it, or pass it among user_tokens"
+            )
+        is_part = text != piece
+        ids = np.frombuffer(continued.spell(text), PACKED).tolist() if is_part else tokenizer.encode(text)
+        sources.append(ids)
+    return sources
+
+
+def _replace(module: nn.Module, name: str, value: Tensor) -> None:
+    """Puts a tensor of another shape in the place of a parameter, frozen if that was."""
+    trained = module.get_parameter(name).requires_grad
+    # 克隆：切片只是旧表的视图，会让整张旧表留在内存里
+    fresh = value.detach().clone(memory_format=torch.contiguous_format)
+    module.register_parameter(name, nn.Parameter(fresh, requires_grad=trained))
+
+
+def _set_config(model: PretrainedBert, config: BertConfig) -> None:
+    """Tells every model inside the model: a task's model and its encoder both keep the configuration."""
+    for module in model.modules():
+        if isinstance(module, PretrainedBert):
+            module.config = config

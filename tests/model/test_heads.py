@@ -1,0 +1,195 @@
+"""Answers read from span scores, and the switches of a model that must not change its numbers."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.model import BertConfig, BertForPreTraining, BertModel, best_spans
+from bertsmith.model.heads import Spans, SpanScores
+
+SEQUENCES = [[2, 7, 30, 3], [2, 3], [2, 5, 6, 7, 39, 9, 3]]
+
+
+def spans_by_loops(start, end, allowed, count, max_tokens):
+    """Every span, one after the other: earlier before later and shorter before longer where scores are equal."""
+    found = []
+    for first in range(len(start)):
+        for last in range(first, min(len(start), first + max_tokens)):
+            whole = True
+            for token in range(first, last + 1):
+                whole = whole and bool(allowed[token])
+            if whole:
+                found.append((first, last, float(np.float32(start[first]) + np.float32(end[last]))))
+    return sorted(found, key=lambda span: -span[2])[:count]
+
+
+def random_scores(seed, size):
+    draw = random.Random(seed)
+    # 取值只有几个，平局很多
+    start, end = ([draw.choice([-1.5, -0.25, 0.0, 0.5, 2.0]) for _ in range(size)] for _ in range(2))
+    return start, end
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+@pytest.mark.parametrize("max_tokens", [1, 3, 30, 100])
+@pytest.mark.parametrize("count", [1, 5, 2000])
+@pytest.mark.parametrize("mask", ["all", "passage", "holes", "none"])
+def test_spans_are_those_of_three_loops(size, max_tokens, count, mask):
+    start, end = random_scores(f"{size} {max_tokens} {count} {mask}", size)
+    allowed = {
+        "all": [True] * size,
+        "passage": [size // 3 <= place < size - 1 for place in range(size)],
+        "holes": [place % 5 != 2 for place in range(size)],
+        "none": [False] * size,
+    }[mask]
+    scores = SpanScores(torch.tensor(start), torch.tensor(end))
+    best = best_spans(scores, torch.tensor(allowed), count=count, max_tokens=max_tokens)
+    assert best.spans == spans_by_loops(start, end, allowed, count, max_tokens)
+    assert best.null_score == start[0] + end[0]
+
+
+def test_the_published_defaults_are_twenty_spans_of_thirty_tokens():
+    scores = SpanScores(torch.randn(60), torch.randn(60))
+    best = best_spans(scores, torch.ones(60, dtype=torch.bool))
+    assert len(best.spans) == 20
+    assert best.spans == spans_by_loops(scores.start.numpy(), scores.end.numpy(), [True] * 60, 20, 30)
+
+
+def test_scores_with_a_gradient_and_in_bf16_are_read_too():
+    start = torch.tensor([0.0, 1.0, 3.0], requires_grad=True)
+    best = best_spans(SpanScores(start.bfloat16(), start.bfloat16()), torch.tensor([False, True, True]), count=2)
+    assert best.spans == [(2, 2, 6.0), (1, 2, 4.0)]
+
+
+def test_an_answer_must_beat_no_answer_by_the_threshold():
+    best = Spans([(4, 6, 3.0), (4, 4, 2.0)], null_score=2.5)
+    assert best.answer() == (4, 6, 3.0)
+    assert best.answer(0.25) == (4, 6, 3.0)
+    assert best.answer(0.5) is None  # ŝ > s_null + τ, and not equal
+    assert best.answer(-1.0) == (4, 6, 3.0)
+    assert Spans([(4, 6, 3.0)], null_score=3.0).answer() is None
+    assert Spans([(4, 6, 3.0)], null_score=3.5).answer(-1.0) == (4, 6, 3.0)
+    assert Spans([], null_score=-9.0).answer(-100.0) is None
+
+
+def random_model(kind=BertForPreTraining, **changes):
+    torch.manual_seed(0)
+    config = BertConfig.named("3/128", vocab_size=40, max_position_embeddings=16, **changes)
+    return kind(config)
+
+
+def loss_of(model, batch):
+    output = model(batch, torch.tensor([1, 5, 9]))
+    return cross_entropy(output.mlm_logits, torch.tensor([4, 5, 6])) + output.nsp_logits[:, 0].sum()
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, [[2, 5, 6, 3]] * 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_checkpointing_gives_the_same_loss_and_gradients_with_dropout(sequences, dtype):
+    batch = RaggedBatch.from_sequences(sequences)
+    runs = []
+    for enabled in (False, True):
+        model = random_model().train()
+        model.set_compute_dtype(dtype)
+        model.set_gradient_checkpointing(enabled)
+        calls = []
+        model.bert.encoder.blocks[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        torch.manual_seed(5)
+        loss = loss_of(model, batch)
+        loss.backward()
+        # 确实重算了：每层前向跑了两遍
+        assert len(calls) == (2 if enabled else 1)
+        runs.append((loss.item(), {name: parameter.grad for name, parameter in model.named_parameters()}))
+    (loss, gradients), (other_loss, other_gradients) = runs
+    assert loss == other_loss
+    for name, gradient in gradients.items():
+        assert gradient.equal(other_gradients[name]), name
+
+
+def test_gradient_checkpointing_can_be_switched_off_and_rests_in_evaluation():
+    batch = RaggedBatch.from_sequences(SEQUENCES)
+    model = random_model()
+    calls = []
+    model.bert.encoder.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    model.set_gradient_checkpointing(True)
+    loss_of(model.eval(), batch).backward()
+    model.set_gradient_checkpointing(False)
+    loss_of(model.train(), batch).backward()
+    assert len(calls) == 2
+
+
+def test_gradient_checkpointing_works_over_a_frozen_part():
+    model = random_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model.bert.embedding.requires_grad_(False)
+    model.bert.encoder.blocks[0].requires_grad_(False)
+    model.set_gradient_checkpointing(True)
+    loss_of(model.train(), RaggedBatch.from_sequences(SEQUENCES)).backward()
+    assert model.bert.encoder.blocks[0].expand.weight.grad is None
+    assert model.bert.encoder.blocks[1].expand.weight.grad.any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wanted", [[0, 2], {1}, (2, 0), []])
+def test_maps_of_some_layers_are_those_of_all_and_the_states_stay(wanted):
+    model = random_model(BertModel).eval()
+    batch = RaggedBatch.from_sequences(SEQUENCES)
+    whole, some, none = model(batch, need_maps=True), model(batch, need_maps=wanted), model(batch)
+    assert len(whole.attentions) == 3
+    assert len(some.attentions) == len(wanted)
+    assert none.attentions is None
+    for layer, maps in zip(sorted(wanted), some.attentions, strict=True):
+        assert [map_.shape for map_ in maps] == [(2, len(ids), len(ids)) for ids in SEQUENCES]
+        for map_, other in zip(maps, whole.attentions[layer], strict=True):
+            torch.testing.assert_close(map_, other, atol=1e-6, rtol=0)
+    for output in (some, whole):
+        torch.testing.assert_close(output.hidden_states, none.hidden_states, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, [[2, 5, 6, 3]] * 3])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_compiled_model_is_one_graph_and_gives_the_same_numbers(sequences, mode, training):
+    torch._dynamo.reset()
+    model = random_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train(training)
+    positions = torch.tensor([1, 5, 9])
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with mode():
+        batch = RaggedBatch.from_sequences(sequences)
+        expected = model(RaggedBatch.from_sequences(sequences), positions)
+        output = compiled(batch, positions)
+        encoder = torch.compile(model.bert, backend="eager", fullgraph=True)
+        states = encoder(RaggedBatch.from_sequences(sequences)).hidden_states
+    assert output.mlm_logits.equal(expected.mlm_logits)
+    assert output.nsp_logits.equal(expected.nsp_logits)
+    assert output.bert.hidden_states.equal(expected.bert.hidden_states)
+    assert states.equal(expected.bert.hidden_states)
+    # 同一批数据先经过编译的模型，之后照样能训练
+    loss_of(model, batch).backward()
+
+
+def test_gradients_of_a_compiled_model_are_the_same():
+    torch._dynamo.reset()
+    batch = RaggedBatch.from_sequences(SEQUENCES)
+    runs = []
+    for compiled in (False, True):
+        model = random_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
+        runner = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+        loss_of(runner, batch).backward()
+        runs.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in runs[0].items():
+        assert gradient.equal(runs[1][name]), name
+
+
+def test_a_compiled_model_draws_dropout_as_it_does_when_it_is_not():
+    torch._dynamo.reset()
+    model = random_model().train()
+    batch = RaggedBatch.from_sequences(SEQUENCES)
+    losses = []
+    for runner in (model, torch.compile(model, backend="eager")):
+        torch.manual_seed(3)
+        losses.append(loss_of(runner, batch).item())
+    assert losses[0] == losses[1]
