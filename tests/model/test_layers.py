@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from scipy import stats
@@ -81,6 +83,7 @@ def test_a_cast_weight_is_made_once_and_never_stale():
         kept = layer._kept[1]
         assert layer(states).equal(first)
         assert layer._kept[1] is kept
+        assert copy.deepcopy(layer)(states).equal(first)
         layer.weight.mul_(2)
         assert not layer(states).equal(first)
         layer.weight = torch.nn.Parameter(torch.zeros(8, 8))

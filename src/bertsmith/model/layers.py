@@ -7,11 +7,13 @@ end of the embedding, decides the precision of the whole model, and no hidden co
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.model.matmul import linear
+from bertsmith.model.matmul import linear, packed
 
 
 class Linear(nn.Linear):
@@ -29,15 +31,19 @@ class Linear(nn.Linear):
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
         return linear(hidden, self._weight_for(hidden.dtype), self.bias)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the kept copy out of copies and pickles of the module: it can be made again."""
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
+
     def _weight_for(self, dtype: torch.dtype) -> Tensor:
-        """The weight in a dtype; while no gradient is taken the copy is kept, so that it is made once."""
+        """The weight in a dtype; while no gradient is taken the copy is kept, packed, so that it is made once."""
         if dtype == self.weight.dtype or torch.is_grad_enabled() or torch.compiler.is_compiling():
             self._kept = None
             return self.weight.to(dtype)
         # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废
         key = (dtype, self.weight._version, self.weight.data_ptr())
         if self._kept is None or self._kept[0] != key:
-            self._kept = (key, self.weight.to(dtype))
+            self._kept = (key, packed(self.weight.to(dtype)))
         return self._kept[1]
 
 
