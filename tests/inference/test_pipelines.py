@@ -7,6 +7,8 @@ import transformers
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import packs_by_length
+from bertsmith.model import BertForMaskedLM, BertForSequenceClassification
+from bertsmith.tokenizer import WordPieceTokenizer
 
 TEXTS = ["Hello, how are you?", "The man eats the bread.", "x", "A long story. " * 60, "Où est le café?", ""]
 
@@ -17,6 +19,24 @@ def test_fill_mask_equals_the_reference(tiny_model):
     assert len(ours) == 1
     assert [c.piece for c in ours[0]] == [row["token_str"] for row in reference]
     assert [c.probability for c in ours[0]] == pytest.approx([row["score"] for row in reference], abs=1e-5)
+
+
+def test_a_masked_lm_folder_fills_masks_too(tiny_model, tmp_path):
+    expected = load_pipeline("fill-mask", tiny_model)("the man eats [MASK] .")
+    BertForMaskedLM.from_pretrained(tiny_model).save_pretrained(tmp_path)
+    WordPieceTokenizer.load(tiny_model).save(tmp_path)
+    got = load_pipeline("fill-mask", tmp_path)("the man eats [MASK] .")
+    assert [c.piece for c in got[0]] == [c.piece for c in expected[0]]
+    assert [c.probability for c in got[0]] == pytest.approx([c.probability for c in expected[0]], abs=1e-6)
+
+
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_outputs_that_are_no_softmax_are_not_read_as_one(tiny_model, tmp_path, problem_type):
+    changes = {"id2label": {0: "score"}, "problem_type": problem_type}
+    BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, **changes).save_pretrained(tmp_path)
+    WordPieceTokenizer.load(tiny_model).save(tmp_path)
+    with pytest.raises(ConfigError, match=f"problem_type is '{problem_type}'"):
+        load_pipeline("classify", tmp_path)
 
 
 def test_several_masks_are_filled_from_left_to_right(tiny_model):

@@ -225,10 +225,11 @@ def _starting_model(
     folder: str | Path, labels: Sequence[str], settings: FineTuningSettings
 ) -> BertForSequenceClassification:
     torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
-    id2label = dict(enumerate(labels))
+    # 文件夹原先可能是回归或多标签模型：新的头是单选分类
+    changes: dict[str, Any] = {"id2label": dict(enumerate(labels)), "problem_type": None}
     if settings.from_random:
-        return BertForSequenceClassification(BertConfig.load(folder).changed(id2label=id2label))
-    return BertForSequenceClassification.from_pretrained(folder, new_heads=True, id2label=id2label)
+        return BertForSequenceClassification(BertConfig.load(folder).changed(**changes))
+    return BertForSequenceClassification.from_pretrained(folder, new_heads=True, **changes)
 
 
 def _shows(

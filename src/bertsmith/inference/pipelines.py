@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.engine import Engine
-from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
+from bertsmith.model import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+)
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -41,7 +47,7 @@ class Prediction:
 class FillMask:
     """Fills every `[MASK]` in a text."""
 
-    def __init__(self, model: BertForPreTraining, tokenizer: WordPieceTokenizer) -> None:
+    def __init__(self, model: BertForMaskedLM | BertForPreTraining, tokenizer: WordPieceTokenizer) -> None:
         require_fit(tokenizer, model.config)
         self.model = model
         self.tokenizer = tokenizer
@@ -49,8 +55,8 @@ class FillMask:
 
     @classmethod
     def load(cls, folder: str | Path) -> FillMask:
-        """Loads a folder that holds a pre-trained model and its tokenizer."""
-        return cls(BertForPreTraining.from_pretrained(folder), WordPieceTokenizer.load(folder))
+        """Loads a folder that holds a tokenizer and a model with the masked-LM head; other heads are left aside."""
+        return cls(BertForMaskedLM.from_pretrained(folder), WordPieceTokenizer.load(folder))
 
     @torch.inference_mode()
     def __call__(self, text: str, *, top_k: int = 5) -> list[list[Candidate]]:
@@ -74,8 +80,9 @@ class FillMask:
             raise InputError(f"top_k {top_k} is outside 1 to {self.tokenizer.vocab_size}, the vocabulary's size")
         device = self.engine.device
         output = self.model(RaggedBatch.from_sequences([ids]).to(device), torch.tensor(positions, device=device))
+        logits = output if isinstance(output, Tensor) else output.mlm_logits
         # 有的模型把词表补齐到整数倍：多出来的编号没有对应的词片
-        best = output.mlm_logits[:, : self.tokenizer.vocab_size].float().softmax(-1).topk(top_k)
+        best = logits[:, : self.tokenizer.vocab_size].float().softmax(-1).topk(top_k)
         return [
             [Candidate(self.tokenizer.vocab[i], p) for p, i in zip(values, indices, strict=True)]
             for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -87,6 +94,11 @@ class Classify:
 
     def __init__(self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer) -> None:
         require_fit(tokenizer, model.config)
+        if model.config.problem_type not in (None, "single_label_classification"):
+            raise ConfigError(
+                f"the model's problem_type is {model.config.problem_type!r}, and one class of many is predicted here;"
+                " call BertForSequenceClassification and read its outputs"
+            )
         self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
         self.max_length = model.config.max_position_embeddings
         self.tokenizer = tokenizer

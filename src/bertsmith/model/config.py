@@ -28,7 +28,8 @@ NAMED_SIZES: dict[str, tuple[int, int]] = {
 """Name → (L layers, H hidden size)."""
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-"""`gelu` is the exact one, with the error function, as in the released BERT; the two others are its tanh form."""
+"""`gelu` is the exact one, with the error function, as `config.json` means it; the next two are its tanh form,
+which the TensorFlow release computed under the name `gelu`."""
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 """One class of many (softmax), any number of classes (a sigmoid each), or a number (the output itself)."""
@@ -60,7 +61,7 @@ class BertConfig:
         initializer_range: standard deviation of the truncated normal initialisation.
         layer_norm_eps: added to the variance in LayerNorm.
         pad_token_id: id of `[PAD]`.
-        tie_word_embeddings: the masked-LM decoder is the word embedding itself, as in the paper; False gives it a
+        tie_word_embeddings: the masked-LM decoder is the word embedding itself, as in the release; False gives it a
             matrix of its own.
         classifier_dropout: dropout before a classifier, in [0, 1); None takes `hidden_dropout_prob`.
         id2label: names of the classes of a classifier, by id; empty for a model without one.

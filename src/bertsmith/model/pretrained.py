@@ -1,7 +1,7 @@
 """What every whole model can do: start from scratch, load a model folder, save one.
 
-`PretrainedBert` is the one base class of the package besides `nn.Module` itself: the seven architectures differ in
-their heads and in nothing that is said here.
+`PretrainedBert` is the base class of the seven architectures, which differ in their heads and in nothing that is said
+here. (`LabelledBert`, over it, adds what the two classifiers share.)
 """
 
 from __future__ import annotations

@@ -1,0 +1,141 @@
+"""The pages are true: links lead somewhere, commands exist, the guide's code runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose_of(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """What a heading is called in a link, by GitHub's rule."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links_of(page: Path) -> list[str]:
+    prose = prose_of(page)
+    links = re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r'\bsrc="([^"]+)"', prose)
+    return [link for link in links if not re.match(r"[a-z]+:", link)]
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Every line of shell code, and every piece of inline code, that starts with `bertsmith`; as words."""
+    shell = [line for kind, block in FENCE.findall(text) if kind == "bash" for line in block.splitlines()]
+    inline = re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    lines = [line.strip().removeprefix(".venv/bin/") for line in shell + inline]
+    return [line.partition(" #")[0].split()[1:] for line in lines if re.match(r"bertsmith [a-z]", line)]
+
+
+def what_is_wrong(words: list[str]) -> str | None:
+    """Walks down the command groups, and looks the options up."""
+    from bertsmith.cli import app
+
+    command = get_command(app)
+    for word in words:
+        if not hasattr(command, "commands"):
+            break
+        if word not in command.commands:
+            return f"there is no command {word!r}"
+        command = command.commands[word]
+    parameters = command.get_params(typer.Context(command))
+    known = {"--debug", *(name for parameter in parameters for name in parameter.opts + parameter.secondary_opts)}
+    unknown = [word for word in words if word.startswith("--") and word not in known]
+    return f"there is no option {unknown[0]}" if unknown else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_relative_link_leads_somewhere(page):
+    for link in links_of(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_command_that_is_written_exists(page):
+    for words in commands_in(page.read_text(encoding="utf-8")):
+        assert not what_is_wrong(words), f"bertsmith {' '.join(words)}: {what_is_wrong(words)}"
+
+
+@pytest.mark.parametrize(
+    ("written", "wrong"),
+    [
+        ("`bertsmith pretend`", "there is no command 'pretend'"),
+        ("`bertsmith export pdf`", "there is no command 'pdf'"),
+        ("```bash\n.venv/bin/bertsmith vocab a.txt --words 5  # a comment\n```\n", "there is no option --words"),
+        ("```bash\nbertsmith import a --out b --no-lowercase\n```\n", None),
+    ],
+)
+def test_a_wrong_command_is_noticed(written, wrong):
+    assert [what_is_wrong(words) for words in commands_in(written)] == [wrong]
+
+
+def test_the_two_readmes_name_the_same_commands_and_pages():
+    english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
+
+    def commands(page: Path) -> set[str]:
+        return {words[0] for words in commands_in(page.read_text(encoding="utf-8"))}
+
+    def pages(page: Path) -> set[str]:
+        return {link.replace(".zh-CN", "") for link in links_of(page)}
+
+    assert commands(english) == commands(chinese)
+    assert pages(english) == pages(chinese)
+
+
+def test_the_size_table_of_the_readmes_is_what_the_command_prints(capsys):
+    from bertsmith.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["sizes", "--no-measure"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = {row[0]: row[1:] for row in rows if len(row) == 12}
+    for page in (ROOT / "README.md", ROOT / "README.zh-CN.md"):
+        shown = [line.split() for line in page.read_text(encoding="utf-8").splitlines()]
+        table = {row[0]: row[1:] for row in shown if row and row[0] in printed and len(row) == 12}
+        # the last column is what a step keeps in the machine's own precision
+        assert {name: row[:-1] for name, row in table.items()} == {name: row[:-1] for name, row in printed.items()}
+
+
+@pytest.fixture
+def folder_with_model(tmp_path: Path) -> Path:
+    """Holds `model`: a pre-training model with parts to spare (4 layers of 2 heads), and a small vocabulary."""
+    import torch
+
+    from bertsmith import BertConfig, BertForPreTraining, WordPieceTokenizer
+
+    torch.manual_seed(0)
+    text = ["the man eats bread . the woman reads a book ! where is the market ?"]
+    tokenizer = WordPieceTokenizer.train(text * 3, vocab_size=200)
+    config = BertConfig.named("4/128", vocab_size=tokenizer.vocab_size, max_position_embeddings=64)
+    BertForPreTraining(config).save_pretrained(tmp_path / "model")
+    tokenizer.save(tmp_path / "model")
+    return tmp_path
+
+
+def test_the_code_of_the_model_guide_runs(folder_with_model, monkeypatch, capsys):
+    page = (ROOT / "docs/model.md").read_text(encoding="utf-8")
+    blocks = [block for kind, block in FENCE.findall(page) if kind == "python"]
+    assert blocks
+    monkeypatch.chdir(folder_with_model)
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"docs/model.md, block {number}", "exec"), names)
+    (quoted,) = re.findall(r"^> (.+)$", page, re.MULTILINE)
+    assert capsys.readouterr().out.strip() == quoted
