@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.pairs import IS_NEXT, IS_RANDOM, NO_LABEL, draw_pairs
+from bertsmith.data.pairs import IN_ORDER, IS_NEXT, IS_RANDOM, NO_LABEL, SWAPPED, draw_ordered_pairs, draw_pairs
 
 MAX_TOKENS = 61
 
@@ -124,3 +124,53 @@ def test_the_smallest_targets_work(max_tokens):
             assert len(pair.first) >= 1
             assert len(pair.second) >= 1
             assert len(pair.first) + len(pair.second) <= max_tokens
+
+
+def ordered_pairs_of(document, *, seed=0, short_probability=0.1):
+    rng = np.random.default_rng(seed)
+    return list(draw_ordered_pairs(document, max_tokens=MAX_TOKENS, short_probability=short_probability, rng=rng))
+
+
+@pytest.fixture(scope="module")
+def many_ordered_pairs():
+    rng = np.random.default_rng(1)
+    pairs = []
+    for seed in range(10**6):
+        document = make_document(1, rng.integers(3, 40, size=rng.integers(2, 60)).tolist())
+        pairs += ordered_pairs_of(document, seed=seed)
+        if len(pairs) >= 100_000:
+            return pairs
+    return pairs
+
+
+def test_half_of_the_ordered_pairs_are_swapped(many_ordered_pairs):
+    swapped = sum(pair.label == SWAPPED for pair in many_ordered_pairs)
+    assert stats.binomtest(swapped, len(many_ordered_pairs), 0.5).pvalue > 1e-4
+
+
+def test_both_segments_are_of_one_document_and_only_their_order_differs(many_ordered_pairs):
+    for pair in many_ordered_pairs[:20_000]:
+        a, b = (pair.first, pair.second) if pair.label == IN_ORDER else (pair.second, pair.first)
+        assert len(a) + len(b) <= MAX_TOKENS
+        assert np.all(np.diff(a) == 1)
+        assert np.all(np.diff(b) == 1)
+        assert a[-1] < b[0]
+
+
+def test_lengths_do_not_tell_the_order(many_ordered_pairs):
+    """First segments are as long in swapped pairs as in others' second segments swapped back: no shortcut."""
+    early = [len(p.first if p.label == IN_ORDER else p.second) for p in many_ordered_pairs]
+    labels = np.array([p.label for p in many_ordered_pairs])
+    assert stats.ks_2samp(np.array(early)[labels == IN_ORDER], np.array(early)[labels == SWAPPED]).pvalue > 1e-4
+
+
+def test_without_truncation_ordered_segments_meet():
+    for seed in range(200):
+        for pair in ordered_pairs_of(make_document(1, [5, 6, 7, 5]), seed=seed, short_probability=0.0):
+            a, b = (pair.first, pair.second) if pair.label == IN_ORDER else (pair.second, pair.first)
+            assert b[0] == a[-1] + 1
+
+
+def test_an_ordered_document_of_one_sentence_has_no_label():
+    (pair,) = ordered_pairs_of(make_document(1, [100]))
+    assert (pair.label, len(pair.first), len(pair.second)) == (NO_LABEL, MAX_TOKENS, 0)

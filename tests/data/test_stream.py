@@ -1,9 +1,23 @@
+import hashlib
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from bertsmith.data.shards import HELDOUT, TRAIN, build_shards
-from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings, heldout_batches
+from bertsmith.batch import RaggedBatch
+from bertsmith.data.masking import MaskingSettings
+from bertsmith.data.shards import HELDOUT, TRAIN, SplitCounts, build_shards
+from bertsmith.data.stream import (
+    PreTrainingBatch,
+    PreTrainingStream,
+    StreamPosition,
+    StreamSettings,
+    digest,
+    heldout_batches,
+)
 from bertsmith.data.text import Document
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -96,9 +110,9 @@ def test_an_epoch_visits_every_document_once(world, monkeypatch):
     corpus, tokenizer = world
     stream = PreTrainingStream(corpus, tokenizer, settings(batch_size=1))
     visited = []
-    original = stream._pairs_of
+    original = stream._examples_of
     monkeypatch.setattr(
-        stream, "_pairs_of", lambda index, epoch: (visited.append((epoch, index)), original(index, epoch))[1]
+        stream, "_examples_of", lambda index, epoch: (visited.append((epoch, index)), original(index, epoch))[1]
     )
     while stream.position.epoch == 0:
         next(stream)
@@ -114,7 +128,335 @@ def test_validation_batches_are_the_same_each_time_and_unseen(world):
     assert corpus.counts[HELDOUT].documents < corpus.counts[TRAIN].documents
 
 
-@pytest.mark.parametrize("changes", [{"sequence_length": 4}, {"batch_size": 0}])
+def test_the_draws_of_earlier_versions_are_kept(tmp_path):
+    """A run begun with the first release goes on with it: 200 batches are those that version drew."""
+    rng = np.random.default_rng(0)
+    documents = [
+        Document("t", tuple(" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(rng.integers(1, 12))))
+        for _ in range(120)
+    ]
+    tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=200)
+    corpus = build_shards(documents, tokenizer, tmp_path / "corpus", settings={}, heldout_share=0.1)
+    stream = PreTrainingStream(corpus, tokenizer, settings())
+    hashed = hashlib.blake2b(digest_size=16)
+    for _ in range(200):
+        batch = next(stream)
+        tokens = batch.tokens
+        for tensor in (tokens.input_ids, tokens.token_type_ids, tokens.cu_seqlens.long()):
+            hashed.update(tensor.numpy().tobytes())
+        for tensor in (batch.masked_positions, batch.masked_labels, batch.next_sentence_labels):
+            hashed.update(tensor.numpy().tobytes())
+    assert stream.position == StreamPosition(6, 0, 176)
+    assert hashed.hexdigest() == "e67a7aa111c8a92ffb6c7b34dff561f0"
+
+
+KINDS = [
+    {},
+    {"objective": "mlm", "masking": MaskingSettings(kind="span")},
+    {"objective": "mlm+sop", "masking": MaskingSettings(kind="whole-word")},
+    {"objective": "ltr"},
+    {"objective": "ltr+nsp", "batch_tokens": 300},
+    {"objective": "mlm", "packing": "full", "batch_tokens": 400},
+    {"static_masking": 2},
+    {"pairing": "google"},
+]
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
+def test_any_number_of_ranks_sees_the_same_global_batches(world, changes):
+    corpus, tokenizer = world
+    alone = PreTrainingStream(corpus, tokenizer, settings(**changes))
+    ranks = {
+        size: [PreTrainingStream(corpus, tokenizer, settings(**changes), rank=r, world_size=size) for r in range(size)]
+        for size in (2, 4, 8)
+    }
+    for _ in range(40):
+        batch = next(alone)
+        for streams in ranks.values():
+            shares = [next(stream) for stream in streams]
+            assert digest(shares) == digest([batch])
+            assert {stream.position for stream in streams} == {alone.position}
+            assert {s.global_masked for s in shares} == {len(batch.masked_labels)} == {batch.global_masked}
+            assert {s.global_labelled for s in shares} == {batch.global_labelled}
+            assert {s.global_tokens for s in shares} == {batch.tokens.num_tokens}
+            assert sum(len(share.masked_labels) for share in shares) == batch.global_masked
+
+
+def test_another_batch_has_another_digest(world):
+    corpus, tokenizer = world
+    stream = PreTrainingStream(corpus, tokenizer, settings())
+    batches = [next(stream) for _ in range(50)]
+    assert len({digest([batch]) for batch in batches}) == 50
+    first = batches[0]
+    changed = [
+        replace(first, masked_labels=first.masked_labels.flip(0)),
+        replace(first, masked_positions=first.masked_positions - 1),
+        replace(first, next_sentence_labels=1 - first.next_sentence_labels),
+    ]
+    assert digest([first]) not in {digest([batch]) for batch in changed}
+
+
+def test_a_batch_splits_into_parts_that_know_the_whole(world):
+    corpus, tokenizer = world
+    batch = next(PreTrainingStream(corpus, tokenizer, settings(objective="mlm", masking=MaskingSettings(kind="span"))))
+    parts = batch.split(3)
+    assert [part.tokens.num_sequences for part in parts] == [3, 3, 2]
+    assert digest(parts) == digest([batch])
+    assert {part.global_masked for part in parts} == {len(batch.masked_labels)}
+    assert len(batch.split(100)) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "rank", "world_size"),
+    [({"batch_size": 3}, 0, 4), ({"batch_tokens": 64, "batch_size": 99}, 0, 3), ({}, 2, 2), ({}, -1, 1)],
+)
+def test_a_rank_without_food_is_refused(world, changes, rank, world_size):
+    corpus, tokenizer = world
+    with pytest.raises(ConfigError):
+        PreTrainingStream(corpus, tokenizer, settings(**changes), rank=rank, world_size=world_size)
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "mlm+sop"])
+def test_a_token_budget_is_filled_and_never_exceeded(world, objective):
+    corpus, tokenizer = world
+    stream = PreTrainingStream(corpus, tokenizer, settings(objective=objective, batch_tokens=500))
+    sizes = [next(stream).tokens.num_tokens for _ in range(100)]
+    assert max(sizes) <= 500
+    # the next sequence of at most 32 did not fit
+    assert min(sizes) > 500 - 32
+    by_count = PreTrainingStream(corpus, tokenizer, settings(objective=objective))
+    budget = PreTrainingStream(corpus, tokenizer, settings(objective=objective, batch_tokens=500))
+    assert sequences_of(by_count, 200) == sequences_of(budget, 200)
+
+
+def sequences_of(stream, count):
+    """The first sequences of a stream, uncorrupted, whatever the batches they come in."""
+    found = []
+    while len(found) < count:
+        batch = next(stream)
+        ids = batch.tokens.input_ids.clone()
+        if not stream.settings.is_causal:
+            ids[batch.masked_positions] = batch.masked_labels
+        found += [part.tolist() for part in ids.split(batch.tokens.lengths)]
+    return found[:count]
+
+
+def epoch_of(stream, epoch=0):
+    stream.position = StreamPosition(epoch=epoch)
+    size = stream.settings.batch_size
+    assert size == 1
+    while stream.position.epoch == epoch:
+        yield next(stream)
+
+
+def test_single_segments_are_the_whole_corpus_once(world):
+    """Full sentences of one document: an epoch holds each document's ids, in order, nothing twice."""
+    corpus, tokenizer = world
+    stream = PreTrainingStream(corpus, tokenizer, settings(objective="mlm", batch_size=1))
+    found = Counter()
+    for batch in epoch_of(stream):
+        ids = batch.tokens.input_ids.clone()
+        ids[batch.masked_positions] = batch.masked_labels
+        assert ids[0] == tokenizer.cls_token_id
+        assert ids[-1] == tokenizer.sep_token_id
+        assert not np.isin(ids[1:-1], list(tokenizer.special_ids)).any()
+        assert batch.tokens.num_tokens <= 32
+        assert batch.tokens.token_type_ids.sum() == 0
+        assert batch.next_sentence_labels.tolist() == [-100]
+        found.update(ids[1:-1].tolist())
+    every = (corpus.document(TRAIN, index) for index in range(corpus.counts[TRAIN].documents))
+    assert found == Counter(np.concatenate([ids for document in every for ids in document]).tolist())
+
+
+def test_full_packing_runs_on_across_documents(world):
+    corpus, tokenizer = world
+    stream = PreTrainingStream(corpus, tokenizer, settings(objective="mlm", packing="full", batch_size=1))
+    lengths, separators, words = [], 0, 0
+    for batch in epoch_of(stream):
+        ids = batch.tokens.input_ids.clone()
+        ids[batch.masked_positions] = batch.masked_labels
+        lengths.append(len(ids))
+        separators += int((ids[1:-1] == tokenizer.sep_token_id).sum())
+        words += int((~np.isin(ids, list(tokenizer.special_ids))).sum())
+    documents = corpus.counts[TRAIN].documents
+    assert words == corpus.counts[TRAIN].tokens
+    assert max(lengths) <= 32
+    # sentences have at most 8 words here: a sequence stops only where the next one does not fit
+    assert np.mean(lengths) > 32 - 8
+    # most borders fall inside a sequence; one at the end of a sequence needs no separator
+    assert 0.6 * documents < separators < documents
+
+
+@pytest.mark.parametrize("objective", ["ltr", "ltr+nsp"])
+def test_left_to_right_predicts_every_next_token(world, objective):
+    corpus, tokenizer = world
+    batch = next(PreTrainingStream(corpus, tokenizer, settings(objective=objective)))
+    expected_positions, expected_labels = [], []
+    for start, length in zip(batch.tokens.cu_seqlens.tolist(), batch.tokens.lengths, strict=False):
+        for place in range(start, start + length - 1):
+            expected_positions.append(place)
+            expected_labels.append(int(batch.tokens.input_ids[place + 1]))
+    assert batch.masked_positions.tolist() == expected_positions
+    assert batch.masked_labels.tolist() == expected_labels
+    assert tokenizer.mask_token_id not in batch.tokens.input_ids
+    assert (batch.global_labelled > 0) == (objective == "ltr+nsp")
+
+
+def full_batches(stream, epoch):
+    """Every sequence of an epoch with its corruption, in whichever order."""
+    return Counter(
+        (tuple(batch.tokens.input_ids.tolist()), tuple(batch.masked_labels.tolist()))
+        for batch in epoch_of(stream, epoch)
+    )
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective": "mlm", "packing": "full"}], ids=str)
+def test_static_masking_repeats_every_nth_epoch(world, changes):
+    corpus, tokenizer = world
+    stream = PreTrainingStream(corpus, tokenizer, settings(static_masking=2, batch_size=1, **changes))
+    first, second, third = (full_batches(stream, epoch) for epoch in (0, 1, 2))
+    assert first == third
+    assert len(first & second) < 0.1 * first.total()
+    stream.position = StreamPosition(epoch=0)
+    one = [next(stream) for _ in range(20)]
+    stream.position = StreamPosition(epoch=2)
+    # the same sequences, in another order
+    assert [digest([batch]) for batch in one] != [digest([next(stream)]) for _ in range(20)]
+
+
+def test_static_masks_do_not_depend_on_the_batches_they_come_in(world):
+    corpus, tokenizer = world
+    small = PreTrainingStream(corpus, tokenizer, settings(static_masking=3, batch_size=4))
+    large = PreTrainingStream(corpus, tokenizer, settings(static_masking=3, batch_size=8))
+    for _ in range(20):
+        assert digest([next(large)]) == digest_joined([next(small), next(small)])
+
+
+def digest_joined(batches):
+    """The digest of batches laid end to end."""
+    joined = RaggedBatch.from_sequences(
+        [ids.tolist() for batch in batches for ids in batch.tokens.input_ids.split(batch.tokens.lengths)],
+        [ids.tolist() for batch in batches for ids in batch.tokens.token_type_ids.split(batch.tokens.lengths)],
+    )
+    shift = batches[0].tokens.num_tokens
+    first, second = batches
+    return digest(
+        [
+            PreTrainingBatch(
+                joined,
+                torch.cat([first.masked_positions, second.masked_positions + shift]),
+                torch.cat([first.masked_labels, second.masked_labels]),
+                torch.cat([first.next_sentence_labels, second.next_sentence_labels]),
+            )
+        ]
+    )
+
+
+class WithWords:
+    """A corpus that knows words which the vocabulary does not show: every second piece goes on with a word."""
+
+    has_words = True
+
+    def __init__(self, corpus):
+        self.corpus, self.counts = corpus, corpus.counts
+
+    def document(self, split, index):
+        return self.corpus.document(split, index)
+
+    def continuations(self, split, index):
+        return [np.arange(len(ids)) % 2 == 1 for ids in self.document(split, index)]
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm+nsp"])
+def test_words_of_the_corpus_are_hidden_whole(world, objective):
+    """Words of two pieces, as the corpus says; sentences are short, so that none is cut."""
+    corpus, tokenizer = world
+    changes = {"objective": objective, "masking": MaskingSettings(kind="whole-word", mask_share=1.0, random_share=0.0)}
+    plain = PreTrainingStream(corpus, tokenizer, settings(objective=objective, sequence_length=200))
+    stream = PreTrainingStream(WithWords(corpus), tokenizer, settings(sequence_length=200, **changes))
+    pairs = singles = 0
+    for _ in range(30):
+        batch = next(stream)
+        assert batch.tokens.input_ids.max() < tokenizer.vocab_size
+        hidden = batch.masked_positions.tolist()
+        while hidden:
+            first = hidden.pop(0)
+            if hidden and hidden[0] == first + 1:
+                hidden.pop(0)
+                pairs += 1
+            else:
+                singles += 1
+    # only the last word of a sentence with an odd number of pieces is single
+    assert pairs > 2 * singles
+    stream.position = plain.position = StreamPosition()
+    assert sequences_of(stream, 50) == sequences_of(plain, 50)
+
+
+def test_labels_are_half_and_half_and_a_random_document_is_never_the_same(world, monkeypatch):
+    """100,000 pairs through the stream; every document marks its ids, so a random second segment shows its source."""
+    documents = 40
+
+    class Marked:
+        def __init__(self):
+            self.counts = {TRAIN: SplitCounts(documents, documents * 12, documents * 120)}
+
+        def document(self, split, index):
+            return [np.full(10, 100 + index, np.int32) for _ in range(12)]
+
+    tokenizer = WordPieceTokenizer([*world[1].vocab[:5], *(f"w{n}" for n in range(200))])
+    stream = PreTrainingStream(Marked(), tokenizer, settings(batch_size=1000, sequence_length=64))
+    labels, crossed = Counter(), Counter()
+    while labels.total() < 100_000:
+        batch = next(stream)
+        ids = batch.tokens.input_ids.clone()
+        ids[batch.masked_positions] = batch.masked_labels
+        ends = batch.tokens.cu_seqlens
+        same_source = (ids[ends[:-1].long() + 1] == ids[ends[1:].long() - 2]).tolist()
+        labels.update(batch.next_sentence_labels.tolist())
+        crossed.update(zip(batch.next_sentence_labels.tolist(), same_source, strict=True))
+    assert stats.binomtest(labels[0], labels.total(), 0.5).pvalue > 1e-4
+    assert set(crossed) == {(0, True), (1, False)}
+
+
+def test_opening_far_into_training_reads_only_the_block_it_needs(world, monkeypatch):
+    corpus, tokenizer = world
+    monkeypatch.setattr("bertsmith.data.stream.BLOCK_TOKENS", 300)
+
+    def documents_read(position):
+        stream = PreTrainingStream(corpus, tokenizer, settings(batch_size=2))
+        stream.position = position
+        read = []
+        original = corpus.document
+        with monkeypatch.context() as patch:
+            patch.setattr(corpus, "document", lambda *at: (read.append(at), original(*at))[1])
+            next(stream)
+        return len(read), stream.blocks_per_epoch
+
+    at_start, blocks = documents_read(StreamPosition())
+    assert blocks >= 10
+    # far on: epoch 30,000 is beyond step 1,000,000; what is read is one block, and other documents for its random pairs
+    for block in range(blocks):
+        far, _ = documents_read(StreamPosition(epoch=30_000, block=block, offset=1))
+        assert far <= 4 * at_start
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sequence_length": 4},
+        {"batch_size": 0},
+        {"objective": "nsp"},
+        {"packing": "tight"},
+        {"pairing": "none"},
+        {"packing": "full"},
+        {"packing": "full", "objective": "ltr+nsp"},
+        {"pairing": "google", "objective": "mlm"},
+        {"objective": "ltr", "masking": MaskingSettings(kind="span")},
+        {"batch_tokens": 31},
+        {"static_masking": -1},
+    ],
+    ids=str,
+)
 def test_impossible_settings_are_refused(changes):
     with pytest.raises(ConfigError):
         settings(**changes)

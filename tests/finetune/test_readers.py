@@ -1,7 +1,23 @@
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.readers import Columns, LabelledText, labels_of, read_labelled_tsv
+from bertsmith.finetune.readers import (
+    Columns,
+    LabelledText,
+    MultiLabelledText,
+    ScoredText,
+    labels_of,
+    read_labelled,
+    read_labelled_tsv,
+    read_multilabelled,
+    read_scored,
+)
 
 
 def read(tmp_path, content, columns=None, **options):
@@ -88,3 +104,121 @@ def test_the_shared_task_files_are_read(shared_data):
     chinese = read_labelled_tsv(next((shared_data / "tasks" / "chnsenticorp").glob("*dev*")))
     assert len(chinese) == 1200
     assert labels_of(chinese) == ["0", "1"]
+
+
+AWKWARD = [
+    {"text": 'a "quoted" word, and a comma', "pair": "two\nlines", "label": "yes"},
+    {"text": "很好", "pair": "tab\there", "label": "no"},
+    {"text": "one\u2028two", "pair": "x", "label": "yes"},
+]
+
+
+def test_every_form_holds_the_same_examples(tmp_path):
+    """The writers are the standard library's and pyarrow's, so the forms are the ones others write."""
+    with (tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, ["text", "pair", "label"])
+        writer.writeheader()
+        writer.writerows(AWKWARD)
+    lines = "".join(json.dumps(record) + "\n" for record in AWKWARD)
+    (tmp_path / "b.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    pq.write_table(pa.Table.from_pylist(AWKWARD), tmp_path / "e.parquet")
+    expected = [LabelledText(**record) for record in AWKWARD]
+    for name in ("a.csv", "b.jsonl", "c.jsonl.gz", "d.csv.gz", "e.parquet"):
+        assert read_labelled(tmp_path / name) == expected, name
+        assert read_labelled(tmp_path / name, Columns(text=1, label=2))[1].text == "tab\there", name
+
+
+def test_other_endings_are_tab_separated(tmp_path):
+    (tmp_path / "data.txt.gz").write_bytes(gzip.compress(b"good\t1\nbad\t0\n"))
+    assert read_labelled(tmp_path / "data.txt.gz") == read(tmp_path, "good\t1\nbad\t0\n")
+
+
+def test_a_header_can_be_told_or_denied(tmp_path):
+    content = "utterance\tverdict\nis it?\tno\n"
+    assert len(read(tmp_path, content)) == 2
+    assert read(tmp_path, content, Columns(header=True, text=0, label=1)) == [LabelledText("is it?", None, "no")]
+    assert len(read(tmp_path, "text\tlabel\na\tb\n", Columns(header=False))) == 2
+
+
+def write(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return tmp_path / name
+
+
+def test_sets_of_labels(tmp_path):
+    expected = [MultiLabelledText("a", None, ("x", "y")), MultiLabelledText("b", None, ())]
+    assert read_multilabelled(write(tmp_path, "a.tsv", "text\tlabels\na\tx, y,x\nb\t\n")) == expected
+    assert read_multilabelled(write(tmp_path, "a.csv", "text,labels\na,x|y\nb,\n"), separator="|") == expected
+    lines = '{"text": "a", "labels": ["x", "y"]}\n{"text": "b", "labels": []}\n'
+    assert read_multilabelled(write(tmp_path, "a.jsonl", lines)) == expected
+    pq.write_table(pa.table({"text": ["a", "b"], "labels": [["x", "y"], None]}), tmp_path / "a.parquet")
+    assert read_multilabelled(tmp_path / "a.parquet") == expected
+    assert labels_of(expected) == ["x", "y"]
+    with pytest.raises(InputError, match="no text of the training file has a label"):
+        labels_of(expected[1:])
+
+
+def test_numbers(tmp_path):
+    path = write(tmp_path, "a.csv", "sentence1,sentence2,score\na,b,3.5\nc,d,-1e-2\n")
+    assert read_scored(path) == [ScoredText("a", "b", 3.5), ScoredText("c", "d", -0.01)]
+    assert read_scored(write(tmp_path, "a.jsonl", '{"text": "a", "score": 2}\n')) == [ScoredText("a", None, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "content", "message"),
+    [
+        (read_labelled, "a.csv", 'text,label\na,1\n"b,0\nc,1\n', "line 3 is not valid CSV"),
+        (read_labelled, "a.csv", 'text,label\n"x\ny",1\na,1,2\n', "line 4 has 3 columns, the first has 2"),
+        (read_labelled, "a.csv", "text,label\n ,1\n", "line 2 has an empty text"),
+        (read_labelled, "a.csv", "", "holds no line"),
+        (read_labelled, "a.tsv", "text\tverdict\ra\t1\rb\t2\r", "no label column among text, 'verdict\\ra'"),
+        (read_labelled, "a.tsv", "text\tlabel\na\t1\t2\n", "line 2 has 3 columns, the first has 2"),
+        (read_labelled, "a.tsv.gz", gzip.compress(b"a\t1\n" * 99)[:-9], "damaged or truncated gzip"),
+        (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', "line 2 is not valid JSON"),
+        (read_labelled, "a.jsonl", "[" * 100_000, "line 1 is not valid JSON"),
+        (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n\n["a", 1]\n', "line 3 is no JSON object"),
+        (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2 has an empty label"),
+        (read_labelled, "a.jsonl", '{"text": {"en": "a"}, "label": 1}\n', "line 1: the text is a dict, not text"),
+        (read_labelled, "a.jsonl", '{"text": "a\\ud800", "label": 1}\n', "line 1 holds half of a surrogate pair"),
+        (read_labelled, "a.jsonl", '{"body": "a", "label": 1}\n', "no text column among body, label"),
+        (read_labelled, "a.jsonl", "\n", "holds no line"),
+        (read_labelled, "a.parquet", b"PAR1 not really", "not a readable Parquet file"),
+        (read_multilabelled, "a.tsv", "text\tlabels\na\tx,,y\n", "line 2 has an empty label"),
+        (read_scored, "a.tsv", "text\tscore\na\t1\nb\thigh\n", "line 3: the score 'high' is not a finite number"),
+        (read_scored, "a.tsv", "text\tscore\na\t1e999\n", "line 2: the score '1e999'"),
+        (read_scored, "a.tsv", "text\tscore\na\tnan\n", "line 2: the score 'nan'"),
+    ],
+)
+def test_every_form_says_what_is_wrong_and_where(tmp_path, reader, name, content, message):
+    with pytest.raises(InputError, match=name) as caught:
+        reader(write(tmp_path, name, content))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_cell_of_parquet_is_named_by_its_row(tmp_path):
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, None]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="a.parquet: row 2 has an empty label"):
+        read_labelled(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": [b"a"], "label": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="row 1: the text is a bytes, not text"):
+        read_labelled(tmp_path / "a.parquet")
+
+
+def test_a_line_in_another_encoding_is_named(tmp_path):
+    path = write(tmp_path, "a.tsv", b"a\t1\nb\t0\ncaf\xe9\t1\n")
+    with pytest.raises(InputError, match="a.tsv: line 3 is not valid utf-8"):
+        read_labelled(path, encoding="utf-8")
+    assert read_labelled(path)[2].text == "café"
+
+
+def test_the_shared_files_hold_what_a_plain_split_finds(shared_data):
+    for path in sorted((shared_data / "tasks").glob("*/*.tsv")):
+        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        if path.parent.name == "chnsenticorp":
+            expected = [(row[1].strip(), row[0]) for row in rows[1:]]
+        else:
+            expected = [(row[0].strip(), row[1]) for row in rows]
+        assert [(example.text, example.label) for example in read_labelled(path)] == expected

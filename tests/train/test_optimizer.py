@@ -6,7 +6,7 @@ import torch
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from bertsmith.model.adapt import freeze
-from bertsmith.train.optimizer import build_optimizer, parameter_groups
+from bertsmith.train.optimizer import build_optimizer, learning_rate_at, parameter_groups
 
 
 def classifier(layers=3):
@@ -120,3 +120,63 @@ def test_a_model_that_is_frozen_whole_is_refused():
     model = classifier().requires_grad_(False)
     with pytest.raises(ConfigError, match="every parameter is frozen"):
         parameter_groups(model, 1.0)
+
+
+def test_a_step_equals_lamb_by_hand():
+    """One matrix, one bias, two steps of You et al. 2020, algorithm 2, written out with scalars."""
+    model = torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.0], [-4.0]]))
+        model.bias.copy_(torch.tensor([1.0, 2.0]))
+    optimizer = build_optimizer(model, weight_decay=0.1, kind="lamb")
+    weight, bias = [3.0, -4.0], [1.0, 2.0]
+    gradients = [0.5, -2.0]
+    mean, square = [0.0, 0.0], [0.0, 0.0]
+    for step in (1, 2):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        model.weight.grad = torch.tensor(gradients)[:, None].clone()
+        model.bias.grad = torch.tensor(gradients)
+        optimizer.step()
+        mean = [0.9 * m + 0.1 * g for m, g in zip(mean, gradients, strict=True)]
+        square = [0.999 * v + 0.001 * g * g for v, g in zip(square, gradients, strict=True)]
+        adam = [
+            m / (1 - 0.9**step) / (math.sqrt(v / (1 - 0.999**step)) + 1e-6) for m, v in zip(mean, square, strict=True)
+        ]
+        update = [a + 0.1 * w for a, w in zip(adam, weight, strict=True)]
+        trust = math.hypot(*weight) / math.hypot(*update)
+        weight = [w - 0.01 * trust * u for w, u in zip(weight, update, strict=True)]
+        bias = [b - 0.01 * a for b, a in zip(bias, adam, strict=True)]
+        assert model.weight.flatten().tolist() == pytest.approx(weight, rel=1e-5)
+        assert model.bias.tolist() == pytest.approx(bias, rel=1e-5)
+
+
+def test_lamb_moves_matrices_that_are_zero():
+    model = torch.nn.Linear(2, 2, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = build_optimizer(model, weight_decay=0.0, kind="lamb")
+    optimizer.param_groups[0]["lr"] = 0.5
+    model.weight.grad = torch.ones(2, 2)
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), torch.full((2, 2), -0.5), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("linear", {0: 0.2, 9: 2.0, 10: 2.0, 60: 1.0, 85: 0.5, 110: 0.0, 111: 0.0}),
+        ("cosine", {0: 0.2, 10: 2.0, 35: 1 + math.sqrt(0.5), 60: 1.0, 85: 1 - math.sqrt(0.5), 110: 0.0}),
+        ("trapezoid", {0: 0.2, 10: 2.0, 60: 2.0, 88: 2.0, 99: 1.0, 110: 0.0}),
+    ],
+)
+def test_the_schedules_are_their_closed_forms(schedule, expected):
+    """Ten steps of warm-up to 2, 110 steps in all; a trapezoid falls in the last 22."""
+    found = {
+        step: learning_rate_at(step, peak=2.0, warmup_steps=10, total_steps=110, schedule=schedule) for step in expected
+    }
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_trapezoid_with_a_long_warm_up_falls_in_what_is_left():
+    rates = [learning_rate_at(s, peak=1.0, warmup_steps=9, total_steps=10, schedule="trapezoid") for s in (8, 9, 10)]
+    assert rates == [1.0, 1.0, 0.0]

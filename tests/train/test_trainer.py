@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from bertsmith.data.stream import PreTrainingStream, heldout_batches
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.objectives import MaskedLMLoss, NSPLoss, PreTrainingObjective
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at
-from bertsmith.train.pretraining import build_model, make_trainer, stream_settings
 from bertsmith.train.recipe import recipe_for
+from bertsmith.train.start import build_model, make_trainer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 
@@ -120,8 +120,8 @@ def test_training_learns(village, precision):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64, total_steps=100, precision=precision, learning_rate=3e-3)
     trainer = make_trainer(recipe, corpus)
-    stream = PreTrainingStream(corpus, tokenizer, stream_settings(recipe))
-    unseen = heldout_batches(corpus, tokenizer, stream_settings(recipe), max_sequences=64)
+    stream = PreTrainingStream(corpus, tokenizer, recipe.stream_settings())
+    unseen = heldout_batches(corpus, tokenizer, recipe.stream_settings(), max_sequences=64)
     before = trainer.evaluate(unseen)["mlm_loss"]
     averages = trainer.train_epoch(next(stream) for _ in range(1000))
     assert trainer.step == 100
@@ -134,7 +134,7 @@ def test_evaluation_changes_nothing(village):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64, total_steps=5)
     trainer = make_trainer(recipe, corpus)
-    batch = next(PreTrainingStream(corpus, tokenizer, stream_settings(recipe)))
+    batch = next(PreTrainingStream(corpus, tokenizer, recipe.stream_settings()))
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     assert trainer.evaluate([batch]) == trainer.evaluate([batch])
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
@@ -143,15 +143,92 @@ def test_evaluation_changes_nothing(village):
 def test_no_logits_are_made_at_unmasked_positions(village):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64)
-    batch = next(PreTrainingStream(corpus, tokenizer, stream_settings(recipe)))
+    batch = next(PreTrainingStream(corpus, tokenizer, recipe.stream_settings()))
     output = build_model(recipe, corpus)(batch.tokens, batch.masked_positions)
     assert output.mlm_logits.shape == (len(batch.masked_positions), tokenizer.vocab_size)
     assert PreTrainingObjective()(build_model(recipe, corpus), batch).sums["mlm_loss"][1] == len(batch.masked_labels)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"total_steps": 0}, {"warmup_share": 1.5}, {"learning_rate": 0.0}, {"clip_norm": -1.0}]
+    "changes",
+    [
+        {"total_steps": 0},
+        {"warmup_share": 1.5},
+        {"learning_rate": 0.0},
+        {"clip_norm": -1.0},
+        {"optimizer": "sgd"},
+        {"schedule": "sine"},
+        {"skips_in_a_row": 0},
+        {"skipped_share": 1.5},
+    ],
 )
 def test_impossible_settings_are_refused(changes):
     with pytest.raises(ConfigError):
         TrainerSettings(**{"total_steps": 5, "learning_rate": 0.1, **changes})
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm+sop", "ltr"])
+def test_a_step_in_parts_is_the_step_on_the_whole(village, objective):
+    """Seven sequences in three parts of unequal size and unequal counts, against one batch."""
+    corpus, tokenizer, _ = village
+    recipe = recipe_for(
+        "2/64", sequence_length=48, batch_size=7, total_steps=5, dropout=0.0, learning_rate=1e-4, objective=objective
+    )
+    whole, parts = make_trainer(recipe, corpus), make_trainer(recipe, corpus)
+    stream = PreTrainingStream(corpus, tokenizer, recipe.stream_settings())
+    for _ in range(5):
+        batch = next(stream)
+        expected, found = whole.train_batch(batch), parts.train_batch(*batch.split(3))
+        assert found.loss.item() == pytest.approx(expected.loss.item(), abs=1e-5)
+        assert found.sums.keys() == expected.sums.keys()
+        for name, (value, count) in expected.sums.items():
+            assert found.sums[name] == (pytest.approx(value, abs=1e-3), count)
+    for (name, value), other in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(other, value, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def breaking_trainer(losses, **settings):
+    """A trainer of one weight; the loss of step i is the weight plus `losses[i]`."""
+    from bertsmith.objectives.measure import Measure
+
+    model = torch.nn.Linear(1, 1, bias=False)
+
+    class Number:
+        def __init__(self, value):
+            self.value = value
+
+        def to(self, device):
+            return self
+
+    def objective(model, batch):
+        loss = model.weight.sum() * (1.0 if np.isfinite(batch.value) else float("nan")) + batch.value
+        return Measure(loss, {"loss": (float(loss.detach()), 1)})
+
+    trainer = BertTrainer(model, objective, TrainerSettings(1000, 1e-3, warmup_share=0.0, **settings))
+    return trainer, [Number(loss) for loss in losses]
+
+
+def test_a_bad_batch_is_skipped_and_counted():
+    """Not a number, infinite, or absurdly large: the weights stay, the step counts, the figures leave it out."""
+    trainer, batches = breaking_trainer([1.0, float("nan"), float("inf"), 60.0, 1.0], loss_limit=50.0)
+    moved = []
+    for batch in batches:
+        before = trainer.model.weight.item()
+        measure = trainer.train_batch(batch)
+        moved.append(trainer.model.weight.item() != before)
+        assert bool(measure.sums) == moved[-1]
+    assert moved == [True, False, False, False, True]
+    assert (trainer.step, trainer.skipped, trainer.skipped_in_a_row) == (5, 3, 0)
+
+
+def test_too_many_bad_batches_in_a_row_end_the_training():
+    trainer, batches = breaking_trainer([1.0] + [float("nan")] * 9, skips_in_a_row=4)
+    with pytest.raises(TrainingError, match="step 5: .* in 4 batches, 4 of them in a row .*lower the learning rate"):
+        trainer.train_epoch(batches)
+
+
+def test_too_large_a_share_of_bad_batches_ends_the_training():
+    """Of 1,000 steps 1 % is 10: every other batch is bad, so the eleventh is met at step 22."""
+    trainer, batches = breaking_trainer([1.0, float("nan")] * 50, skips_in_a_row=4, skipped_share=0.01)
+    with pytest.raises(TrainingError, match="step 22: .* in 11 batches, 1 of them in a row"):
+        trainer.train_epoch(batches)

@@ -13,7 +13,19 @@ from collections.abc import Sequence
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import convert, corpus, export, finetune, inspect, predict, pretrain, quickstart, sizes, vocab
+from bertsmith.cli import (
+    convert,
+    corpus,
+    export,
+    finetune,
+    inspect,
+    predict,
+    pretrain,
+    quickstart,
+    report,
+    sizes,
+    vocab,
+)
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -28,6 +40,7 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("vocab")(vocab.vocab)
 app.command("corpus")(corpus.corpus)
 app.command("pretrain")(pretrain.pretrain)
+app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
 app.add_typer(finetune.app, name="finetune")
 app.command("predict")(predict.predict)

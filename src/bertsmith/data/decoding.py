@@ -5,18 +5,17 @@ Notable:
   stand in its last chapter, and a wrong guess there would either crash late or quietly corrupt the text
 - nothing is guessed that cannot be told: what is neither Unicode nor clearly Western text ends with one line that
   names the place and the flag to pass, because a vocabulary learned from mis-decoded text is worthless
-- both passes read in chunks, plain or gzip, so memory does not grow with the file or with its longest line
+- both passes read in chunks, plain, gzip or zstd, so memory does not grow with the file or with its longest line
 """
 
 import codecs
-import gzip
 import io
 import itertools
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from bertsmith.data.sources import Span, lines_before, read_chunks
 from bertsmith.errors import InputError
 
 MAX_LINE_LENGTH = 10_000_000
@@ -30,7 +29,6 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_GZIP_MAGIC = b"\x1f\x8b"
 # Everything below 0x20 but tab, line ends, form feed and the DOS end-of-file mark; and DEL.
 _NOT_CONTROL = bytes(byte for byte in range(256) if byte >= 0x20 and byte != 0x7F) + b"\t\n\v\f\r\x1a"
 _NOT_HIGH = bytes(range(0x80))
@@ -59,15 +57,15 @@ def check_encoding(encoding: str) -> None:
         ) from None
 
 
-def read_lines(path: Path, encoding: str = "auto") -> Iterator[str]:
-    """Reads the lines of a text file, plain or gzip, without their line ends.
+def read_lines(path: Path | Span, encoding: str = "auto") -> Iterator[str]:
+    """Reads the lines of a text file or a stretch of it, plain, gzip or zstd, without their line ends.
 
     A line ends at LF, CR LF, a lone CR, NEL or U+2028. U+2029, which separates paragraphs, ends its line and adds an
     empty one. Form feeds and vertical tabs are white space, so a page break alone on its line is a blank line and one
     inside a paragraph does not cut it. A byte order mark at the start is dropped.
 
     Args:
-        path: the file; gzip by its first bytes or by the ending `.gz`.
+        path: the file; packed by its first bytes or by the ending `.gz` or `.zst`. A span lies between line ends.
         encoding: `auto` (see `detect_encoding`) or any text encoding Python knows.
 
     Yields:
@@ -82,20 +80,20 @@ def read_lines(path: Path, encoding: str = "auto") -> Iterator[str]:
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(codec)("strict"), translate=True)
     number = 0  # lines handed out so far
     rest = ""  # the beginning of the line whose end has not been read yet
-    for chunk in itertools.chain(_raw_chunks(path), [b""]):
+    for chunk in itertools.chain(read_chunks(path, _CHUNK_SIZE), [b""]):
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             before = error.object[: error.start].decode(error.encoding, "replace")
             named = "the encoding it was written in" if encoding == "auto" else "auto"
             raise InputError(
-                f"{path}: line {_line_after(number, rest + before)} is not valid {codec}; "
+                f"{path}: line {lines_before(path) + _line_after(number, rest + before)} is not valid {codec}; "
                 f"pass --encoding {named}, or re-save the file as UTF-8"
             ) from None
-        if number == 0 and not rest:
+        if number == 0 and not rest and not (isinstance(path, Span) and path.start):
             text = text.removeprefix("\ufeff")
         if "\0" in text:
-            raise _nul_error(path, _line_after(number, rest + text[: text.index("\0")]))
+            raise _nul_error(path, lines_before(path) + _line_after(number, rest + text[: text.index("\0")]))
         if "\f" in text or "\v" in text:
             text = text.replace("\f", " ").replace("\v", " ")
         if "\u2029" in text:
@@ -105,10 +103,12 @@ def read_lines(path: Path, encoding: str = "auto") -> Iterator[str]:
         # 只有首行和未读完的尾行可能比一个块长：逐块检查这两行，超长的行不必读完就能报错
         for length, place in ((len(lines[0]) - 1 if lines else 0, 1), (len(rest), len(lines) + 1)):
             if length > MAX_LINE_LENGTH:
-                source = f"gzip -dc {path} | fold" if path.suffix.lower() == ".gz" else f"cat {path} | fold"
+                packed = {".gz": "gzip -dc", ".zst": "zstd -dc"}
+                tool = packed.get(Path(str(path)).suffix.lower(), "cat")
+                line = lines_before(path) + number + place
                 raise InputError(
-                    f"{path}: line {number + place} is longer than {MAX_LINE_LENGTH:,} characters; "
-                    f"break it first, for example: {source} -s -w 1000 > folded.txt"
+                    f"{path}: line {line} is longer than {MAX_LINE_LENGTH:,} characters; "
+                    f"break it first, for example: {tool} {path} | fold -s -w 1000 > folded.txt"
                 )
         number += len(lines)
         yield from (line[:-1] for line in lines)
@@ -116,7 +116,7 @@ def read_lines(path: Path, encoding: str = "auto") -> Iterator[str]:
         yield rest
 
 
-def detect_encoding(path: Path) -> str:
+def detect_encoding(path: Path | Span) -> str:
     """Finds the encoding of a file by looking at all of it, in bounded memory.
 
     In this order: a byte order mark decides; UTF-16 without one is accepted when nearly every second byte of an ASCII
@@ -125,7 +125,7 @@ def detect_encoding(path: Path) -> str:
     Windows superset, so a Western file that has them is read as `cp1252`.
 
     Args:
-        path: the file, plain or gzip.
+        path: the file, plain, gzip or zstd.
 
     Returns:
         The name of a Python codec.
@@ -137,7 +137,7 @@ def detect_encoding(path: Path) -> str:
     nuls = [0, 0]  # at even and at odd offsets
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     is_utf8 = True
-    for chunk in _raw_chunks(path):
+    for chunk in read_chunks(path, _CHUNK_SIZE):
         if size == 0:
             for mark, name in _BYTE_ORDER_MARKS:
                 if chunk.startswith(mark):
@@ -164,7 +164,7 @@ def detect_encoding(path: Path) -> str:
     return "utf-8" if is_utf8 else _detect_western(path)
 
 
-def _detect_western(path: Path) -> str:
+def _detect_western(path: Path | Span) -> str:
     """Tells ISO-8859-1 (or its Windows superset) from everything else that is not UTF-8."""
     # surrogateescape 把每个坏字节变成 U+DC80..U+DCFF：一次解码就分清合法的多字节字符与坏字节
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -173,7 +173,7 @@ def _detect_western(path: Path) -> str:
     high = letters = 0
     valid = invalid = 0  # characters that are UTF-8, and bytes that are not
     has_c1 = has_undefined = False
-    for chunk in itertools.chain(_raw_chunks(path), [b""]):
+    for chunk in itertools.chain(read_chunks(path, _CHUNK_SIZE), [b""]):
         text = decoder.decode(chunk, final=not chunk)
         valid += len(_VALID_MULTIBYTE.findall(text))
         invalid += len(_INVALID_BYTE.findall(text))
@@ -214,9 +214,9 @@ def _line_after(number: int, text: str) -> int:
     return number + len((text + "x").splitlines())
 
 
-def _line_of_first_nul(path: Path) -> int:
+def _line_of_first_nul(path: Path | Span) -> int:
     number = 0
-    for chunk in _raw_chunks(path):
+    for chunk in read_chunks(path, _CHUNK_SIZE):
         position = chunk.find(0)
         if position >= 0:
             return number + len((chunk[:position] + b"x").splitlines())
@@ -224,22 +224,8 @@ def _line_of_first_nul(path: Path) -> int:
     return number + 1
 
 
-def _nul_error(path: Path, line: int) -> InputError:
+def _nul_error(path: Path | Span, line: int) -> InputError:
     return InputError(
         f"{path}: looks binary (line {line} holds a NUL byte), not text; leave it out, "
         "or pass --encoding utf-16-le if it is UTF-16 without a byte order mark"
     )
-
-
-def _raw_chunks(path: Path) -> Iterator[bytes]:
-    """Reads the bytes of a file in chunks, unpacking gzip, with every failure turned into one clear line."""
-    try:
-        with path.open("rb") as raw:
-            packed = path.suffix.lower() == ".gz" or raw.peek(2)[:2] == _GZIP_MAGIC
-            with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
-                while chunk := stream.read(_CHUNK_SIZE):
-                    yield chunk
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: damaged or truncated gzip file ({error}); check it with: gzip -t {path}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the file and its rights") from None

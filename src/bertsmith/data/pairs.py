@@ -1,16 +1,21 @@
-"""From a document to pairs of segments for next-sentence prediction (Devlin et al. 2019, §3.1 task 2, appendix A.2).
+"""From a document to pairs of segments: next-sentence prediction and sentence order.
 
-The procedure is that of the released BERT: sentences are collected to the target length, cut into A and B at a random
-border, and half of the time B is replaced by text from another document, the unused sentences being put back. One
-thing differs on purpose. Where a chunk is a single sentence, the release always draws a random B, which tips the
-labels towards "random"; here a neighbouring sentence of the document makes the true pair, so that the labels stay
-half and half. A document of one sentence has no neighbour: it becomes a single segment without a label.
+`draw_pairs` is the procedure of the released BERT (Devlin et al. 2019, §3.1 task 2, appendix A.2): sentences are
+collected to the target length, cut into A and B at a random border, and half of the time B is replaced by text from
+another document, the unused sentences being put back. One thing differs on purpose, unless `google` pairing is asked
+for. Where a chunk is a single sentence, the release always draws a random B, which tips the labels towards "random";
+here a neighbouring sentence of the document makes the true pair, so that the labels stay half and half. A document of
+one sentence has no neighbour: it becomes a single segment without a label.
+
+`draw_ordered_pairs` makes the pairs of ALBERT: two consecutive segments, swapped half of the time (Lan et al. 2020,
+§3.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +24,12 @@ IS_NEXT = 0
 IS_RANDOM = 1
 NO_LABEL = -100
 """Labels as in the released BERT; `NO_LABEL` is left out of the loss."""
+
+IN_ORDER = 0
+SWAPPED = 1
+"""Labels of sentence order."""
+
+Pairing = Literal["balanced", "google"]
 
 TokenDocument = Sequence[NDArray[np.int32]]
 """The sentences of a document, each an array of ids."""
@@ -40,6 +51,7 @@ def draw_pairs(
     max_tokens: int,
     short_probability: float,
     rng: np.random.Generator,
+    pairing: Pairing = "balanced",
 ) -> Iterator[SegmentPair]:
     """Cuts one document into pairs.
 
@@ -50,18 +62,22 @@ def draw_pairs(
         short_probability: share of documents whose pairs aim at a random shorter length, so that the model also
             meets short input.
         rng: source of all draws.
+        pairing: `balanced` keeps the labels half and half; `google` is the release to the letter, where a chunk of
+            one sentence always has a random B.
 
     Yields:
         Pairs whose segments are non-empty and together at most `max_tokens` long.
     """
-    if len(document) == 1:
-        yield SegmentPair(_fit_one(document[0], max_tokens, rng), np.zeros(0, document[0].dtype), NO_LABEL)
+    if len(document) == 1 and pairing == "balanced":
+        yield _single(document[0], max_tokens, rng)
         return
     target = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_probability else max_tokens
     start = 0
     while start < len(document):
         end = _end_of_chunk(document, start, target)
         is_next = rng.random() < 0.5
+        if pairing == "google" and end - start == 1:
+            is_next = False
         if end - start == 1 and is_next:
             # 单句成块时借用相邻句子组成真实的一对，否则“真/随机”标签会失衡
             border = start + 1 if end < len(document) else start
@@ -77,6 +93,44 @@ def draw_pairs(
         a, b = _truncate_pair(np.concatenate(first), np.concatenate(second), max_tokens, rng)
         yield SegmentPair(a, b, IS_NEXT if is_next else IS_RANDOM)
         start = end
+
+
+def draw_ordered_pairs(
+    document: TokenDocument, *, max_tokens: int, short_probability: float, rng: np.random.Generator
+) -> Iterator[SegmentPair]:
+    """Cuts one document into pairs of consecutive segments, half of them swapped (Lan et al. 2020, §3.1).
+
+    Args:
+        document: at least one sentence, none of them empty; a document of one becomes a single unlabelled segment.
+        max_tokens: as in `draw_pairs`, like the next two.
+        short_probability: see there.
+        rng: see there.
+
+    Yields:
+        Pairs labelled `IN_ORDER` or `SWAPPED`.
+    """
+    if len(document) == 1:
+        yield _single(document[0], max_tokens, rng)
+        return
+    target = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_probability else max_tokens
+    start = 0
+    while start < len(document):
+        end = _end_of_chunk(document, start, target)
+        if end - start == 1:
+            # 单句成块：与相邻的句子配对，两段仍然相连
+            border = start + 1 if end < len(document) else start
+            first, second = document[border - 1 : border], document[border : border + 1]
+        else:
+            border = start + int(rng.integers(1, end - start))
+            first, second = document[start:border], document[border:end]
+        a, b = _truncate_pair(np.concatenate(first), np.concatenate(second), max_tokens, rng)
+        # 截断之后再交换：两种次序的长度分布完全相同，模型无法凭长短猜出答案
+        yield SegmentPair(b, a, SWAPPED) if rng.random() < 0.5 else SegmentPair(a, b, IN_ORDER)
+        start = end
+
+
+def _single(sentence: NDArray[np.int32], max_tokens: int, rng: np.random.Generator) -> SegmentPair:
+    return SegmentPair(_trim(sentence, max(0, len(sentence) - max_tokens), rng), np.zeros(0, sentence.dtype), NO_LABEL)
 
 
 def _end_of_chunk(document: TokenDocument, start: int, target: int) -> int:
@@ -106,17 +160,13 @@ def _truncate_pair(
     excess = len(first) + len(second) - max_tokens
     if excess <= 0:
         return first, second
-    from_first = int(np.clip(len(first) - len(second), 0, excess))
-    from_second = int(np.clip(len(second) - len(first), 0, excess))
+    from_first = min(max(len(first) - len(second), 0), excess)
+    from_second = min(max(len(second) - len(first), 0), excess)
     rest = excess - from_first - from_second
     # 先把较长的一段削到等长，剩余的再两边轮流削
     from_first += rest // 2
     from_second += rest - rest // 2
     return _trim(first, from_first, rng), _trim(second, from_second, rng)
-
-
-def _fit_one(segment: NDArray[np.int32], max_tokens: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    return _trim(segment, max(0, len(segment) - max_tokens), rng)
 
 
 def _trim(segment: NDArray[np.int32], count: int, rng: np.random.Generator) -> NDArray[np.int32]:

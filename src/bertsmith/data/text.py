@@ -13,22 +13,24 @@ How bytes become lines, and which encodings are recognised, is in `decoding.py`;
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bertsmith.data.decoding import check_encoding, read_lines
 from bertsmith.data.sentences import split_sentences
+from bertsmith.data.sources import TEXT_ENDINGS
 from bertsmith.errors import ConfigError, InputError
 
 DocumentRule = Literal["auto", "blank-line", "file"]
 
-_TEXT_ENDINGS = (".txt", ".txt.gz")
 # A paragraph longer than this is handed on in parts: a file without blank lines must not fill the memory.
 _MAX_PARAGRAPH_LINES = 1000
 _MAX_PARAGRAPH_LENGTH = 1_000_000
 _MAX_HEADING_LENGTH = 300
+MAX_SENTENCES = 128
+"""Longer documents are cut."""
 # Lines are broken by hand or by an editor somewhere between these widths (columns; a Chinese character takes two).
 _WRAP_WIDTHS = range(40, 161)
 
@@ -37,7 +39,8 @@ _WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-
 _UNSPACED = "\u2e80-\u312f\u31a0-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff01-\uff60\uffe0-\uffe6"
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _FIRST_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
-_ENDS_SENTENCE = re.compile(r"[.!?…。！？:：;；][\"'”’»)\]」』）】]*$")
+_SENTENCE_ENDS = tuple(".!?…。！？:：;；")
+_CLOSERS = "\"'”’»)]」』）】"
 _ENDS_HYPHENATED = re.compile(r"\w(?:-|--|—)$")
 _OPENERS = "\"'“‘«([_*"
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
@@ -56,15 +59,16 @@ class Document:
     sentences: tuple[str, ...]
 
 
-def find_text_files(paths: Sequence[str | Path]) -> list[Path]:
+def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_ENDINGS) -> list[Path]:
     """Finds the text files that files, folders and glob patterns name.
 
-    A folder is searched with all its subfolders for `.txt` and `.txt.gz`; hidden files and folders are passed over
-    (they are the droppings of editors and file managers). A file that is named, or matched by a pattern, may have any
-    name. `**` in a pattern stands for any number of folders.
+    A folder is searched with all its subfolders for `.txt`, `.txt.gz` and `.txt.zst`; hidden files and folders are
+    passed over (they are the droppings of editors and file managers). A file that is named, or matched by a pattern,
+    may have any name. `**` in a pattern stands for any number of folders.
 
     Args:
         paths: names of files and folders, and patterns with `*`, `?` or `[...]`.
+        endings: of the files taken from a folder, in lower case.
 
     Returns:
         The files sorted by name, each once, however many of the paths lead to it.
@@ -74,7 +78,7 @@ def find_text_files(paths: Sequence[str | Path]) -> list[Path]:
     """
     if not paths:
         raise InputError("no text was named; give at least one file, folder or pattern, for example corpus/*.txt")
-    found = [file for path in paths for file in _expand(str(path))]
+    found = [file for path in paths for file in _expand(str(path), endings)]
     for file in found:
         if not file.is_file():
             raise InputError(f"{file}: is not a regular file; save its text to a file and name that")
@@ -113,7 +117,7 @@ def read_documents(
     *,
     documents: DocumentRule = "auto",
     encoding: str = "auto",
-    max_sentences: int = 128,
+    max_sentences: int = MAX_SENTENCES,
 ) -> Iterator[Document]:
     """Reads files as documents of sentences, one after another, in bounded memory.
 
@@ -157,12 +161,12 @@ def read_text(files: Sequence[Path], encoding: str = "auto") -> Iterator[str]:
     """
     empty = True
     for path in files:
-        for unit in _units(path, encoding):
+        for unit in _units(read_lines(path, encoding)):
             if unit is not None and _LETTER_OR_DIGIT.search(unit):
                 empty = False
                 yield unit
     if empty:
-        raise _no_text_error(files)
+        raise no_text_error(files)
 
 
 def join_lines(lines: Sequence[str]) -> list[str]:
@@ -188,8 +192,8 @@ def join_lines(lines: Sequence[str]) -> list[str]:
         return list(lines)
     # 折行的判据：下一行的第一个词放不进最宽的那一行。逐句成行或列表的断行一般不满足这一条
     limit = 0.85 * max(widths)
-    forced = [width + 1 + _width(_first_word(line)) > limit for width, line in zip(widths[:-1], lines[1:], strict=True)]
-    ended = sum(_ENDS_SENTENCE.search(line) is not None for line in lines[:-1])
+    forced = [width + 1 + _first_width(line) > limit for width, line in zip(widths[:-1], lines[1:], strict=True)]
+    ended = sum(line.rstrip(_CLOSERS).endswith(_SENTENCE_ENDS) for line in lines[:-1])
     capitals = sum(line.lstrip(_OPENERS)[:1].isupper() and not line.isupper() for line in lines[1:])
     breaks = len(lines) - 1
     # 只有两三行时这两个比例说明不了什么；粘错了也无妨，分句时会在句号处再切开
@@ -207,25 +211,31 @@ def join_lines(lines: Sequence[str]) -> list[str]:
     return ["".join(unit) for unit in units]
 
 
-def _expand(path: str) -> list[Path]:
+def _expand(path: str, endings: Sequence[str]) -> list[Path]:
     """The files one argument names."""
     if os.path.isdir(path):
-        files = _walk(path)
+        files = _walk(path, endings)
         if not files:
-            raise InputError(f"{path}: the folder holds no .txt or .txt.gz file; name the files, or put text there")
+            raise InputError(f"{path}: the folder holds no {_listed(endings)} file; name the files, or put text there")
         return files
     if os.path.lexists(path) or not glob.has_magic(path):
         if not os.path.exists(path):
             raise InputError(f"{path}: no such file or folder; check the name (the current folder is {Path.cwd()})")
         return [Path(path)]
     matches = sorted(glob.glob(path, recursive=True))
-    files = [file for match in matches for file in (_walk(match) if os.path.isdir(match) else [Path(match)])]
+    files = [file for match in matches for file in (_walk(match, endings) if os.path.isdir(match) else [Path(match)])]
     if not files:
         raise InputError(f"{path}: the pattern matches no text file; check it with: ls {path}")
     return files
 
 
-def _walk(folder: str) -> list[Path]:
+def _listed(endings: Sequence[str]) -> str:
+    # 只列未压缩的写法，一行里放得下
+    plain = [ending for ending in endings if ending.count(".") == 1]
+    return ".txt or .txt.gz" if plain == [".txt"] else ", ".join(plain)
+
+
+def _walk(folder: str, endings: Sequence[str]) -> list[Path]:
     """The text files under a folder, hidden ones left out."""
 
     def fail(error: OSError) -> None:
@@ -234,7 +244,7 @@ def _walk(folder: str) -> list[Path]:
     files = []
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        wanted = (name for name in names if name.lower().endswith(_TEXT_ENDINGS) and not name.startswith("."))
+        wanted = (name for name in names if name.lower().endswith(tuple(endings)) and not name.startswith("."))
         files += [Path(parent, name) for name in wanted]
     return files
 
@@ -242,49 +252,71 @@ def _walk(folder: str) -> list[Path]:
 def _documents(files: Sequence[Path], rule: str, encoding: str, max_sentences: int) -> Iterator[Document]:
     empty = True
     for path in files:
-        sentences: list[str] = []
-        after_heading = False
-        for unit in _units(path, encoding):
-            if unit is not None:
-                after_heading = _is_heading(unit)
-                if _LETTER_OR_DIGIT.search(unit):
-                    sentences += [unit] if after_heading else split_sentences(unit)
-            # 标题后的空行不结束文档，否则标题会单独成为一篇只有一句的文档
-            ends_here = unit is None and rule == "blank-line" and not after_heading
-            while len(sentences) > max_sentences or (ends_here and sentences):
-                yield Document(str(path), tuple(sentences[:max_sentences]))
-                empty = False
-                del sentences[:max_sentences]
-        while sentences:
-            yield Document(str(path), tuple(sentences[:max_sentences]))
+        for document in documents_of(read_lines(path, encoding), str(path), rule, max_sentences):
             empty = False
-            del sentences[:max_sentences]
+            yield document
     if empty:
-        raise _no_text_error(files)
+        raise no_text_error(files)
 
 
-def _units(path: Path, encoding: str) -> Iterator[str | None]:
-    """Reads a file as units of text (paragraphs, headings, single lines), with a None for every blank line."""
+def documents_of(
+    lines: Iterable[str], source: str, rule: str = "file", max_sentences: int = MAX_SENTENCES
+) -> Iterator[Document]:
+    """Makes documents of the lines of one file, of a stretch between two documents, or of one record.
+
+    Args:
+        lines: without their line ends.
+        source: what the documents are called after.
+        rule: `blank-line` or `file`.
+        max_sentences: as in `read_documents`.
+
+    Yields:
+        Documents, none empty; there may be none.
+    """
+    sentences: list[str] = []
+    after_heading = False
+    for unit in _units(lines):
+        if unit is not None:
+            after_heading = is_heading(unit)
+            if _LETTER_OR_DIGIT.search(unit):
+                sentences += [unit] if after_heading else split_sentences(unit)
+        # 标题后的空行不结束文档，否则标题会单独成为一篇只有一句的文档
+        ends_here = unit is None and rule == "blank-line" and not after_heading
+        while len(sentences) > max_sentences or (ends_here and sentences):
+            yield Document(source, tuple(sentences[:max_sentences]))
+            del sentences[:max_sentences]
+    while sentences:
+        yield Document(source, tuple(sentences[:max_sentences]))
+        del sentences[:max_sentences]
+
+
+def split_lines(text: str) -> list[str]:
+    """Cuts the text of a record into lines as `read_lines` cuts a file: a page break is white space, no line end."""
+    return text.replace("\f", " ").replace("\v", " ").replace("\u2029", "\n\n").splitlines()
+
+
+def _units(raw_lines: Iterable[str]) -> Iterator[str | None]:
+    """Puts lines together to units of text (paragraphs, headings, single lines), with a None for every blank line."""
     lines: list[str] = []
     length = 0
-    for raw in read_lines(path, encoding):
+    for raw in raw_lines:
         line = raw.strip()
-        is_heading = _is_heading(line)
-        if line and not is_heading:
+        heading = line.startswith("=") and is_heading(line)
+        if line and not heading:
             lines.append(line)
             length += len(line)
             if len(lines) < _MAX_PARAGRAPH_LINES and length < _MAX_PARAGRAPH_LENGTH:
                 continue
         yield from join_lines(lines)
         lines, length = [], 0
-        if is_heading:
+        if heading:
             yield line
         elif not line:
             yield None
     yield from join_lines(lines)
 
 
-def _is_heading(line: str) -> bool:
+def is_heading(line: str) -> bool:
     """Whether a line is a heading as WikiText writes them: `= Title =`, `= = Section = =`, `== Section ==`."""
     if not (line.startswith("=") and line.endswith("=")) or len(line) > _MAX_HEADING_LENGTH:
         return False
@@ -302,10 +334,12 @@ def _width(text: str) -> int:
     return len(text) + len(_WIDE.findall(text))
 
 
-def _first_word(line: str) -> str:
-    """What a line break would have to fit in to be unnecessary: a word, or one Chinese character."""
+def _first_width(line: str) -> int:
+    """The columns that would have to fit in for a line break to be unnecessary: of a word, or one Chinese character."""
+    if line.isascii():
+        return len(line.split(None, 1)[0])
     word = _FIRST_WORD.match(line)
-    return word.group() if word else ""
+    return _width(word.group()) if word else 0
 
 
 def _glue(previous: str, line: str) -> str:
@@ -315,6 +349,7 @@ def _glue(previous: str, line: str) -> str:
     return "" if _ENDS_HYPHENATED.search(previous) and line[0].isalpha() else " "
 
 
-def _no_text_error(files: Sequence[Path]) -> InputError:
+def no_text_error(files: Sequence[object]) -> InputError:
+    """The error for files that hold no sentence."""
     names = ", ".join(map(str, files[:3])) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     return InputError(f"{names or 'no files'}: no sentence found, only empty or blank text; name files that hold text")

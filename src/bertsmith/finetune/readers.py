@@ -1,20 +1,38 @@
-"""Readers of labelled files: from a TSV to examples, with file and line in every complaint."""
+"""Readers of labelled tables: from TSV, CSV, JSON Lines or Parquet to examples, with the place in every complaint.
+
+What a label is decides the reader: a class (`read_labelled`), a set of classes (`read_multilabelled`) or a number
+(`read_scored`). Words with tags are read in `tagged`, questions in `questions`, multiple choice in `choices`.
+"""
 
 from __future__ import annotations
 
-import gzip
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.data.decoding import detect_encoding
 from bertsmith.errors import InputError
+from bertsmith.finetune.tables import (
+    Row,
+    TableKind,
+    cell_text,
+    column_number,
+    first_known,
+    kind_of,
+    listed,
+    open_table,
+    require_unicode,
+)
 
 TEXT_NAMES = ("text", "text_a", "sentence", "sentence1", "review", "question")
 PAIR_NAMES = ("text_b", "sentence2", "pair")
 LABEL_NAMES = ("label", "class", "sentiment")
+LABEL_SET_NAMES = ("labels", *LABEL_NAMES)
+SCORE_NAMES = ("score", "similarity", *LABEL_NAMES)
 """Header names that are understood without being told."""
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -27,119 +45,177 @@ class LabelledText:
 
 
 @dataclass(frozen=True)
+class MultiLabelledText:
+    """A text, or a pair of texts, and all the classes it has, possibly none."""
+
+    text: str
+    pair: str | None
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A text, or a pair of texts, and a number, such as how alike the two are."""
+
+    text: str
+    pair: str | None
+    score: float
+
+
+@dataclass(frozen=True)
 class Columns:
-    """Which column holds what: a header name, or a number counted from 0; None finds it by the known names."""
+    """Which column holds what: a header name, or a number counted from 0; None finds it by the known names.
+
+    Attributes:
+        text: the text, or the first of two.
+        pair: the second text.
+        label: the class, the classes or the number.
+        header: whether the first row of a TSV or CSV is names; None takes it for names if it holds a known one.
+    """
 
     text: str | int | None = None
     pair: str | int | None = None
     label: str | int | None = None
+    header: bool | None = None
+
+
+def read_labelled(path: str | Path, columns: Columns | None = None, *, encoding: str = "auto") -> list[LabelledText]:
+    """Reads texts with one class each, in the form its ending tells: `.csv`, `.jsonl`, `.parquet`, otherwise TSV.
+
+    Args:
+        path: the file, plain or packed (`.gz`, `.zst`); empty lines are skipped.
+        columns: where text, second text and label stand; without a header, text and label are the first two columns.
+        encoding: `auto` or a codec's name.
+
+    Raises:
+        InputError: the file is missing, empty, damaged, binary or in another encoding; a column does not exist; a line
+            is ragged or malformed; a text or label is empty. The message names file and line.
+    """
+    path = Path(path)
+    return _read_labelled(path, kind_of(path), columns, encoding)
 
 
 def read_labelled_tsv(
     path: str | Path, columns: Columns | None = None, *, encoding: str = "auto"
 ) -> list[LabelledText]:
-    """Reads a tab-separated file, with or without a header.
+    """Reads a tab-separated file, whatever its ending; see `read_labelled`."""
+    return _read_labelled(Path(path), "tsv", columns, encoding)
 
-    Without a header and without being told, the first column is the text and the second the label. Quotes have no
-    meaning: a tab separates, a line ends.
+
+def read_multilabelled(
+    path: str | Path, columns: Columns | None = None, *, separator: str = ",", encoding: str = "auto"
+) -> list[MultiLabelledText]:
+    """Reads texts with any number of classes each; see `read_labelled` for the forms and errors.
 
     Args:
-        path: the file, plain or `.gz`; empty lines are skipped.
-        columns: where text, second text and label stand.
+        path: the file.
+        columns: where text, second text and labels stand.
+        separator: stands between two labels of a cell; JSON Lines and Parquet may hold lists instead. An empty cell is
+            a text without labels.
         encoding: `auto` or a codec's name.
-
-    Raises:
-        InputError: the file is missing, empty, binary or in another encoding; a column does not exist; a line is
-            ragged; a text or label is empty. The message names file and line.
     """
     path = Path(path)
-    rows = _read_rows(path, encoding)
-    if not rows:
-        raise InputError(f"{path}: holds no line; give one example a line as text TAB label")
-    text, pair, label, rows = _find_columns(path, rows, columns or Columns())
-    width = len(rows[0][1]) if rows else 0
-    examples = []
-    for number, cells in rows:
-        if len(cells) != width:
-            raise InputError(f"{path}: line {number} has {len(cells)} columns, the first has {width}; check its tabs")
-        example = LabelledText(
-            cells[text].strip(),
-            None if pair is None else cells[pair].strip(),
-            cells[label].strip(),
-        )
-        if not example.text or example.pair == "":
-            raise InputError(f"{path}: line {number} has an empty text")
-        if not example.label:
-            raise InputError(f"{path}: line {number} has an empty label")
-        examples.append(example)
-    if not examples:
-        raise InputError(f"{path}: holds a header and no example")
-    return examples
+    if not separator:
+        raise InputError("the separator between labels cannot be empty; pass ',' or '|'")
+    return [
+        MultiLabelledText(text, pair, _label_set(path, row, label, separator))
+        for text, pair, row, label in _texts(path, kind_of(path), columns, encoding, LABEL_SET_NAMES)
+    ]
 
 
-def labels_of(examples: Sequence[LabelledText]) -> list[str]:
+def read_scored(path: str | Path, columns: Columns | None = None, *, encoding: str = "auto") -> list[ScoredText]:
+    """Reads texts or pairs with a number each, for regression; see `read_labelled` for the forms and errors."""
+    path = Path(path)
+    return [
+        ScoredText(text, pair, _score(path, row, label))
+        for text, pair, row, label in _texts(path, kind_of(path), columns, encoding, SCORE_NAMES)
+    ]
+
+
+def labels_of(examples: Sequence[LabelledText] | Sequence[MultiLabelledText]) -> list[str]:
     """Returns the classes in a stable order: numbers by value, everything else alphabetically.
 
     Raises:
-        InputError: there is only one class.
+        InputError: there is only one class (none, where a text may have several).
     """
-    labels = {example.label for example in examples}
-    if len(labels) < 2:
-        raise InputError(f"the training file has one class only ({', '.join(labels)}); at least two are needed")
+    labels: set[str] = set()
+    least = 2
+    for example in examples:
+        if isinstance(example, LabelledText):
+            labels.add(example.label)
+        else:
+            labels.update(example.labels)
+            least = 1
+    if len(labels) < least:
+        if least == 1:
+            raise InputError("no text of the training file has a label; at least one is needed")
+        raise InputError(f"the training file has one class only ({listed(sorted(labels))}); at least two are needed")
     if all(re.fullmatch(r"-?[0-9]+", label) for label in labels):
-        return sorted(labels, key=int)
+        # 数值相同的写法（1 与 01）再按文本排，否则顺序取决于集合的散列
+        return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
 
 
-def _read_rows(path: Path, encoding: str) -> list[tuple[int, list[str]]]:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    codec = detect_encoding(path) if encoding == "auto" else encoding
-    try:
-        # 只按换行符分行：str.splitlines 会把正文里的 U+2028 等也当作行界，行号就不对了
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = raw.decode(codec).split("\n")
-    except (UnicodeDecodeError, LookupError, OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read as {codec} ({error}); pass --encoding") from None
-    numbered = ((number, line.rstrip("\r")) for number, line in enumerate(lines, 1))
-    return [(number, line.split("\t")) for number, line in numbered if line.strip()]
+def _read_labelled(path: Path, kind: TableKind, columns: Columns | None, encoding: str) -> list[LabelledText]:
+    return [
+        LabelledText(text, pair, cell_text(path, row, label, "label"))
+        for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_NAMES)
+    ]
 
 
-def _find_columns(
-    path: Path, rows: list[tuple[int, list[str]]], columns: Columns
-) -> tuple[int, int | None, int, list[tuple[int, list[str]]]]:
-    """Returns the numbers of the text, pair and label columns, and the rows without the header."""
-    header = [cell.strip() for cell in rows[0][1]]
-    by_name = any(isinstance(column, str) for column in (columns.text, columns.pair, columns.label))
-    lowered = [cell.lower() for cell in header]
-    has_header = by_name or any(name in lowered for name in (*LABEL_NAMES, *TEXT_NAMES[:3]))
-    if not has_header:
-        text = _number(path, columns.text, header, default=0)
-        label = _number(path, columns.label, header, default=1 if len(header) > 1 else None)
-        pair = _number(path, columns.pair, header, default=None)
-    else:
-        rows = rows[1:]
-        text = _number(path, columns.text, header, default=_first_known(lowered, TEXT_NAMES))
-        label = _number(path, columns.label, header, default=_first_known(lowered, LABEL_NAMES))
-        pair = _number(path, columns.pair, header, default=_first_known(lowered, PAIR_NAMES))
+def _texts(
+    path: Path, kind: TableKind, columns: Columns | None, encoding: str, label_names: Sequence[str]
+) -> Iterator[tuple[str, str | None, Row, int]]:
+    """Yields text, second text, row and the number of the label column for every example."""
+    columns = columns or Columns()
+    table = open_table(path, kind, encoding)
+    lowered = [name.lower() for name in table.first]
+    has_header = table.has_header
+    if has_header is None:
+        by_name = any(isinstance(column, str) for column in (columns.text, columns.pair, columns.label))
+        known = any(name in lowered for name in (*label_names, *TEXT_NAMES[:3]))
+        has_header = by_name or (known if columns.header is None else columns.header)
+        if has_header:
+            next(table.rows)
+    defaults = (
+        (first_known(lowered, TEXT_NAMES), first_known(lowered, PAIR_NAMES), first_known(lowered, label_names))
+        if has_header
+        else (0, None, 1 if len(lowered) > 1 else None)
+    )
+    text, pair, label = (
+        column_number(path, column, table.first, default=default)
+        for column, default in zip((columns.text, columns.pair, columns.label), defaults, strict=True)
+    )
     if text is None:
-        raise InputError(f"{path}: no text column among {', '.join(header)}; name it with --text-column")
+        raise InputError(f"{path}: no text column among {listed(table.first)}; name it with --text-column")
     if label is None:
-        raise InputError(f"{path}: no label column among {', '.join(header)}; name it with --label-column")
-    return text, pair, label, rows
+        raise InputError(f"{path}: no label column among {listed(table.first)}; name it with --label-column")
+    row = None
+    for row in table.rows:
+        second = None if pair is None else cell_text(path, row, pair, "text")
+        yield cell_text(path, row, text, "text"), second, row, label
+    if row is None:
+        raise InputError(f"{path}: holds a header and no example")
 
 
-def _number(path: Path, column: str | int | None, header: Sequence[str], *, default: int | None) -> int | None:
-    if column is None:
-        return default
-    if isinstance(column, str):
-        if column not in header:
-            raise InputError(f"{path}: no column {column!r}; its header has {', '.join(header)}")
-        return header.index(column)
-    if not 0 <= column < len(header):
-        raise InputError(f"{path}: no column {column}; it has {len(header)}, counted from 0")
-    return column
+def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, ...]:
+    cell = row.cells[column]
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return ()
+    if isinstance(cell, list):
+        inner = Row(row.place, cell)
+        labels = [cell_text(path, inner, place, "label") for place in range(len(cell))]
+    else:
+        labels = [label.strip() for label in cell_text(path, row, column, "label").split(separator)]
+    for label in labels:
+        if not label:
+            raise InputError(f"{path}: {row.place} has an empty label among {listed(labels)}; check its separators")
+        require_unicode(path, row.place, label)
+    return tuple(dict.fromkeys(labels))
 
 
-def _first_known(header: Sequence[str], names: Sequence[str]) -> int | None:
-    return next((header.index(name) for name in names if name in header), None)
+def _score(path: Path, row: Row, column: int) -> float:
+    text = cell_text(path, row, column, "score")
+    if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
+        raise InputError(f"{path}: {row.place}: the score {text[:40]!r} is not a finite number, such as 3.5")
+    return float(text)

@@ -30,10 +30,12 @@ from bertsmith.model.heads import (
     NextSentenceHead,
     QASpanHead,
     SequenceClassifier,
+    SpanBoundaryHead,
     TokenClassifier,
     best_spans,
 )
 from bertsmith.model.pretrained import PretrainedBert
+from bertsmith.model.span_boundary import BertWithSpanBoundary
 
 __all__ = [
     "ARCHITECTURES",
@@ -47,6 +49,7 @@ __all__ = [
     "BertForSequenceClassification",
     "BertForTokenClassification",
     "BertModel",
+    "BertWithSpanBoundary",
     "LayerFeatures",
     "MaskedLMHead",
     "MultiHeadSelfAttention",
@@ -55,6 +58,7 @@ __all__ = [
     "PretrainedBert",
     "QASpanHead",
     "SequenceClassifier",
+    "SpanBoundaryHead",
     "TokenClassifier",
     "TransformerBlock",
     "best_spans",

@@ -29,7 +29,10 @@ from bertsmith.model.pretrained import PretrainedBert, initialize_weights
 
 @dataclass(frozen=True)
 class PreTrainingOutput:
-    """What `BertForPreTraining` returns: `mlm_logits` [M, V], `nsp_logits` [N, 2] (0 = is next), `bert`."""
+    """What `BertForPreTraining` returns: `mlm_logits` [M, V], `nsp_logits` [N, 2], `bert`.
+
+    Class 0 is "is next" (or, for sentence order, "in order").
+    """
 
     mlm_logits: Tensor
     nsp_logits: Tensor
@@ -51,17 +54,18 @@ class BertForPreTraining(PretrainedBert):
         initialize_weights(self.masked_lm, config.initializer_range)
         initialize_weights(self.next_sentence, config.initializer_range)
 
-    def forward(self, batch: RaggedBatch, masked_positions: Tensor) -> PreTrainingOutput:
+    def forward(self, batch: RaggedBatch, masked_positions: Tensor, *, causal: bool = False) -> PreTrainingOutput:
         """Predicts the masked pieces and whether B follows A.
 
         Args:
             batch: N sequences `[CLS] A [SEP] B [SEP]`.
             masked_positions: [M] int64 indices into the T tokens.
+            causal: as in `BertModel`, for left-to-right LM.
 
         Returns:
             Logits, see `PreTrainingOutput`.
         """
-        output = self.bert(batch)
+        output = self.bert(batch, causal=causal)
         # 只取被遮盖的位置再做词表投影：其余 85% 的 logits 没有人看
         masked_states = output.hidden_states.index_select(0, masked_positions)
         mlm_logits = self.masked_lm(masked_states, self.bert.embedding.word.weight)
@@ -81,9 +85,12 @@ class BertForMaskedLM(PretrainedBert):
         self.masked_lm = MaskedLMHead(config)
         initialize_weights(self.masked_lm, config.initializer_range)
 
-    def forward(self, batch: RaggedBatch, masked_positions: Tensor) -> Tensor:
-        """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens."""
-        masked_states = self.bert(batch).hidden_states.index_select(0, masked_positions)
+    def forward(self, batch: RaggedBatch, masked_positions: Tensor, *, causal: bool = False) -> Tensor:
+        """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens.
+
+        With `causal` the tokens read those before them only, as in `BertModel`.
+        """
+        masked_states = self.bert(batch, causal=causal).hidden_states.index_select(0, masked_positions)
         logits: Tensor = self.masked_lm(masked_states, self.bert.embedding.word.weight)
         return logits
 

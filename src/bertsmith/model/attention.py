@@ -7,6 +7,8 @@ Notable:
 - on the CPU, in bf16, with dropout or on short sequences, two batched matmuls and a softmax are up to three times as
   fast as the fused kernel
 - asking for the attention maps takes the explicit path, so looking never changes the numbers used in training
+- `causal` hides the tokens to the right, for left-to-right LM; padding lies to the right as well, so that one mask
+  does for both
 """
 
 from __future__ import annotations
@@ -49,13 +51,16 @@ class MultiHeadSelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.project = Linear(config.hidden_size, 3 * self.num_heads * self.head_size)
 
-    def forward(self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False) -> AttentionOutput:
+    def forward(
+        self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, causal: bool = False
+    ) -> AttentionOutput:
         """Mixes each token with its sequence, weighted by query-key similarity.
 
         Args:
             hidden: [T, H] float, the states of the T real tokens.
             batch: where each sequence starts and ends.
             need_maps: also return the attention probabilities (slower; for looking, not for training).
+            causal: each token reads itself and those before it only.
 
         Returns:
             `states` [T, A D] (that is H unless heads were pruned), the heads concatenated, and `maps`: a list of N
@@ -63,12 +68,12 @@ class MultiHeadSelfAttention(nn.Module):
         """
         projected = self.project(hidden).view(-1, 3, self.num_heads, self.head_size)
         if need_maps:
-            return self._attend_explicitly(projected, batch)
+            return self._attend_explicitly(projected, batch, causal=causal)
         if projected.is_cuda and projected.dtype in (torch.float16, torch.bfloat16) and not self._dropout_now:
-            return AttentionOutput(self._attend_varlen(projected, batch), None)
+            return AttentionOutput(self._attend_varlen(projected, batch, causal=causal), None)
         if self._is_grouped(batch):
-            return AttentionOutput(self._attend_grouped(projected, batch), None)
-        return AttentionOutput(self._attend_padded(projected, batch), None)
+            return AttentionOutput(self._attend_grouped(projected, batch, causal=causal), None)
+        return AttentionOutput(self._attend_padded(projected, batch, causal=causal), None)
 
     def _is_grouped(self, batch: RaggedBatch) -> bool:
         """Tells whether attention is best done group by group: on the CPU, where many neighbours have one length."""
@@ -76,13 +81,13 @@ class MultiHeadSelfAttention(nn.Module):
             return False
         return 2 * len(batch.equal_runs) <= batch.num_sequences
 
-    def _attend_grouped(self, projected: Tensor, batch: RaggedBatch) -> Tensor:
+    def _attend_grouped(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> Tensor:
         """Neighbours of equal length are a rectangle as they lie: a view, no padding and no mask."""
         # 推理时批次按长度排好，等长的自然相邻；短句上比补齐快一倍多
         runs = batch.equal_runs
         parts = projected.split([count * length for count, length in runs])
         mixed = [
-            self._mix(*part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4), mask=None)
+            self._mix(*part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4), mask=None, causal=causal)
             for part, (count, length) in zip(parts, runs, strict=True)
         ]
         return torch.cat([group.transpose(1, 2).reshape(-1, self.num_heads * self.head_size) for group in mixed])
@@ -91,46 +96,60 @@ class MultiHeadSelfAttention(nn.Module):
     def _dropout_now(self) -> float:
         return self.dropout.probability if self.training else 0.0
 
-    def _attend_padded(self, projected: Tensor, batch: RaggedBatch) -> Tensor:
+    def _attend_padded(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> Tensor:
         """Batched attention: equal lengths are a view, unequal ones a rectangle with its padding keys masked."""
         # [T, 3, A, D] → 三个 [N, A, S, D]；长度全相同时 pad 只是改变视图，不复制
-        mask = None if batch.has_equal_lengths else batch.padding_mask[:, None, None, :]
-        mixed = self._mix(*batch.pad(projected).permute(2, 0, 3, 1, 4), mask=mask)
+        # 因果注意力时补齐部分全在右边，本来就看不见，不需要另外的遮罩
+        mask = None if batch.has_equal_lengths or causal else batch.padding_mask[:, None, None, :]
+        mixed = self._mix(*batch.pad(projected).permute(2, 0, 3, 1, 4), mask=mask, causal=causal)
         return batch.unpad(mixed.transpose(1, 2)).reshape(-1, self.num_heads * self.head_size)
 
-    def _mix(self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None) -> Tensor:
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
         """The equation on a rectangle, by the faster of two ways; [N, A, S, D] in and out."""
         short = query.shape[2] <= _SHORT
         if query.is_cuda or not (short or self._dropout_now or query.dtype == torch.bfloat16):
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=self._dropout_now)
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, dropout_p=self._dropout_now, is_causal=causal
+            )
         # 用普通矩阵乘法：CPU 的融合内核在 bf16、带 dropout 或很短的序列上要慢一到三倍
         scores = query @ (key * self.head_size**-0.5).transpose(-1, -2)
-        if mask is not None:
+        if causal:
+            scores = scores.masked_fill(_later_tokens(scores), -torch.inf)
+        elif mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
         # CPU 的 bf16 softmax 在内部以 float32 累加，只有结果舍入为 bf16
         probabilities: Tensor = self.dropout(scores.softmax(dim=-1))
         return probabilities @ value
 
-    def _attend_varlen(self, projected: Tensor, batch: RaggedBatch) -> Tensor:
+    def _attend_varlen(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> Tensor:
         """Variable-length flash attention on CUDA: no rectangle at all."""
         from torch.nn.attention.varlen import varlen_attn
 
         query, key, value = projected.unbind(1)
         cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
-        mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest)
+        # 窗口 (-1, 0)：左边不限，右边一个也不看，即因果注意力
+        window = (-1, 0) if causal else (-1, -1)
+        mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
         # 没有要 log-sum-exp，返回的只会是一个张量
         assert isinstance(mixed, Tensor)
         return mixed.reshape(-1, self.num_heads * self.head_size)
 
-    def _attend_explicitly(self, projected: Tensor, batch: RaggedBatch) -> AttentionOutput:
+    def _attend_explicitly(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> AttentionOutput:
         """The equation as it is printed, sequence by sequence, keeping the probabilities."""
         states, maps = [], []
         for sequence in projected.split(batch.lengths):
             query, key, value = sequence.permute(1, 2, 0, 3).unbind(0)  # each [A, S, D]
             # 缩放 1/sqrt(D)：否则 D 较大时点积方差为 D，softmax 会饱和、梯度消失
             scores = query @ key.transpose(1, 2) / math.sqrt(self.head_size)
+            if causal:
+                scores = scores.masked_fill(_later_tokens(scores), -torch.inf)
             probabilities = scores.float().softmax(dim=-1)
             maps.append(probabilities)
             dropped = self.dropout(probabilities).to(value.dtype)
             states.append((dropped @ value).transpose(0, 1).reshape(-1, self.num_heads * self.head_size))
         return AttentionOutput(torch.cat(states), maps)
+
+
+def _later_tokens(scores: Tensor) -> Tensor:
+    """Returns [S, S] bool for scores [..., S, S], True where the key comes after the query."""
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

@@ -88,6 +88,7 @@ class BertEncoder(nn.Module):
         *,
         need_layers: bool = False,
         need_maps: bool | Collection[int] = False,
+        causal: bool = False,
     ) -> EncoderOutput:
         """Runs the blocks over embeddings [T, H]; the options are those of `BertModel`."""
         layers: list[Tensor] = []
@@ -96,9 +97,9 @@ class BertEncoder(nn.Module):
             look = need_maps if isinstance(need_maps, bool) else number in need_maps
             if self.gradient_checkpointing and self.training and not look:
                 # 反向时重算本层：随机数状态一并恢复，dropout 的取舍与前向相同
-                hidden, maps = checkpoint(block, hidden, batch, use_reentrant=False)
+                hidden, maps = checkpoint(block, hidden, batch, causal=causal, use_reentrant=False)
             else:
-                hidden, maps = block(hidden, batch, need_maps=look)
+                hidden, maps = block(hidden, batch, need_maps=look, causal=causal)
             if need_layers:
                 layers.append(hidden)
             if maps is not None:
@@ -127,7 +128,12 @@ class BertModel(PretrainedBert):
         initialize_weights(self, config.initializer_range)
 
     def forward(
-        self, batch: RaggedBatch, *, need_layers: bool = False, need_maps: bool | Collection[int] = False
+        self,
+        batch: RaggedBatch,
+        *,
+        need_layers: bool = False,
+        need_maps: bool | Collection[int] = False,
+        causal: bool = False,
     ) -> BertOutput:
         """Encodes a batch.
 
@@ -136,13 +142,17 @@ class BertModel(PretrainedBert):
             need_layers: also return the states after the embeddings and after each block.
             need_maps: also return the attention probabilities of every head: of all layers, or of these layer
                 numbers, counted from 0.
+            causal: each token reads itself and those before it only (the paper's left-to-right ablation, §5.1). `cls`
+                and `pooled` are then of the last token of each sequence, the only one that has read all of it.
 
         Raises:
             InputError: a sequence is longer than `max_position_embeddings`, or an id is outside the vocabulary.
         """
         embedded = self.embedding(batch)
-        encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps)
-        cls = encoded.states.index_select(0, batch.first_token_positions)
+        encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, causal=causal)
+        # 从左到右时 [CLS] 只看见自己，整句的信息在最后一个词
+        summary = batch.cu_seqlens[1:].long() - 1 if causal else batch.first_token_positions
+        cls = encoded.states.index_select(0, summary)
         pooled = None if self.pooler is None else torch.tanh(self.pooler(cls))
         layers = None if encoded.layers is None else [embedded, *encoded.layers]
         return BertOutput(encoded.states, cls, pooled, layers, encoded.attentions)

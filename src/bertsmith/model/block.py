@@ -47,18 +47,21 @@ class TransformerBlock(nn.Module):
         self.output_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False) -> AttentionOutput:
+    def forward(
+        self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, causal: bool = False
+    ) -> AttentionOutput:
         """Refines the states by one layer.
 
         Args:
             hidden: [T, H] float.
             batch: where each sequence starts and ends.
             need_maps: also return this layer's attention probabilities.
+            causal: each token reads itself and those before it only.
 
         Returns:
             `states` [T, H], and `maps` as `MultiHeadSelfAttention` returns them.
         """
-        mixed, maps = self.attention(hidden, batch, need_maps=need_maps)
+        mixed, maps = self.attention(hidden, batch, need_maps=need_maps, causal=causal)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(mixed)))
         expanded = self.activation(self.expand(hidden))
         hidden = self.output_norm(hidden + self.dropout(self.contract(expanded)))

@@ -19,7 +19,9 @@ from bertsmith.model.matmul import linear
 
 
 class MaskedLMHead(nn.Module):
-    """Dense + activation + LayerNorm, then the word embedding itself as decoder, plus a bias per piece (§3.1).
+    """Dense + activation + LayerNorm, then the word embedding itself as decoder, plus a bias per piece.
+
+    The paper (§3.1) asks for a softmax over the vocabulary; these layers are those of the release.
 
     The decoder is tied: a piece is predicted by the similarity of the transformed state with that piece's embedding,
     so that both directions train one matrix. Models with a decoder of their own exist
@@ -47,11 +49,50 @@ class MaskedLMHead(nn.Module):
         Returns:
             [M, V] logits in the dtype of `states`.
         """
-        transformed = self.norm(self.activation(self.transform(states)))
+        return self.decode(self.norm(self.activation(self.transform(states))), word_embedding)
+
+    def decode(self, transformed: Tensor, word_embedding: Tensor) -> Tensor:
+        """Scores every piece by its similarity with states [M, H] that are transformed already."""
         if self.decoder is not None:
             logits: Tensor = self.decoder(transformed)
             return logits
         return linear(transformed, word_embedding, self.bias)
+
+
+class SpanBoundaryHead(nn.Module):
+    """Describes a hidden piece by the two tokens around its span and its place in it (Joshi et al. 2020, §3.2).
+
+    Two layers with GELU and LayerNorm over [left; right; place]; the masked-LM decoder then reads the result, so that
+    both objectives share the embedding and the bias. The head serves training only; no model folder holds it.
+    """
+
+    PLACES, PLACE_SIZE = 20, 200
+    """Places in a span that are told apart (later ones share the last), and the size of their embedding."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.place = nn.Embedding(self.PLACES, self.PLACE_SIZE)
+        self.first = Linear(2 * config.hidden_size + self.PLACE_SIZE, config.hidden_size)
+        self.first_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.second = Linear(config.hidden_size, config.hidden_size)
+        self.second_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, states: Tensor, spans: Tensor) -> Tensor:
+        """Maps boundaries to states for the decoder.
+
+        Args:
+            states: [T, H], the encoder's states.
+            spans: [M, 3] int64: the tokens before and after each piece's span, among the T, and the piece's place.
+
+        Returns:
+            [M, H].
+        """
+        left, right, place = spans.unbind(1)
+        place = self.place(place.clamp(max=self.PLACES - 1)).to(states.dtype)
+        joined = torch.cat([states.index_select(0, left), states.index_select(0, right), place], dim=1)
+        hidden = self.first_norm(F.gelu(self.first(joined)))
+        described: Tensor = self.second_norm(F.gelu(self.second(hidden)))
+        return described
 
 
 class NextSentenceHead(nn.Module):

@@ -1,27 +1,121 @@
-"""The pre-training objective: the sum of the two losses (Devlin et al. 2019, appendix A.2)."""
+"""The pre-training objectives: the parts that a stream's batches ask for, added up (Devlin et al. 2019, appendix A.2).
+
+    mlm+nsp    masked LM and next sentence: the paper
+    mlm        masked LM alone (§5.1, "no NSP"; Liu et al. 2019)
+    mlm+sop    masked LM and sentence order (Lan et al. 2020)
+    ltr        left-to-right LM (§5.1, "LTR & no NSP")
+    ltr+nsp    left-to-right LM and next sentence, read from the last token
+
+With span masking the span boundary loss comes on top of masked LM.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from bertsmith.data.stream import PreTrainingBatch
-from bertsmith.model import BertForPreTraining
+from bertsmith.data.stream import OBJECTIVES, PreTrainingBatch, StreamSettings
+from bertsmith.errors import ConfigError
+from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
+from bertsmith.model.architectures import PreTrainingOutput
+from bertsmith.model.span_boundary import SpanPreTrainingOutput
+from bertsmith.objectives.causal_lm import CausalLMLoss
 from bertsmith.objectives.masked_lm import MaskedLMLoss
 from bertsmith.objectives.measure import Measure
 from bertsmith.objectives.next_sentence import NSPLoss
+from bertsmith.objectives.sentence_order import SOPLoss
+from bertsmith.objectives.span_boundary import SpanBoundaryLoss
+
+PAIR_LOSSES: dict[str, type[NSPLoss] | type[SOPLoss]] = {"nsp": NSPLoss, "sop": SOPLoss}
 
 
 class PreTrainingObjective:
-    """Runs the model on a batch and adds up the masked-LM and next-sentence losses."""
+    """Runs the model on a batch and adds up the losses.
 
-    def __init__(self) -> None:
-        self.masked_lm = MaskedLMLoss()
-        self.next_sentence = NSPLoss()
+    A batch that is a share of a larger one (of another rank's, or of several parts) is divided by the counts of the
+    larger one: the losses of the shares, and their gradients, then add up to those of the whole.
 
-    def __call__(self, model: BertForPreTraining, batch: PreTrainingBatch) -> Measure:
-        """Returns the summed loss and the figures of both parts."""
-        output = model(batch.tokens, batch.masked_positions)
-        masked_lm = self.masked_lm(output.mlm_logits, batch.masked_labels)
-        next_sentence = self.next_sentence(output.nsp_logits, batch.next_sentence_labels)
-        loss: Tensor = masked_lm.loss + next_sentence.loss
-        return Measure(loss, {**masked_lm.sums, **next_sentence.sums})
+    Attributes:
+        pieces: the loss over pieces, masked or next.
+        pairs: the loss over pairs of segments, or None.
+        span_boundary: the extra loss of span masking, or None.
+    """
+
+    def __init__(self, objective: str = "mlm+nsp", *, span_boundary: bool = False) -> None:
+        """Puts an objective together.
+
+        Args:
+            objective: one of `OBJECTIVES`.
+            span_boundary: train the span boundary head too; the batches then need span masking.
+
+        Raises:
+            ConfigError: there is no such objective, or it masks nothing and has no spans.
+        """
+        language_model, pair = _parts(objective)
+        self.causal = language_model == "ltr"
+        if self.causal and span_boundary:
+            raise ConfigError(f"{objective} hides no spans; the span boundary objective goes with mlm")
+        self.pieces: MaskedLMLoss | CausalLMLoss = CausalLMLoss() if self.causal else MaskedLMLoss()
+        self.pairs = PAIR_LOSSES[pair]() if pair else None
+        self.span_boundary = SpanBoundaryLoss() if span_boundary else None
+
+    def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> Measure:
+        """Returns the summed loss and the figures of all parts.
+
+        Args:
+            model: as `build_pretraining_model` makes it for this objective, wrapped or not.
+            batch: of a stream with the same objective.
+        """
+        if self.span_boundary is None:
+            output = model(batch.tokens, batch.masked_positions, causal=self.causal)
+        else:
+            output = model(batch.tokens, batch.masked_positions, batch.masked_spans)
+        logits = output if isinstance(output, Tensor) else output.mlm_logits
+        measures: list[Measure] = [self.pieces(logits, batch.masked_labels, total=batch.global_masked)]
+        if self.pairs is not None:
+            assert isinstance(output, PreTrainingOutput | SpanPreTrainingOutput)
+            measures.append(self.pairs(output.nsp_logits, batch.next_sentence_labels, total=batch.global_labelled))
+        if self.span_boundary is not None:
+            assert isinstance(output, SpanPreTrainingOutput)
+            measures.append(self.span_boundary(output.sbo_logits, batch.masked_labels, total=batch.global_masked))
+        loss = measures[0].loss
+        for measure in measures[1:]:
+            loss = loss + measure.loss
+        return Measure(loss, {name: value for measure in measures for name, value in measure.sums.items()})
+
+
+def build_objective(settings: StreamSettings) -> PreTrainingObjective:
+    """Returns what the batches of a stream are to be trained on."""
+    return PreTrainingObjective(settings.objective, span_boundary=settings.masking.kind == "span")
+
+
+def pretraining_architecture(objective: str) -> type[BertForPreTraining] | type[BertForMaskedLM]:
+    """Returns the model that an objective trains: with the pair head where the objective has pairs.
+
+    Raises:
+        ConfigError: there is no such objective.
+    """
+    return BertForPreTraining if _parts(objective)[1] else BertForMaskedLM
+
+
+def build_pretraining_model(
+    objective: str, config: BertConfig, *, span_boundary: bool = False
+) -> BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary:
+    """Returns a fresh model for an objective.
+
+    Args:
+        objective: one of `OBJECTIVES`.
+        config: the shape.
+        span_boundary: add the head that span masking trains; `save_pretrained` leaves it out.
+
+    Raises:
+        ConfigError: there is no such objective.
+    """
+    plain = pretraining_architecture(objective)(config)
+    return BertWithSpanBoundary(plain) if span_boundary else plain
+
+
+def _parts(objective: str) -> tuple[str, str]:
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"objective {objective!r} is unknown; use one of {', '.join(OBJECTIVES)}")
+    language_model, _, pair = objective.partition("+")
+    return language_model, pair

@@ -19,14 +19,17 @@ from bertsmith.finetune.classify import ClassificationScores
 from bertsmith.inference import FillMask
 from bertsmith.inference.pipelines import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.quickstart.report import FigureRow, FilledExample, Picture, write_report
+from bertsmith.model import BertForPreTraining
+from bertsmith.quickstart.report import FilledExample, write_report
 from bertsmith.quickstart.source import LABELLED_REVIEWS
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
+from bertsmith.train.page import FigureRow, Picture
 from bertsmith.train.plots import draw_accuracy_curves, draw_loss_curves
-from bertsmith.train.pretraining import HELDOUT_SEQUENCES, PreTrainingResult, build_model
 from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.run import PreTrainingResult
+from bertsmith.train.start import HELDOUT_SEQUENCES, build_model
 
 WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the man [MASK] the book")
 HELDOUT_EXAMPLES, QUESTION_PIECES = 6, 32
@@ -55,7 +58,9 @@ def fill_examples(
         recipe: makes the fresh weights.
         own: whether the text is the reader's own; the bundled world adds its three set sentences.
     """
-    untrained, trained = FillMask(build_model(recipe, corpus), tokenizer), FillMask.load(run / "model")
+    fresh = build_model(recipe, corpus)
+    assert isinstance(fresh, BertForPreTraining)
+    untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model")
     questions: list[tuple[str, str | None]] = [] if own else [(text, None) for text in WORLD_SENTENCES]
     questions += _heldout_questions(corpus, tokenizer, recipe.sequence_length)
     return [FilledExample(text, truth, before=untrained(text)[0], after=trained(text)[0]) for text, truth in questions]

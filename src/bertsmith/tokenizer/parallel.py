@@ -4,10 +4,14 @@ Notable:
 - on Linux the workers are forks: they start at once and inherit the vocabulary and the warm cache instead of having
   them sent; they run nothing but this package's Python and numpy's element-wise functions, no thread pools
 - only a few batches are on their way at any time, so an endless stream of texts is no problem
+- a worker ends with its parent, also when that is killed: otherwise it would wait for work for ever
 """
 
 import multiprocessing
+import multiprocessing.connection
+import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -94,6 +98,15 @@ def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], wo
 def _remember(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    # 父进程被 SIGKILL 时来不及通知任何人；管道另一端关闭就是它的死讯
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
 
 
 def _run(batch: Any) -> Any:

@@ -1,7 +1,8 @@
-"""The optimizer, its parameter groups and its schedule, as in the paper's appendix A.2.
+"""The optimizer, its parameter groups and its schedule.
 
-Adam with decoupled weight decay; the rate rises linearly over the warm-up and then falls linearly to zero. Parts of a
-model can learn at rates of their own: `parameter_groups` says which and how fast.
+The paper's (appendix A.2) is Adam with decoupled weight decay, and a rate that rises linearly over the warm-up and
+then falls linearly to zero. LAMB is there for batches of thousands of sequences, and two more shapes of the schedule.
+Parts of a model can learn at rates of their own: `parameter_groups` says which and how fast.
 """
 
 from __future__ import annotations
@@ -16,26 +17,40 @@ import torch
 from torch import nn
 
 from bertsmith.errors import ConfigError
+from bertsmith.train.lamb import Lamb
+
+OPTIMIZERS = ("adamw", "lamb")
+SCHEDULES = ("linear", "cosine", "trapezoid")
+TRAPEZOID_FALL = 0.2
+"""Share of the steps in which a trapezoid falls."""
 
 _BLOCK = re.compile(r"(?:^|\.)encoder\.blocks\.(\d+)\.")
 _EMBEDDING = re.compile(r"(?:^|\.)embedding\.")
 
 
 def build_optimizer(
-    model: nn.Module, *, weight_decay: float, layer_decay: float = 1.0, rates: Mapping[str, float] | None = None
-) -> torch.optim.AdamW:
-    """Returns AdamW over the groups of `parameter_groups`; with its defaults two, of which one decays.
+    model: nn.Module,
+    *,
+    weight_decay: float,
+    layer_decay: float = 1.0,
+    rates: Mapping[str, float] | None = None,
+    kind: str = "adamw",
+) -> torch.optim.Optimizer:
+    """Returns an optimizer over the groups of `parameter_groups`; with its defaults two, of which one decays.
 
     Args:
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
         layer_decay: as in `parameter_groups`.
         rates: likewise.
+        kind: one of `OPTIMIZERS`.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
     """
     groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates)
+    if kind == "lamb":
+        return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
 
 
@@ -91,14 +106,27 @@ def parameter_groups(
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
 
-def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: int) -> float:
+def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: int, schedule: str = "linear") -> float:
     """Returns the rate for step `step` (counted from 0): rises to `peak` over the warm-up, then falls to 0.
 
     Post-norm Transformers need the rise: before the norms have settled, large steps throw them off for good.
+
+    Args:
+        step: steps taken.
+        peak: the highest rate.
+        warmup_steps: length of the rise.
+        total_steps: after so many the rate is 0.
+        schedule: `linear`, the paper's; `cosine`, half a wave (Loshchilov and Hutter 2017); `trapezoid`, the peak
+            until the last fifth of the steps, then a linear fall.
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
-    return peak * max(0, total_steps - step) / max(1, total_steps - warmup_steps)
+    falling = max(1, total_steps - warmup_steps)
+    if schedule == "trapezoid":
+        # 预热很长时，下降段最多占预热之后的全部步数
+        falling = min(falling, max(1, round(TRAPEZOID_FALL * total_steps)))
+    left = min(1.0, max(0, total_steps - step) / falling)
+    return peak * (0.5 * (1.0 - math.cos(math.pi * left)) if schedule == "cosine" else left)
 
 
 def _depth(name: str, *, top: int) -> int:

@@ -1,13 +1,15 @@
-"""Curves of a run, from its `metrics.jsonl`."""
+"""Curves of a run, or of several in one picture, from their `metrics.jsonl`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+RUN_COLOURS = ("#1f4e8c", "#c4622d", "#2f7d4f", "#8a4fa3", "#a08a1f", "#4a4a4a")
 TRAIN_COLOUR, HELDOUT_COLOUR, REFERENCE_COLOUR = "#9db7d5", "#1f4e8c", "#b04a3a"
 
 
@@ -42,11 +44,53 @@ def draw_accuracy_curves(rows: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: a figure of one kind of row, against the steps or the tokens."""
+
+    figure_name: str
+    kind: str
+    title: str
+    over: str = "step"
+
+
+def draw_panels(runs: Mapping[str, Sequence[dict[str, Any]]], panels: Sequence[Panel]) -> Figure:
+    """Draws panels in rows of two, the curves of all runs overlaid.
+
+    Args:
+        runs: name → rows of `metrics.jsonl`; each keeps its colour in all panels.
+        panels: those of which no run has a row are left out by the caller.
+    """
+    height = -(-len(panels) // 2)
+    figure = Figure(figsize=(10, 3.6 * height))
+    figure.set_layout_engine("constrained", h_pad=0.12)
+    grid = figure.subplots(height, 2, squeeze=False).flatten()
+    for axes, panel in zip(grid, panels, strict=False):
+        for number, (name, rows) in enumerate(runs.items()):
+            points = _points(rows, panel.kind, panel.figure_name, over=panel.over)
+            marker = "o" if panel.kind == "heldout" else ""
+            colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+            # 曲线只有一个点时没有线段可画：验证曲线的圆点保证它看得见
+            axes.plot(*points, color=colour, linewidth=1.5, marker=marker, markersize=3.5, label=name)
+        axes.set_title(panel.title, fontsize=11)
+        axes.set_xlabel("tokens" if panel.over == "tokens" else "step")
+        _finish(axes)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _points(
+    rows: Sequence[dict[str, Any]], kind: str, figure_name: str, *, over: str = "step"
+) -> tuple[list[float], list[float]]:
+    chosen = [row for row in rows if row["kind"] == kind and figure_name in row]
+    return [row[over] for row in chosen], [row[figure_name] for row in chosen]
+
+
 def _draw(axes: Axes, rows: Sequence[dict[str, Any]], figure_name: str, *, title: str) -> None:
     for kind, colour, width in (("train", TRAIN_COLOUR, 1.2), ("heldout", HELDOUT_COLOUR, 2.0)):
-        points = [(row["step"], row[figure_name]) for row in rows if row["kind"] == kind and figure_name in row]
-        if points:
-            steps, values = zip(*points, strict=True)
+        steps, values = _points(rows, kind, figure_name)
+        if steps:
             marker = "o" if kind == "heldout" else ""
             label = "training" if kind == "train" else "held out"
             axes.plot(steps, values, color=colour, linewidth=width, marker=marker, markersize=4, label=label)

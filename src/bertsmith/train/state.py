@@ -3,7 +3,7 @@
 A state is a folder `state/step-000001000` with the tensors (weights and both Adam moments, safetensors) and
 `state.json` (step, stream position, running sums, and the checksum of the tensors). It is written under a temporary
 name, flushed and renamed, so a folder with that name is whole; the checksum finds what the disk spoilt later. The
-last two are kept.
+last ones are kept, two unless more are asked for, and the best.
 """
 
 from __future__ import annotations
@@ -26,13 +26,22 @@ KEPT_STATES = 2
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def save_state(folder: Path, trainer: BertTrainer[Any], progress: dict[str, Any]) -> Path:
+def save_state(
+    folder: Path,
+    trainer: BertTrainer[Any],
+    progress: dict[str, Any],
+    *,
+    keep: int = KEPT_STATES,
+    best_step: int | None = None,
+) -> Path:
     """Writes the state of a trainer.
 
     Args:
         folder: the run's `state` folder.
         trainer: between two steps.
         progress: what else the run needs to go on; must survive JSON.
+        keep: so many of the newest states stay, at least 1.
+        best_step: the state of this step stays as well.
 
     Returns:
         The folder written.
@@ -40,7 +49,7 @@ def save_state(folder: Path, trainer: BertTrainer[Any], progress: dict[str, Any]
     Raises:
         RunFolderError: the disk is full or the folder cannot be written; earlier states are untouched.
     """
-    target = folder / f"step-{trainer.step:09d}"
+    target = folder / _name(trainer.step)
     if target.exists():
         return target
     with atomic_path(target) as temporary:
@@ -50,8 +59,10 @@ def save_state(folder: Path, trainer: BertTrainer[Any], progress: dict[str, Any]
         record = {"step": trainer.step, "checksum": checksum, "progress": progress}
         (temporary / "state.json").write_text(json.dumps(record), encoding="utf-8")
     # 新状态落盘之后才删旧的：任何时刻至少有一个完整的状态
-    for old in _states(folder)[:-KEPT_STATES]:
-        shutil.rmtree(old, ignore_errors=True)
+    best = None if best_step is None else _name(best_step)
+    for old in _states(folder)[:-keep]:
+        if old.name != best:
+            shutil.rmtree(old, ignore_errors=True)
     return target
 
 
@@ -70,6 +81,8 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
             record = json.loads((state / "state.json").read_text(encoding="utf-8"))
             if _checksum(state / "tensors.safetensors", record["progress"]) != record["checksum"]:
                 raise ValueError("its checksum differs")
+            if state.name != _name(int(record["step"])):
+                raise ValueError("it belongs to another step")
             _restore(trainer, load_file(state / "tensors.safetensors"))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             warnings.warn(f"{state}: damaged training state ({error}); using the one before", stacklevel=2)
@@ -78,6 +91,18 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
         trainer.step = int(record["step"])
         return dict(record["progress"])
     return None
+
+
+def share_state(trainer: BertTrainer[Any]) -> None:
+    """Gives rank 0's weights, optimizer and step to all ranks, which then need no access to the run folder."""
+    ranks = trainer.ranks
+    if ranks.world_size > 1:
+        trainer.step = ranks.on_first(lambda: trainer.step)
+        _restore(trainer, ranks.share_tensors(_tensors_of(trainer)))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
 
 
 def _states(folder: Path) -> list[Path]:

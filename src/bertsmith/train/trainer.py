@@ -1,22 +1,30 @@
 """`BertTrainer`: forward, backward, clip, step, in plain sight.
 
-The trainer knows models and objectives in general; pre-training and fine-tuning both run on it. It keeps no random
-state: dropout is seeded anew at every step from (seed, step), so a resumed run draws what an undisturbed one draws.
+Notable:
+- it knows models and objectives in general; pre-training and fine-tuning both run on it
+- it keeps no random state: dropout is seeded anew at every step from (seed, step), so a resumed run draws what an
+  undisturbed one draws
+- a batch whose loss or gradient is not finite, or whose loss is absurd, is skipped: the weights stay as they are, the
+  step counts; too many of them end the run
+- a batch may come in parts (gradient accumulation), and each of several ranks may hold a share of it
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, TrainingError
-from bertsmith.objectives.measure import Measure, RunningAverages, average_of
+from bertsmith.objectives.measure import Measure, RunningAverages
 from bertsmith.seeding import torch_seed
-from bertsmith.train.optimizer import build_optimizer, learning_rate_at
+from bertsmith.train.distributed import Ranks
+from bertsmith.train.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, learning_rate_at
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], Measure]
@@ -43,6 +51,11 @@ class TrainerSettings:
         layer_decay: the rate of each layer is that of the layer above times this, see `parameter_groups`.
         rates: factors on the rate by glob pattern of parameter names, see there.
         seed: of dropout.
+        optimizer: `adamw` or `lamb`.
+        schedule: `linear`, `cosine` or `trapezoid`, see `learning_rate_at`.
+        loss_limit: a batch with a larger loss counts as exploded and is skipped.
+        skips_in_a_row: so many skipped batches one after the other end the run.
+        skipped_share: so do skipped batches beyond this share of all steps, once they are more than those in a row.
     """
 
     total_steps: int
@@ -53,6 +66,11 @@ class TrainerSettings:
     layer_decay: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    optimizer: str = "adamw"
+    schedule: str = "linear"
+    loss_limit: float = math.inf
+    skips_in_a_row: int = 20
+    skipped_share: float = 0.05
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -62,13 +80,23 @@ class TrainerSettings:
             raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
         if self.learning_rate <= 0 or self.clip_norm <= 0:
             raise ConfigError("learning rate and clipping norm must be positive")
+        for name, value, known in (
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("schedule", self.schedule, SCHEDULES),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name} {value!r} is unknown; use {', '.join(known)}")
+        if self.skips_in_a_row < 1 or not 0.0 <= self.skipped_share <= 1.0:
+            raise ConfigError("skips in a row must be at least 1, and the skipped share in [0, 1]")
 
 
 class BertTrainer(Generic[ModelT]):
     """Trains a model on batches.
 
     Attributes:
-        step: number of steps taken; part of the saved state.
+        step: number of steps taken, those with a skipped batch included; part of the saved state.
+        skipped: batches skipped so far; likewise.
+        skipped_in_a_row: those since the last one that was learned from; likewise.
     """
 
     def __init__(
@@ -78,16 +106,33 @@ class BertTrainer(Generic[ModelT]):
         settings: TrainerSettings,
         *,
         device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
     ) -> None:
+        """Prepares the training of a model.
+
+        Args:
+            model: trained in place, moved to the device.
+            objective: what it is trained for. Where a batch comes in parts or shares, their losses must add up to
+                that of the batch; one that divides by counts has to know those of the whole batch.
+            settings: how it is trained.
+            device: where it is trained.
+            ranks: the processes that train together; None is this one alone.
+        """
         self.model: ModelT = model.to(device)
         self.objective = objective
         self.settings = settings
         self.device = torch.device(device)
+        self.ranks = ranks or Ranks()
         self.optimizer = build_optimizer(
-            model, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay, rates=settings.rates
+            model,
+            weight_decay=settings.weight_decay,
+            layer_decay=settings.layer_decay,
+            rates=settings.rates,
+            kind=settings.optimizer,
         )
-        self.step = 0
+        self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._measured = self.ranks.parallel(_Measured(self.model, objective), self.device)
 
     @property
     def learning_rate(self) -> float:
@@ -98,37 +143,76 @@ class BertTrainer(Generic[ModelT]):
             peak=settings.learning_rate,
             warmup_steps=round(settings.warmup_share * settings.total_steps),
             total_steps=settings.total_steps,
+            schedule=settings.schedule,
         )
 
-    def train_batch(self, batch: Batch) -> Measure:
+    def train_batch(self, *parts: Batch) -> Measure:
         """Takes one step.
 
         Args:
-            batch: what the objective understands.
+            *parts: a batch as the objective understands it, or the parts of one (of this rank's share), whose
+                gradients are added up.
 
         Returns:
-            The batch's measure before the step.
+            The measure of the whole batch, over all parts and ranks, before the step; without sums where the batch
+            was skipped.
 
         Raises:
-            TrainingError: the loss or its gradient is not finite; the weights are as before the step.
+            TrainingError: too many batches were skipped; the weights are as before the step.
         """
         self.model.train()
-        # 每一步重设 dropout 的种子：断点续训不需要保存任何随机状态，也能逐位一致
-        torch.manual_seed(torch_seed(self.settings.seed, "train/dropout", self.step))
+        # 每一步重设 dropout 的种子：断点续训不需要保存任何随机状态，也能逐位一致；各进程的种子不同
+        shard = (self.ranks.rank,) if self.ranks.rank else ()
+        torch.manual_seed(torch_seed(self.settings.seed, "train/dropout", self.step, *shard))
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * group["rate_factor"]
-        measure = self.objective(self.model, batch.to(self.device))
         self.optimizer.zero_grad(set_to_none=True)
-        measure.loss.backward()
+        measures = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip_norm)
-        # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了
-        if not torch.isfinite(norm) or not torch.isfinite(measure.loss):
-            raise TrainingError(
-                f"step {self.step}: the loss or its gradient is not finite; lower the learning rate, or use float32"
-            )
-        self.optimizer.step()
+        measure = self._whole(measures)
         self.step += 1
+        # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了；各进程的损失与梯度相同，判断必然一致
+        if not torch.isfinite(norm) or not measure.loss <= self.settings.loss_limit:
+            return self._skip(measure, norm)
+        self.optimizer.step()
+        self.skipped_in_a_row = 0
         return measure
+
+    def _backward(self, part: Batch, *, last: bool) -> Measure:
+        """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
+        with nullcontext() if last else self.ranks.without_exchange(self._measured):
+            measure: Measure = self._measured(part.to(self.device))
+            # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
+            (measure.loss * self.ranks.world_size).backward()
+        return Measure(measure.loss.detach(), measure.sums)
+
+    def _whole(self, measures: list[Measure]) -> Measure:
+        """Adds up the parts, here and on the other ranks."""
+        if len(measures) == 1 and self.ranks.world_size == 1:
+            return measures[0]
+        running = RunningAverages()
+        for measure in measures:
+            running.add(measure.sums)
+        flat = [float(sum(measure.loss for measure in measures))]
+        for total in running.totals.values():
+            flat.extend(total)
+        loss, *rest = self.ranks.total(flat)
+        sums = {name: (rest[2 * i], round(rest[2 * i + 1])) for i, name in enumerate(running.totals)}
+        return Measure(torch.tensor(loss), sums)
+
+    def _skip(self, measure: Measure, norm: Tensor) -> Measure:
+        """Leaves a batch out, and ends the run when that happens too often."""
+        settings = self.settings
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        most = max(settings.skips_in_a_row, settings.skipped_share * settings.total_steps)
+        if self.skipped_in_a_row >= settings.skips_in_a_row or self.skipped > most:
+            raise TrainingError(
+                f"step {self.step}: the loss or its gradient was not finite, or exploded, in {self.skipped} batches,"
+                f" {self.skipped_in_a_row} of them in a row (loss {float(measure.loss):.4g}, gradient norm"
+                f" {float(norm):.4g}); lower the learning rate, or use float32"
+            )
+        return Measure(measure.loss, {})
 
     def train_epoch(
         self, batches: Iterable[Batch], *, after_step: Callable[[Measure], None] | None = None
@@ -154,6 +238,27 @@ class BertTrainer(Generic[ModelT]):
 
     @torch.inference_mode()
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures averaged over batches, without dropout and without learning."""
+        """Returns the figures averaged over batches, without dropout and without learning.
+
+        Args:
+            batches: the same on all ranks; they share the work.
+        """
         self.model.eval()
-        return average_of(self.objective(self.model, batch.to(self.device)) for batch in batches)
+        own, everyone = RunningAverages(), RunningAverages()
+        for number, batch in enumerate(batches):
+            if number % self.ranks.world_size == self.ranks.rank:
+                own.add(self.objective(self.model, batch.to(self.device)).sums)
+        for totals in self.ranks.gather(own.totals):
+            everyone.add(totals)
+        return everyone.averages()
+
+
+class _Measured(nn.Module):
+    """A model together with its objective: what DistributedDataParallel runs."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Any) -> Measure:
+        return self.objective(self.model, batch)

@@ -1,0 +1,131 @@
+"""The stream alone against the training step it feeds, both on one core.
+
+The promise: drawing a batch takes at most a twentieth of the step that eats it. The step is the house's: mini
+(L4 H256), bf16 where the machine multiplies it, 32 sequences of 128 of the corpus in `../shared/data/corpus`, or of
+the bundled world where there is none. A round is many batches, so that the making of blocks is in the figure.
+
+Also measured: opening the stream at step 1,000,000 against opening it at its beginning.
+
+    python benchmarks/stream.py [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from bertsmith.data.masking import MaskingSettings
+from bertsmith.data.shards import TokenCorpus, build_shards
+from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings
+from bertsmith.data.text import Document
+from bertsmith.model import BertConfig
+from bertsmith.model.layers import best_compute_dtype
+from bertsmith.objectives import build_objective, build_pretraining_model
+from bertsmith.tinyworld import draw_stories, render
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from side_by_side import Comparison, report
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+BATCHES = 200
+"""Batches of a round: about three blocks."""
+
+STEPS = 4
+KINDS = {
+    "mlm+nsp_token": StreamSettings(),
+    "mlm_whole-word": StreamSettings(objective="mlm", masking=MaskingSettings(kind="whole-word")),
+    "mlm_span": StreamSettings(objective="mlm", masking=MaskingSettings(kind="span")),
+    "mlm_full_token": StreamSettings(objective="mlm", packing="full"),
+}
+
+
+def main() -> None:
+    """Times the stream for each kind of batch, then a step, then the opening."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, tokenizer, name = load_corpus(Path(folder))
+        compared = [against_step(kind, settings, corpus, tokenizer, name, rounds) for kind, settings in KINDS.items()]
+        report([*compared, opening(corpus, tokenizer, name, rounds)])
+
+
+def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
+    """Builds the shards of real text, or of 3,000 stories."""
+    if SHARED.is_dir():
+        tokenizer = WordPieceTokenizer.load(SHARED / "vocab-uncased-30522.txt")
+        documents = [
+            Document(path.name, tuple(lines[start : start + 128]))
+            for path in sorted((SHARED / "corpus").rglob("*.txt"))
+            for lines in [[line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]]
+            for start in range(0, len(lines), 128)
+        ]
+        name = "real text"
+    else:
+        documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 3000)]
+        tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=1500)
+        name = "bundled world"
+    return build_shards(documents, tokenizer, folder / "corpus", settings={}), tokenizer, name
+
+
+def against_step(
+    kind: str,
+    settings: StreamSettings,
+    corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
+    name: str,
+    rounds: int,
+) -> Comparison:
+    """Times batches and steps in turn; both are given per batch."""
+    torch.manual_seed(0)
+    config = BertConfig.named("mini", vocab_size=tokenizer.vocab_size)
+    model = build_pretraining_model(settings.objective, config, span_boundary=settings.masking.kind == "span")
+    dtype = best_compute_dtype()
+    model.set_compute_dtype(dtype)
+    trainer = BertTrainer(model, build_objective(settings), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
+    stream = PreTrainingStream(corpus, tokenizer, settings)
+    batches = [next(stream) for _ in range(STEPS)]
+    ours, step = [], []
+    for _ in range(rounds):
+        ours.append(seconds(lambda: [next(stream) for _ in range(BATCHES)]) / BATCHES)
+        step.append(seconds(lambda: [trainer.train_batch(batch) for batch in batches]) / STEPS)
+    precision = "bf16" if dtype == torch.bfloat16 else "float32"
+    return Comparison(
+        f"stream_{kind}", f"{name}, 32 x 128, 1 thread", f"training step, mini 4/256, {precision}", ours, step
+    )
+
+
+def opening(corpus: TokenCorpus, tokenizer: WordPieceTokenizer, name: str, rounds: int) -> Comparison:
+    """Times the first batch of a fresh stream at step 1,000,000 and at step 0."""
+    per_epoch = corpus.counts["train"].tokens / (32 * 120)
+
+    def first_batch(position: StreamPosition) -> None:
+        stream = PreTrainingStream(corpus, tokenizer, StreamSettings())
+        stream.position = position
+        next(stream)
+
+    far = StreamPosition(epoch=int(10**6 / per_epoch), block=1, offset=500)
+    ours, start = [], []
+    for _ in range(rounds):
+        ours.append(seconds(lambda: first_batch(far)))
+        start.append(seconds(lambda: first_batch(StreamPosition())))
+    return Comparison(
+        "stream: first batch at step 1,000,000", f"{name}, 1 thread", "first batch at step 0", ours, start
+    )
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Returns how long a piece of work took."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()

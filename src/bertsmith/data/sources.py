@@ -1,0 +1,207 @@
+"""What a corpus is read from: files, globs and URLs; text, JSON Lines and Parquet; plain, gzip or zstd.
+
+Notable:
+- a source is a name and a size; a span is a stretch of one source, so that a large file can be shared among workers
+- a name with `://` is opened by `fsspec`, everything else by Python itself: local files need no library
+- what a file holds is told by its ending, how it is packed also by its first bytes
+- every failure to open, read or unpack becomes one line that names the file
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+
+SourceKind = Literal["text", "jsonl", "parquet"]
+
+_PACKED_ENDINGS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
+_KIND_ENDINGS: dict[str, SourceKind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+TEXT_ENDINGS = (".txt", ".txt.gz", ".txt.zst")
+CORPUS_ENDINGS = (
+    *TEXT_ENDINGS,
+    *(f"{kind}{packed}" for kind in (".jsonl", ".ndjson") for packed in ("", ".gz", ".zst")),
+    ".parquet",
+)
+"""Endings of the files that are taken from a folder, in lower case."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of a corpus.
+
+    Attributes:
+        name: path or URL.
+        size: bytes, as stored.
+        modified: when it was last changed, in ns; 0 where that cannot be told.
+    """
+
+    name: str
+    size: int
+    modified: int = 0
+
+    @property
+    def kind(self) -> SourceKind:
+        """What the file holds, by its ending."""
+        name = self.name.lower()
+        for ending in _PACKED_ENDINGS:
+            name = name.removesuffix(ending)
+        return _KIND_ENDINGS.get("." + name.rpartition(".")[2], "text")
+
+    @property
+    def packed(self) -> bool:
+        """Whether the ending says that the file is compressed, so that it can only be read from its beginning."""
+        return self.name.lower().endswith(tuple(_PACKED_ENDINGS))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a source.
+
+    Attributes:
+        name: path or URL.
+        start: first byte (first row group, for Parquet).
+        end: one past the last; None for all that follows.
+        encoding: of text, as `read_lines` takes it.
+    """
+
+    name: str
+    start: int = 0
+    end: int | None = None
+    encoding: str = "auto"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is for `fsspec` to open."""
+    return "://" in name
+
+
+def find_remote(url: str, endings: Sequence[str] = CORPUS_ENDINGS) -> list[Source]:
+    """Finds the files that a URL names: a file, a folder, or a pattern.
+
+    Args:
+        url: of any protocol `fsspec` knows, such as `s3://bucket/texts/*.jsonl.gz`.
+        endings: of the files taken from a folder.
+
+    Returns:
+        The files sorted by name.
+
+    Raises:
+        InputError: nothing there, or it cannot be reached.
+    """
+    with _readable(url):
+        system, path = _file_system(url)
+        if any(mark in path for mark in "*?["):
+            paths = [found for found in system.glob(path) if system.isfile(found)]
+        elif system.isdir(path):
+            paths = [found for found in system.find(path) if found.lower().endswith(tuple(endings))]
+        else:
+            paths = [path]
+        if not paths:
+            raise InputError(f"{url}: holds or matches no text file; check the address")
+        return [Source(system.unstrip_protocol(found), int(system.size(found) or 0)) for found in sorted(paths)]
+
+
+@contextlib.contextmanager
+def open_source(name: str) -> Iterator[BinaryIO]:
+    """Opens a file or URL for reading bytes; whatever goes wrong inside is told in one line.
+
+    Raises:
+        InputError: it cannot be opened or read.
+    """
+    with _readable(name):
+        if is_url(name):
+            system, path = _file_system(name)
+            with system.open(path, "rb") as stream:
+                yield stream
+        else:
+            with Path(name).open("rb") as stream:
+                yield stream
+
+
+def read_chunks(place: Path | Span, size: int = 1 << 20) -> Iterator[bytes]:
+    """Reads the bytes of a file or of a stretch of it in chunks, unpacking gzip and zstd.
+
+    Args:
+        place: a file is packed by its ending or its first bytes; a span that begins later is taken as it is.
+        size: of a chunk, in bytes.
+
+    Raises:
+        InputError: the file cannot be read, or is damaged or cut off.
+    """
+    span = place if isinstance(place, Span) else Span(str(place))
+    with open_source(span.name) as raw:
+        raw.seek(span.start)
+        if span.start == 0:
+            head = raw.read(4)
+            raw.seek(0)
+            for ending, magic in _PACKED_ENDINGS.items():
+                if span.name.lower().endswith(ending) or head.startswith(magic):
+                    yield from _unpacked(span.name, raw, ending, size)
+                    return
+        left = None if span.end is None else span.end - span.start
+        while chunk := raw.read(size if left is None else min(size, left)):
+            left = None if left is None else left - len(chunk)
+            yield chunk
+
+
+def lines_before(place: Path | Span) -> int:
+    """Counts the line ends before a span: for the line number in a message."""
+    if not isinstance(place, Span) or place.start == 0:
+        return 0
+    return sum(chunk.count(b"\n") for chunk in read_chunks(Span(place.name, 0, place.start)))
+
+
+def _unpacked(name: str, raw: BinaryIO, ending: str, size: int) -> Iterator[bytes]:
+    tool = "gzip" if ending == ".gz" else "zstd"
+    try:
+        # Python 3.14 以前标准库没有 zstd；pyarrow 自带，不必为此增加依赖
+        if ending == ".gz":
+            stream: Any = gzip.GzipFile(fileobj=raw)
+        elif raw.read(1):
+            raw.seek(0)
+            stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+        else:
+            raise EOFError("the file is empty")
+        while chunk := stream.read(size):
+            yield chunk
+    except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InputError(
+            f"{name}: damaged or truncated {tool} file ({error}); check it with: {tool} -t {name}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"{name}: this kind of address needs another package ({error})") from None
+    except OSError as error:
+        # gzip 与网络文件系统也会抛 OSError，不一定带系统错误号
+        raise InputError(f"{name}: cannot be read ({error.strerror or error}); check the file and its rights") from None
+    except ValueError as error:
+        if not is_url(name):
+            raise
+        raise InputError(f"{name}: cannot be read ({error}); check the address") from None
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    # 只有真用到网址时才载入 fsspec
+    from fsspec.core import url_to_fs
+
+    system, path = url_to_fs(url)
+    return system, str(path)

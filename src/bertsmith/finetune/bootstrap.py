@@ -1,0 +1,114 @@
+"""Confidence intervals by the bootstrap: how far a score would move on another test set of the same size.
+
+The examples are drawn again with replacement, the score is computed for every drawn set, and the middle 95 % of these
+scores is the interval (Efron and Tibshirani 1993, chapter 13: percentile intervals).
+
+Notable:
+- any score that is a function of per-example means can be given an interval: accuracy (hits), F1 (hits, predictions,
+  true ones per example), a correlation (x, y, x², y², xy); the drawing is the same for all of them
+- all resamples are drawn and averaged as arrays, in blocks of bounded size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertsmith.errors import InputError
+from bertsmith.seeding import generator
+
+Floats = NDArray[np.float64]
+_BLOCK = 1 << 20
+"""Most draws held in memory at once."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score and the bounds of its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    statistic: Callable[[Floats], Floats] | None = None,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Returns a score with its percentile bootstrap interval.
+
+    Args:
+        values: [N] or [N, K], what each example contributes.
+        statistic: turns the means of R resamples, [R, K], into R scores, [R]; None takes the mean of the only column.
+        resamples: R, how many sets are drawn.
+        confidence: share of the drawn scores inside the interval, in (0, 1).
+        seed: the same seed and values give the same interval, on any machine.
+
+    Raises:
+        InputError: there is no example, or a setting is out of range.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    size = len(table)
+    if size == 0 or resamples < 1 or not 0 < confidence < 1:
+        raise InputError(
+            f"a bootstrap interval needs examples, resamples >= 1 and 0 < confidence < 1; got {size} examples, "
+            f"{resamples} resamples, confidence {confidence}"
+        )
+    score = statistic or _only_column
+    draws = generator(seed, "bootstrap")
+    block = max(1, _BLOCK // size)
+    scores = []
+    for start in range(0, resamples, block):
+        # 一次抽一批重采样的下标：内存有界，抽取顺序与分批大小无关
+        picked = draws.integers(0, size, (min(block, resamples - start), size))
+        scores.append(score(np.stack([column[picked].mean(1) for column in table.T], axis=1)))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(scores), [tail, 1 - tail])
+    return Interval(float(score(table.mean(0, keepdims=True))[0]), float(low), float(high))
+
+
+def f1_of_means(means: Floats) -> Floats:
+    """The F1 of [R, 3] means of hits, predictions and true ones, as a statistic of `bootstrap_interval`."""
+    total = means[:, 1] + means[:, 2]
+    scores: Floats = np.divide(2 * means[:, 0], total, out=np.zeros_like(total), where=total > 0)
+    return scores
+
+
+def correlation_of_means(means: Floats) -> Floats:
+    """Pearson's correlation from the means of `correlation_columns`, as a statistic of `bootstrap_interval`."""
+    x, y, xx, yy, xy = means.T
+    spread = (xx - x * x) * (yy - y * y)
+    covariance = xy - x * y
+    # 抽到常数列时方差为零：相关系数无定义，按 0 计
+    scores: Floats = np.divide(
+        covariance, np.sqrt(np.maximum(spread, 0)), out=np.zeros_like(covariance), where=spread > 1e-18
+    )
+    return scores
+
+
+def correlation_columns(targets: ArrayLike, predictions: ArrayLike) -> Floats:
+    """What each example contributes to Pearson's correlation: [N, 5], of x, y, x², y² and xy.
+
+    Both columns are standardised first, which leaves the correlation as it is and keeps the digits.
+    """
+    x, y = (_standardised(np.asarray(column, dtype=np.float64)) for column in (targets, predictions))
+    return np.stack([x, y, x * x, y * y, x * y], axis=1)
+
+
+def _only_column(means: Floats) -> Floats:
+    return means[:, 0]
+
+
+def _standardised(column: Floats) -> Floats:
+    centred = column - column.mean()
+    deviation = centred.std()
+    scaled: Floats = centred / deviation if deviation > 0 else centred
+    return scaled

@@ -1,0 +1,149 @@
+"""Entity-level precision, recall and F1, as the CoNLL script and `seqeval` count them.
+
+An entity counts as found only where its type, its first and its last word are all right (Tjong Kim Sang and
+De Meulder 2003). Tags that break their own scheme are read as leniently as the CoNLL script does: an `I-PER` after `O`
+or after `I-LOC` begins an entity.
+
+Notable:
+- one reading serves BIO/IOB2, IOB1 and BIOES; tags without any prefix (part of speech, plain `PER`) form an entity
+  for every run of the same tag
+- the counts are kept per sentence, so that an interval can be drawn over sentences
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.finetune.metrics import ClassScores, scores_from_counts
+
+OUTSIDE = "O"
+_PREFIXED = re.compile(r"[BIES](-|$)")
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A typed run of words: `first` and `last` are word numbers from 0, both inside."""
+
+    type: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class EntityScores:
+    """How well entities are found.
+
+    Attributes:
+        overall: all entities together (micro average); its F1 is what papers report.
+        macro_f1: mean F1 of the types.
+        types: the scores of each type, in alphabetical order.
+        word_accuracy: share of the words with the right tag.
+    """
+
+    overall: ClassScores
+    macro_f1: float
+    types: dict[str, ClassScores]
+    word_accuracy: float
+
+
+def entity_scores(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> EntityScores:
+    """Scores predicted tags against the true ones.
+
+    Args:
+        tags: for each sentence, the true tag of each word.
+        predictions: the same for the predicted tags.
+    """
+    hits, predicted, actual = Counter[str](), Counter[str](), Counter[str]()
+    for true_set, predicted_set in _entity_sets(tags, predictions):
+        hits.update(entity.type for entity in true_set & predicted_set)
+        predicted.update(entity.type for entity in predicted_set)
+        actual.update(entity.type for entity in true_set)
+    types = {
+        name: scores_from_counts(hits[name], predicted[name], actual[name]) for name in sorted({*predicted, *actual})
+    }
+    words = [
+        tag == guess for sentence in zip(tags, predictions, strict=True) for tag, guess in zip(*sentence, strict=True)
+    ]
+    return EntityScores(
+        overall=scores_from_counts(hits.total(), predicted.total(), actual.total()),
+        macro_f1=float(np.mean([scores.f1 for scores in types.values()])) if types else 0.0,
+        types=types,
+        word_accuracy=float(np.mean(words)) if words else 0.0,
+    )
+
+
+def entity_counts(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    """Returns for each of N sentences its right, predicted and true entities: [N, 3], for `bootstrap_interval`."""
+    counts = [(len(true & guess), len(guess), len(true)) for true, guess in _entity_sets(tags, predictions)]
+    return np.array(counts, dtype=np.int64).reshape(-1, 3)
+
+
+def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
+    """Reads the entities of one sentence.
+
+    Args:
+        tags: one per word.
+        plain: the tags have no prefix; every run of the same tag but `O` is an entity.
+    """
+    if plain:
+        return _runs(tags)
+    entities = []
+    first = 0
+    before, before_type = OUTSIDE, ""
+    # 末尾补一个 O，让最后一个实体也能正常结束
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, kind = tag[:1], tag[1:].split("-", 1)[-1] or "_"
+        if _ends(before, before_type, prefix, kind):
+            entities.append(Entity(before_type, first, place - 1))
+        if _begins(before, before_type, prefix, kind):
+            first = place
+        before, before_type = prefix, kind
+    return entities
+
+
+def is_plain(sentences: Sequence[Sequence[str]]) -> bool:
+    """Whether no tag carries a `B-`, `I-`, `E-` or `S-`."""
+    return not any(_PREFIXED.match(tag) for tags in sentences for tag in tags)
+
+
+def _entity_sets(
+    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+) -> list[tuple[set[Entity], set[Entity]]]:
+    # 真实与预测标签一起判断：一个模型可能只预测 O，不能因此换一种读法
+    plain = is_plain(tags) and is_plain(predictions)
+    return [
+        (set(entities_of(true, plain=plain)), set(entities_of(guess, plain=plain)))
+        for true, guess in zip(tags, predictions, strict=True)
+    ]
+
+
+def _runs(tags: Sequence[str]) -> list[Entity]:
+    entities = []
+    place = 0
+    for tag, group in groupby(tags):
+        length = len(list(group))
+        if tag != OUTSIDE:
+            entities.append(Entity(tag, place, place + length - 1))
+        place += length
+    return entities
+
+
+def _ends(before: str, before_type: str, prefix: str, kind: str) -> bool:
+    if before in ("O", "."):
+        return False
+    return before in ("E", "S") or (before in ("B", "I") and prefix in ("B", "S", "O")) or before_type != kind
+
+
+def _begins(before: str, before_type: str, prefix: str, kind: str) -> bool:
+    if prefix in ("B", "S"):
+        return True
+    if prefix in ("O", "."):
+        return False
+    return (before in ("E", "S", "O") and prefix in ("E", "I")) or before_type != kind

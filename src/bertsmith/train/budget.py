@@ -1,0 +1,146 @@
+"""How long a run is: minutes, tokens or floating-point operations, turned into a number of steps before it begins.
+
+The number goes into the recipe. So the schedule is known from the first step, and a run is the same run after a
+restart, on a slower day or on other hardware.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.stream import PreTrainingBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.sizes import BatchCosts
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.distributed import Ranks
+from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.start import heldout_set, make_trainer, open_stream
+
+EVALUATIONS = 12
+"""Evaluations spread over a run, besides the one before the first step."""
+
+SAVING_SHARE = 0.02
+"""Most of the time that saving may take; where a state is slow to write, states are saved less often."""
+
+SAMPLED_BATCHES = 16
+TIMED_STEPS, WARMUP_STEPS = 16, 4
+FEWEST_STEPS = 20
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What a step of a phase costs on average, over all ranks: tokens, operations, and seconds where measured."""
+
+    tokens: float
+    flops: float
+    seconds: float = 0.0
+
+
+def training_flops(config: BertConfig, batch: PreTrainingBatch) -> float:
+    """Returns the operations of a step on a batch, forward and backward, by the formula of `BatchCosts`.
+
+    Args:
+        config: the model's.
+        batch: its sequences may differ in length; the logits are counted where they are made.
+    """
+    lengths, counts = _lengths_of(batch.tokens)
+    forward = sum(
+        count * BatchCosts(config, 1, length).inference_flops for length, count in zip(lengths, counts, strict=True)
+    )
+    hidden = config.hidden_size
+    per_masked = 2 * hidden**2 + 2 * hidden * config.vocab_size
+    if batch.masked_spans is not None:
+        # 跨度边界头：两层感知机（3H→H→H），再解码一遍词表
+        per_masked += 8 * hidden**2 + 2 * hidden * config.vocab_size
+    heads = len(batch.masked_positions) * per_masked + batch.tokens.num_sequences * 4 * hidden
+    return 3.0 * (forward + heads)
+
+
+def _lengths_of(tokens: RaggedBatch) -> tuple[list[int], list[int]]:
+    """Returns the different lengths of a batch and how often each occurs."""
+    lengths, counts = np.unique(np.diff(tokens.cu_seqlens.cpu().numpy()), return_counts=True)
+    return lengths.tolist(), counts.tolist()
+
+
+def parts_of(batch: PreTrainingBatch, accumulate: int) -> list[PreTrainingBatch]:
+    """Returns a batch in the parts in which a step computes it."""
+    return [batch] if accumulate == 1 else batch.split(accumulate)
+
+
+def steps_for(
+    recipe: PreTrainingRecipe,
+    corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
+    device: torch.device | str = "cpu",
+    *,
+    ranks: Ranks | None = None,
+    accumulate: int = 1,
+) -> int:
+    """Returns the number of steps after which the first of the recipe's budgets is used up.
+
+    Args:
+        recipe: has minutes, tokens, operations or steps.
+        corpus: the first batches of each phase are looked at.
+        tokenizer: the corpus's.
+        device: where the run will compute.
+        ranks: with whom.
+        accumulate: parts of a step.
+    """
+    ranks = ranks or Ranks()
+    shares = [share for _, share in recipe.phases] or [1.0]
+    costs = [_sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
+    limits = [float(recipe.total_steps)] if recipe.total_steps else []
+    if recipe.tokens:
+        limits.append(recipe.tokens / sum(share * cost.tokens for share, cost in zip(shares, costs, strict=True)))
+    if recipe.flops:
+        limits.append(recipe.flops / sum(share * cost.flops for share, cost in zip(shares, costs, strict=True)))
+    if recipe.minutes:
+        limits.append(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate))
+    # 各进程计时略有差别：以 0 号进程的结果为准
+    return ranks.on_first(lambda: max(1, round(min(limits))))
+
+
+def _sample_costs(
+    recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, phase: int
+) -> StepCosts:
+    stream = open_stream(recipe, corpus, tokenizer, phase=phase)
+    config = recipe.model_config(tokenizer.vocab_size)
+    batches = [next(stream) for _ in range(SAMPLED_BATCHES)]
+    tokens = np.mean([batch.tokens.num_tokens for batch in batches])
+    return StepCosts(float(tokens), float(np.mean([training_flops(config, batch) for batch in batches])))
+
+
+def _steps_within(
+    recipe: PreTrainingRecipe,
+    corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
+    device: torch.device | str,
+    shares: list[float],
+    ranks: Ranks,
+    accumulate: int,
+) -> float:
+    """Finds how many steps fit into the minutes asked for, by timing a throw-away model on real batches."""
+    trainer = make_trainer(recipe, corpus, device, ranks)
+    per_step = 0.0
+    # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关
+    for phase, share in enumerate(shares):
+        stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
+        times = []
+        for _ in range(TIMED_STEPS):
+            begun = time.perf_counter()
+            trainer.train_batch(*parts_of(next(stream), accumulate))
+            if trainer.device.type == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - begun)
+        per_step += share * float(np.mean(times[WARMUP_STEPS:])) * (1 + SAVING_SHARE)
+    batches = heldout_set(recipe, corpus, tokenizer)
+    begun = time.perf_counter()
+    trainer.evaluate(batches)
+    evaluating = (time.perf_counter() - begun) * (EVALUATIONS + 1)
+    return max(FEWEST_STEPS, (recipe.minutes * 60 - evaluating) / per_step)

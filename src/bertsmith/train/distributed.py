@@ -1,0 +1,146 @@
+"""Several processes, one run: what `torchrun` starts, as the trainer sees it.
+
+Every rank draws the same global batches and computes its share of each; the gradients are added up by torch's
+DistributedDataParallel while the backward pass is still running. So the ranks hold the same weights at every step,
+and rank 0 alone reads and writes the run folder. A loss is measured by the counts of the whole batch, which makes the
+shares add up to what one process computes, up to the order of the additions.
+
+`Ranks()` is the one process of an ordinary run; nothing of torch.distributed is touched then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bertsmith.errors import ConfigError
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together.
+
+    Attributes:
+        rank: its number, from 0.
+        world_size: how many there are.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that reads and writes the run folder."""
+        return self.rank == 0
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Returns the sums of numbers over all ranks; each rank must give as many."""
+        if self.world_size == 1:
+            return list(values)
+        # float64：求和的先后只影响最后几位，各进程得到的结果逐位相同
+        summed = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(summed)
+        return [float(value) for value in summed]
+
+    def gather(self, value: Result) -> list[Result]:
+        """Returns what each rank gives, in the order of the ranks, on all of them."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Result] = [value] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def on_first(self, work: Callable[[], Result]) -> Result:
+        """Does something on rank 0 and returns its result on every rank.
+
+        Raises:
+            Exception: on rank 0, what the work raised; the other ranks then leave quietly with exit code 2.
+        """
+        if self.world_size == 1:
+            return work()
+        outcome: list[tuple[bool, Result | None]] = [(False, None)]
+        failure: BaseException | None = None
+        if self.is_first:
+            try:
+                outcome = [(True, work())]
+            except Exception as error:
+                failure = error
+        dist.broadcast_object_list(outcome, src=0)
+        if failure is not None:
+            raise failure
+        done, result = outcome[0]
+        if not done:
+            # 等 0 号进程打印完错误、退出、断开连接：先退出会让 torchrun 抢先杀掉它
+            with suppress(RuntimeError):
+                self.total([0.0])
+            raise SystemExit(2)
+        return result  # type: ignore[return-value]
+
+    def share_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns rank 0's named tensors on every rank.
+
+        Args:
+            tensors: on the CPU; what other ranks than 0 give is not looked at.
+        """
+        if self.world_size == 1:
+            return tensors
+        shapes = self.on_first(lambda: [(name, value.shape, value.dtype) for name, value in tensors.items()])
+        received = {}
+        for name, shape, dtype in shapes:
+            received[name] = tensors[name] if self.is_first else torch.empty(shape, dtype=dtype)
+            dist.broadcast(received[name], src=0)
+        return received
+
+    def parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """Wraps a module so that its gradients become the mean over the ranks; alone it stays as it is."""
+        if self.world_size == 1:
+            return module
+        devices = [device] if device.type == "cuda" else None
+        return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+
+    def without_exchange(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Holds back the exchange of gradients: of the parts of one step, only the last needs it."""
+        if isinstance(module, DistributedDataParallel):
+            context: AbstractContextManager[None] = module.no_sync()
+            return context
+        return nullcontext()
+
+
+@contextmanager
+def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
+    """Joins the processes that `torchrun` started, or is alone.
+
+    Yields:
+        The ranks, and the device of this one: its own GPU where there are GPUs, else the CPU.
+
+    Raises:
+        ConfigError: there are more processes on this machine than GPUs.
+    """
+    cuda = torch.cuda.is_available()
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield Ranks(), torch.device("cuda" if cuda else "cpu")
+        return
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if cuda and local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"torchrun started {os.environ['LOCAL_WORLD_SIZE']} processes on a machine with"
+            f" {torch.cuda.device_count()} GPU(s); set --nproc-per-node to at most that"
+        )
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    # 梯度走 NCCL；控制用的小张量（停止标志、计数）在 CPU 上走 gloo，不打断 GPU
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    yield Ranks(dist.get_rank(), dist.get_world_size()), device
+    # 只在正常结束时拆除：出错时连接随进程退出而断开，其余进程据此得知
+    dist.destroy_process_group()

@@ -1,0 +1,134 @@
+"""`report.html` of one run or several, at any time: what is in `metrics.jsonl` by now, as tables and curves."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.files import write_text
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.page import FigureRow, Picture, figures_table, html_page, picture_section
+from bertsmith.train.plots import Panel, draw_panels
+from bertsmith.train.recipe import PreTrainingRecipe
+
+QUALITY = (
+    Panel("mlm_loss", "heldout", "Masked-LM loss, held out (nats)"),
+    Panel("mlm_loss", "heldout", "Masked-LM loss, held out, by tokens seen", over="tokens"),
+    Panel("ltr_loss", "heldout", "Left-to-right loss, held out (nats)"),
+    Panel("perplexity", "heldout", "Perplexity, held out"),
+    Panel("mlm_accuracy", "heldout", "Masked-LM accuracy, held out"),
+    Panel("nsp_accuracy", "heldout", "Next-sentence accuracy, held out"),
+    Panel("sop_accuracy", "heldout", "Sentence-order accuracy, held out"),
+    Panel("mlm_loss", "train", "Masked-LM loss, training (nats)"),
+    Panel("ltr_loss", "train", "Left-to-right loss, training (nats)"),
+)
+COURSE = (
+    Panel("learning_rate", "train", "Learning rate"),
+    Panel("tokens_per_second", "train", "Tokens per second, since the last start"),
+    Panel("mfu", "train", "Model FLOPs utilisation, since the last start"),
+    Panel("skipped", "train", "Batches skipped"),
+)
+PICTURES = (
+    ("Quality", "Lower losses and higher accuracies are better; the held-out batches never change.", QUALITY),
+    ("Course", "What the run did: its schedule, and how fast it went.", COURSE),
+)
+"""Heading, explanation and panels; panels without any figure are left out."""
+
+
+def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Writes the report of runs that are finished or still going.
+
+    Args:
+        runs: run folders of `pretrain`.
+        out: the HTML file; None is `report.html` in the folder of a single run, or here for several.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: a folder holds no figures, two runs have one name, or the report would replace a quickstart's.
+        RunFolderError: a recipe is damaged, or the file cannot be written.
+    """
+    folders = [Path(run) for run in runs]
+    target = Path(out) if out is not None else (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    if (target.parent / "quickstart.json").exists() and target.name == "report.html":
+        raise InputError(f"{target}: is the quickstart's own report; choose another file with --out")
+    rows, recipes = {}, {}
+    for name, folder in zip(_short_names(folders), folders, strict=True):
+        rows[name] = read_metrics(folder / "metrics.jsonl")
+        if not rows[name]:
+            raise InputError(f"{folder}: no metrics.jsonl with figures; name a run folder of `bertsmith pretrain`")
+        recipes[name] = PreTrainingRecipe.load(folder)
+    title = "Pre-training: " + (next(iter(rows)) if len(rows) == 1 else f"{len(rows)} runs")
+    figures = [row for name in rows for row in _figures(name, rows[name], recipes[name])]
+    pictures = [
+        Picture(heading, explanation, draw_panels(rows, present))
+        for heading, explanation, panels in PICTURES
+        if (present := _present(panels, rows))
+    ]
+    parts = [figures_table(figures), *map(picture_section, pictures), _recipes_table(recipes)]
+    write_text(target, html_page(title, "From metrics.jsonl, as of now.", parts))
+    return target
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """Returns the folders' names without what they all begin with."""
+    full = [folder.resolve() for folder in folders]
+    if len(set(full)) < len(full):
+        raise InputError("a run folder is named twice; name each once")
+    if len(full) == 1:
+        return [full[0].name]
+    common = os.path.commonpath([str(path.parent) for path in full])
+    return [str(path.relative_to(common)) for path in full]
+
+
+def _present(panels: Sequence[Panel], runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Panel]:
+    every = [row for rows in runs.values() for row in rows]
+    return [panel for panel in panels if any(r["kind"] == panel.kind and panel.figure_name in r for r in every)]
+
+
+def _figures(name: str, rows: Sequence[dict[str, Any]], recipe: PreTrainingRecipe) -> list[FigureRow]:
+    """Returns how far a run is, and its last and best held-out figures."""
+    last = rows[-1]
+    length = " then ".join(str(length) for length, _ in recipe.phases) or str(recipe.sequence_length)
+    setting = f"{recipe.objective}, {recipe.size}, sequences of {length}, {recipe.precision}, {last['tokens']:,} tokens"
+    figures = [FigureRow(f"{name}: steps", f"{last['step']:,} of {recipe.total_steps:,}", setting)]
+    heldout = [row for row in rows if row["kind"] == "heldout" and row["step"] > 0] or [
+        row for row in rows if row["kind"] == "heldout"
+    ]
+    for figure, label in (("mlm_loss", "masked-LM loss"), ("ltr_loss", "left-to-right loss")):
+        measured = [row for row in heldout if figure in row]
+        if measured:
+            best = min(measured, key=lambda row: float(row[figure]))
+            value, perplexity = measured[-1][figure], measured[-1]["perplexity"]
+            note = f"best {best[figure]:.3f} at step {best['step']:,}; perplexity {perplexity:.1f}"
+            figures.append(FigureRow(f"{name}: {label}", f"{value:.3f} nats", note))
+    for figure, label in (
+        ("mlm_accuracy", "masked-LM accuracy"),
+        ("nsp_accuracy", "next-sentence accuracy"),
+        ("sop_accuracy", "sentence-order accuracy"),
+    ):
+        if heldout and figure in heldout[-1]:
+            figures.append(FigureRow(f"{name}: {label}", f"{heldout[-1][figure]:.1%}", "held out"))
+    return figures
+
+
+def _recipes_table(recipes: Mapping[str, PreTrainingRecipe]) -> str:
+    """Returns the settings as HTML: all of a single run, those that differ of several."""
+    settings = {name: asdict(recipe) for name, recipe in recipes.items()}
+    names = list(next(iter(settings.values())))
+    shown = [n for n in names if len(settings) == 1 or len({str(values[n]) for values in settings.values()}) > 1]
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in settings)
+    body = "".join(
+        f"<tr><td>{field}</td>"
+        + "".join(f"<td><code>{html.escape(str(values[field]))}</code></td>" for values in settings.values())
+        + "</tr>"
+        for field in shown
+    )
+    heading = "Recipe" if len(settings) == 1 else "Where the recipes differ"
+    return f"<h2>{heading}</h2><table><tr><th>setting</th>{head}</tr>{body}</table>"

@@ -1,0 +1,135 @@
+"""What a recipe starts from: the model with its first weights, its trainer, its stream of batches.
+
+Fresh weights, or those of a model folder whose training goes on (continued pre-training on the text of a domain:
+Gururangan et al. 2020). Heads that the folder lacks start afresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.stream import PreTrainingBatch, PreTrainingStream, heldout_batches
+from bertsmith.errors import CheckpointError
+from bertsmith.model import BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
+from bertsmith.model.checkpoint import stored_rows
+from bertsmith.objectives import build_objective, pretraining_architecture
+from bertsmith.seeding import torch_seed
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.distributed import Ranks
+from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.trainer import BertTrainer
+
+PreTrainingModel: TypeAlias = BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary
+
+HELDOUT_SEQUENCES = 512
+"""Held-out sequences per evaluation, or as many tokens in longer ones: about 10,000 masked pieces at length 128."""
+
+EXPLODED_LOSS = 3.0
+"""A loss of so many times that of guessing evenly has exploded."""
+
+HEAD_TENSORS = {"masked_lm": "cls.predictions.transform.dense.weight", "next_sentence": "cls.seq_relationship.weight"}
+"""Our name of a head → a tensor that a folder with that head holds."""
+
+
+def open_stream(
+    recipe: PreTrainingRecipe,
+    corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
+    *,
+    phase: int = 0,
+    ranks: Ranks | None = None,
+) -> PreTrainingStream:
+    """Returns the batches of a phase from their beginning; with ranks, this one's share of each."""
+    ranks = ranks or Ranks()
+    settings = recipe.stream_settings(phase)
+    return PreTrainingStream(corpus, tokenizer, settings, rank=ranks.rank, world_size=ranks.world_size)
+
+
+def heldout_set(
+    recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer
+) -> list[PreTrainingBatch]:
+    """Returns the validation batches, always the same, at the length of the last phase: what the model is to read."""
+    settings = recipe.stream_settings(max(0, len(recipe.phases) - 1))
+    sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))
+    return heldout_batches(corpus, tokenizer, settings, max_sequences=sequences)
+
+
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining | BertForMaskedLM:
+    """Returns the model before its first step.
+
+    The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
+    vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
+    """
+    torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
+    config = recipe.model_config(len(corpus.piece_counts))
+    architecture = pretraining_architecture(recipe.objective)
+    missing = set(architecture.heads)
+    model: BertForPreTraining | BertForMaskedLM
+    if recipe.start_from:
+        missing = {head for head in missing if stored_rows(recipe.start_from, HEAD_TENSORS[head]) is None}
+        changes = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
+        model = architecture.from_pretrained(recipe.start_from, new_heads=missing, **changes)
+    else:
+        model = architecture(config)
+    if "masked_lm" in missing and config.tie_word_embeddings:
+        # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
+        counts = np.ones(config.vocab_size)
+        counts[: len(corpus.piece_counts)] += corpus.piece_counts
+        with torch.no_grad():
+            model.masked_lm.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+    model.set_compute_dtype(torch.bfloat16 if recipe.precision == "bf16" else torch.float32)
+    return model
+
+
+def make_trainer(
+    recipe: PreTrainingRecipe,
+    corpus: TokenCorpus,
+    device: torch.device | str = "cpu",
+    ranks: Ranks | None = None,
+) -> BertTrainer[PreTrainingModel]:
+    """Returns a trainer at step 0 for a recipe."""
+    # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
+    even_guess = math.log(len(corpus.piece_counts)) + math.log(2)
+    settings = replace(recipe.trainer_settings(), loss_limit=EXPLODED_LOSS * even_guess)
+    plain = build_model(recipe, corpus)
+    # 跨度边界头只在训练时存在；保存模型目录时不写它
+    model = BertWithSpanBoundary(plain) if recipe.masking == "span" else plain
+    objective = build_objective(recipe.stream_settings())
+    return BertTrainer(model, objective, settings, device=device, ranks=ranks)
+
+
+def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) -> PreTrainingRecipe:
+    """Notes which weights a recipe starts from, after making sure that the tokenizer is theirs.
+
+    Raises:
+        CheckpointError: the folder holds no weights, or its model reads another vocabulary.
+    """
+    if not recipe.start_from:
+        return recipe
+    folder = Path(recipe.start_from)
+    config = recipe.model_config(tokenizer.vocab_size)
+    if (folder / "vocab.txt").exists() or (folder / "tokenizer.json").exists():
+        fits = WordPieceTokenizer.load(folder).vocab == tokenizer.vocab
+    else:
+        fits = tokenizer.vocab_size <= config.vocab_size
+    if not fits:
+        raise CheckpointError(
+            f"{folder}: the model reads another vocabulary than the tokenizer of the corpus;"
+            f" build the corpus with --tokenizer {folder}"
+        )
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with (folder / "model.safetensors").open("rb") as handle:
+            while chunk := handle.read(1 << 22):
+                digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: its weights cannot be read ({error.strerror})") from None
+    return recipe.replace(start_weights=digest.hexdigest())

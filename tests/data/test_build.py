@@ -1,0 +1,519 @@
+"""A corpus from files: the same to the byte however it is made, and whatever happens on the way."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertsmith.data import parts, plan
+from bertsmith.data.build import CorpusOptions, build_corpus
+from bertsmith.data.plan import find_sources, plan_units, read_unit
+from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.text import read_documents
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.tokenizer import WordPieceTokenizer
+
+WORDS = ["the", "man", "woman", "eats", "reads", "bread", "book", "river", "runs", "by", "house", "and", "dog"]
+WORDS += ["sleeps", "there", "under", "old", "green", "trees"]
+
+
+def sentence(rng):
+    return " ".join(rng.choice(WORDS, rng.integers(4, 12))).capitalize() + "."
+
+
+def make_texts(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [" ".join(sentence(rng) for _ in range(rng.integers(2, 7))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return WordPieceTokenizer.train([" ".join(WORDS) + " ."] * 3, vocab_size=300)
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    """Units of a few documents, so that a small file is a large corpus."""
+    monkeypatch.setattr(plan, "_SMALLEST_UNIT", 2000)
+    monkeypatch.setattr(plan, "_UNITS", 10**9)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "in" / "text.txt"
+    path.parent.mkdir()
+    path.write_text("\n\n".join(make_texts(300)) + "\n")
+    return path
+
+
+def contents(folder):
+    """Every byte of a corpus, but for the note of when it was checked."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.name not in (".checked.json", ".lock", "statistics.png")
+    }
+
+
+def texts_of(corpus, tokenizer):
+    return [
+        " ".join(tokenizer.decode(ids.tolist()) for ids in corpus.document(split, index))
+        for split in (TRAIN, HELDOUT)
+        for index in range(corpus.counts[split].documents)
+    ]
+
+
+# The same however it is made.
+
+
+def test_workers_do_not_change_a_byte(tokenizer, text, tmp_path, small_units):
+    for workers in (1, 2, 3):
+        build_corpus([text], tokenizer, tmp_path / str(workers), workers=workers)
+    assert len(plan_units(find_sources([text]), rule="blank-line", encoding="auto", field="", shard_tokens=10**6)) > 5
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+    assert sorted(texts_of(TokenCorpus(tmp_path / "3"), tokenizer)) == sorted(t.lower() for t in make_texts(300))
+
+
+KILLED = """
+import sys
+from bertsmith.data import plan
+from bertsmith.data.build import build_corpus
+from bertsmith.tokenizer import WordPieceTokenizer
+plan._SMALLEST_UNIT, plan._UNITS = 20_000, 10**9
+build_corpus([sys.argv[1]], WordPieceTokenizer.load(sys.argv[2]), sys.argv[3], workers=2)
+"""
+
+
+def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer, tmp_path, monkeypatch):
+    text, out = tmp_path / "text.txt", tmp_path / "killed"
+    text.write_text("\n\n".join(make_texts(6000)) + "\n")
+    tokenizer.save(tmp_path / "tokenizer")
+    # in the middle of the first, the second and the third time
+    kept = 0
+    for parts_wanted in (2, 10, 20):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, text, tmp_path / "tokenizer", out])
+        while len(list((out / ".parts").glob("0????"))) < parts_wanted and process.poll() is None:
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (out / "manifest.json").exists()
+        assert len(list((out / ".parts").glob("0????"))) >= kept
+        kept = len(list((out / ".parts").glob("0????")))
+    assert kept >= 20
+    monkeypatch.setattr(plan, "_SMALLEST_UNIT", 20_000)
+    monkeypatch.setattr(plan, "_UNITS", 10**9)
+    made = []
+    original = parts.write_unit
+    monkeypatch.setattr("bertsmith.data.build.write_unit", lambda *args: made.append(args[0]) or original(*args))
+    build_corpus([text], tokenizer, out, workers=1)
+    assert (
+        len(made)
+        <= len(list(plan_units(find_sources([text]), rule="blank-line", encoding="auto", field="", shard_tokens=10**6)))
+        - kept
+    )
+    build_corpus([text], tokenizer, tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+    assert not (out / ".parts").exists()
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
+    tokenizer, text, tmp_path, small_units, monkeypatch, moment
+):
+    text.write_text(text.read_text() + "\n" + "\n\n".join(make_texts(20)))  # the first ones again
+    build_corpus([text], tokenizer, tmp_path / "whole")
+    calls = []
+
+    def dying(original):
+        def call(*args, **options):
+            calls.append(1)
+            if len(calls) == moment + 1:
+                raise KeyboardInterrupt
+            return original(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.data.finish.os.replace", dying(os.replace))
+        patch.setattr("bertsmith.data.finish.write_text", dying(parts.write_text))
+        with pytest.raises(KeyboardInterrupt):
+            build_corpus([text], tokenizer, tmp_path / "broken")
+    assert not (tmp_path / "broken" / "manifest.json").exists()
+    build_corpus([text], tokenizer, tmp_path / "broken")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+def test_workers_end_with_their_killed_parent(tmp_path):
+    code = (
+        "import os, time\nfrom bertsmith.tokenizer.parallel import map_batches\n"
+        "for number in map_batches(lambda _: os.getpid(), iter(range(10**9)), 2):\n"
+        "    print(number, flush=True); time.sleep(0.01)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    workers = {int(process.stdout.readline()) for _ in range(40)}
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{worker}/stat") for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(os.path.exists(f"/proc/{worker}/stat") for worker in workers)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs a small file system")
+def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_units):
+    place = tmp_path / "small"
+    place.mkdir()
+    text.write_text("\n\n".join(make_texts(3000)))
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("cannot mount a small file system")
+    try:
+        with pytest.raises(RunFolderError, match="the disk is full"):
+            build_corpus([text], tokenizer, place / "out", workers=2)
+        kept = len(list((place / "out" / ".parts").glob("0????")))
+        assert kept >= 3
+        subprocess.run(["mount", "-o", "remount,size=20m", place], check=True)
+        build_corpus([text], tokenizer, place / "out", workers=2)
+        build_corpus([text], tokenizer, tmp_path / "whole")
+        assert contents(place / "out") == contents(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, small_units, monkeypatch):
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pyarrow.ipc.new_file", full)
+        with pytest.raises(RunFolderError, match=r"\.arrow: the disk is full") as caught:
+            build_corpus([text], tokenizer, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert build_corpus([text], tokenizer, tmp_path / "out").counts[TRAIN].documents > 200
+
+
+# What may not be mixed up.
+
+
+def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tmp_path, small_units, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.data.build.finish", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_corpus([text], tokenizer, out)
+    with pytest.raises(RunFolderError, match=r"unfinished corpus of another request \(heldout_share\)"):
+        build_corpus([text], tokenizer, out, CorpusOptions(heldout_share=0.3))
+    os.utime(text, ns=(1, 1))
+    with pytest.raises(RunFolderError, match=r"\(modified\)"):
+        build_corpus([text], tokenizer, out)
+
+
+def test_a_finished_corpus_is_taken_as_it_is_and_another_is_refused(tokenizer, text, tmp_path):
+    build_corpus([text], tokenizer, tmp_path / "out")
+    before = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
+    build_corpus([text], tokenizer, tmp_path / "out", workers=2)
+    assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(RunFolderError, match=r"other settings \(keep_duplicates\)"):
+        build_corpus([text], tokenizer, tmp_path / "out", CorpusOptions(keep_duplicates=True))
+
+
+def test_too_few_documents_leave_the_folder_free_for_another_try(tokenizer, tmp_path):
+    (tmp_path / "text.txt").write_text("The man eats.\n\n\nThe dog sleeps.\n")
+    with pytest.raises(InputError, match="at least 3 are needed"):
+        build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "out", CorpusOptions(documents="file"))
+    (tmp_path / "text.txt").write_text("The man eats.\n\nThe dog sleeps.\n\nThe book.\n")
+    corpus = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "out")
+    assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (2, 1)
+
+
+# Damage.
+
+
+def test_opening_reads_no_shard_twice_but_finds_what_was_touched(tokenizer, text, tmp_path, monkeypatch):
+    build_corpus([text], tokenizer, tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.data.stamps.checksum_of", lambda _: 1 / 0)
+        TokenCorpus(tmp_path / "out")
+    shard = tmp_path / "out" / "train-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    content[-1000] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"train-00000\.arrow: shard is damaged"):
+        TokenCorpus(tmp_path / "out")
+    content[-1000] ^= 1
+    shard.write_bytes(content)
+    TokenCorpus(tmp_path / "out")
+
+
+def test_damage_that_left_no_trace_is_found_by_building_again(tokenizer, text, tmp_path):
+    build_corpus([text], tokenizer, tmp_path / "out")
+    shard = tmp_path / "out" / "train-00000.arrow"
+    state = shard.stat()
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    os.utime(shard, ns=(state.st_atime_ns, state.st_mtime_ns))
+    corpus = TokenCorpus(tmp_path / "out")
+    with pytest.raises(CheckpointError, match="damaged"):
+        corpus.verify()
+    with pytest.raises(CheckpointError, match="damaged"):
+        build_corpus([text], tokenizer, tmp_path / "out")
+
+
+def test_a_corpus_that_cannot_be_written_can_be_read(tokenizer, text, tmp_path, monkeypatch):
+    build_corpus([text], tokenizer, tmp_path / "out")
+    (tmp_path / "out" / ".checked.json").unlink()
+
+    def refuse(path, _):
+        raise RunFolderError(str(path))
+
+    monkeypatch.setattr("bertsmith.data.stamps.write_text", refuse)
+    assert TokenCorpus(tmp_path / "out").document(TRAIN, 0)
+
+
+def test_more_shards_than_may_be_mapped(tokenizer, text, tmp_path, small_units, monkeypatch):
+    monkeypatch.setattr("bertsmith.data.shards._MOST_MAPPED", 3)
+    corpus = build_corpus([text], tokenizer, tmp_path / "out", CorpusOptions(shard_tokens=500))
+    views = [corpus.document(TRAIN, index)[0] for index in range(corpus.counts[TRAIN].documents)]
+    assert len(corpus._mapped) == 3
+    assert sum(map(len, views)) > 1000
+    assert all((view < tokenizer.vocab_size).all() for view in views)
+
+
+# Duplicates.
+
+
+def test_documents_that_repeat_are_dropped_and_the_first_stays(tokenizer, tmp_path, small_units):
+    texts = make_texts(100)
+    order = [*texts[:60], *texts[20:100], *texts[:10]]
+    (tmp_path / "text.txt").write_text("\n\n".join(order))
+    corpus = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "out", workers=2)
+    assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["duplicates"] == {"exact": 50, "near": 0}
+    train = texts_of(corpus, tokenizer)[: corpus.counts[TRAIN].documents]
+    assert train == [t.lower() for t in texts if t.lower() in set(train)]
+    ids = np.concatenate([s for n in range(corpus.counts[TRAIN].documents) for s in corpus.document(TRAIN, n)])
+    assert corpus.piece_counts.tolist() == np.bincount(ids, minlength=tokenizer.vocab_size).tolist()
+    kept = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "all", CorpusOptions(keep_duplicates=True))
+    assert sorted(texts_of(kept, tokenizer)) == sorted(text.lower() for text in order)
+
+
+def test_near_duplicates_are_dropped_on_request_whatever_the_workers(tokenizer, tmp_path, small_units):
+    rng = np.random.default_rng(1)
+    texts = [" ".join(sentence(rng) for _ in range(25)) for _ in range(40)]
+    altered = [text.replace("Bread", "Book").rsplit(" ", 3)[0] + " dog." for text in texts[:15]]
+    (tmp_path / "text.txt").write_text("\n\n".join([*texts, *altered]))
+    options = CorpusOptions(near_duplicates=0.7)
+    for workers in (1, 2):
+        corpus = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / str(workers), options, workers=workers)
+        assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert json.loads((tmp_path / "1" / "manifest.json").read_text())["duplicates"] == {"exact": 0, "near": 15}
+
+
+def test_the_signature_estimates_the_share_of_common_shingles(tokenizer):
+    from bertsmith.data.block import DocumentBlock
+    from bertsmith.data.duplicates import signatures_of
+
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 30_000, 2000).astype(np.int32)
+    second = np.concatenate([first[:1200], rng.integers(0, 30_000, 800).astype(np.int32)])
+    block = DocumentBlock(np.concatenate([first, second]), np.array([2000, 2000]), np.array([1, 1]))
+    shingles = [{tuple(ids[n : n + 5]) for n in range(len(ids) - 4)} for ids in (first.tolist(), second.tolist())]
+    exact = len(shingles[0] & shingles[1]) / len(shingles[0] | shingles[1])
+    one, other = signatures_of(block)
+    # the standard error of 128 comparisons is sqrt(p (1 - p) / 128)
+    assert np.mean(one == other) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 128) ** 0.5)
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 1.1])
+def test_an_impossible_threshold_is_refused(threshold):
+    with pytest.raises(ConfigError, match="near-duplicates"):
+        CorpusOptions(near_duplicates=threshold)
+
+
+# Cutting large files.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cut_file_has_the_documents_of_the_whole_one(tmp_path, monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    path = tmp_path / "a.txt"
+    ends = [
+        "\n",
+        "\n\n",
+        "\n\n\n",
+        "\n \n",
+        "\n= Title =\n\n",
+        "\n\n= Title =\n\n = = Part = = \n\n",
+        "\n* * *\n",
+        "\r\n\r\n",
+    ]
+    path.write_text("".join(text + rng.choice(ends) for text in make_texts(200, seed)), newline="")
+    monkeypatch.setattr(plan, "_SMALLEST_UNIT", 700)
+    monkeypatch.setattr(plan, "_UNITS", 10**9)
+    units = plan_units(find_sources([path]), rule="blank-line", encoding="auto", field="text", shard_tokens=10**6)
+    found = [document for unit in units for document in read_unit(unit, rule="blank-line", field="text")]
+    assert len(units) > 10
+    assert found == list(read_documents([path], documents="blank-line"))
+
+
+# Statistics.
+
+
+def test_statistics_equal_a_count_by_hand(tokenizer, text, tmp_path, small_units):
+    text.write_text(text.read_text() + "\nEin zebra 漢!\n")
+    corpus = build_corpus([text], tokenizer, tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "statistics.json").read_text())
+    documents = [
+        [s.tolist() for s in corpus.document(split, n)]
+        for split in (TRAIN, HELDOUT)
+        for n in range(corpus.counts[split].documents)
+    ]
+    pieces = [tokenizer.vocab[i] for d in documents for s in d for i in s]
+    assert found["documents"] == len(documents) == 301
+    assert found["sentences"] == sum(map(len, documents))
+    assert found["tokens"] == len(pieces)
+    assert found["pieces_per_word"] == pytest.approx(len(pieces) / sum(not p.startswith("##") for p in pieces))
+    assert found["unknown_rate"] == pytest.approx(pieces.count("[UNK]") / len(pieces))
+    assert found["unknown_rate"] > 0
+    for name, lengths in (
+        ("sentence_lengths", [len(s) for d in documents for s in d]),
+        ("document_lengths", [sum(map(len, d)) for d in documents]),
+    ):
+        histogram = found[name]
+        edges = [*histogram["from"], 10**9]
+        assert histogram["count"] == np.histogram(lengths, edges)[0].tolist()
+    assert (tmp_path / "out" / "statistics.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Input formats.
+
+
+def write_input(name, texts, folder):
+    path = folder / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({"id": range(len(texts)), "text": [*texts[:-1], texts[-1]]}), path, row_group_size=7)
+        return path
+    lines = [json.dumps({"id": n, "text": text}, ensure_ascii=n % 2 == 0) for n, text in enumerate(texts)]
+    content = ("\n".join(lines) if ".jsonl" in name else "\n\n".join(texts)).encode()
+    if name.endswith(".gz"):
+        content = gzip.compress(content)
+    if name.endswith(".zst"):
+        content = pa.compress(content, codec="zstd", asbytes=True)
+    path.write_bytes(content)
+    return path
+
+
+FORMATS = ["a.txt", "a.txt.gz", "a.txt.zst", "a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_documents(tokenizer, tmp_path, small_units, name):
+    texts = make_texts(80)
+    corpus = build_corpus([write_input(name, texts, tmp_path)], tokenizer, tmp_path / "out", workers=2)
+    assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
+
+
+def test_a_folder_of_all_formats_is_read_in_the_order_of_names(tokenizer, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, name in enumerate(FORMATS):
+        write_input(f"{number}{name}", make_texts(10, number), tmp_path / "in")
+    corpus = build_corpus([tmp_path / "in"], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
+    expected = [text.lower() for number in range(len(FORMATS)) for text in make_texts(10, number)]
+    assert sorted(texts_of(corpus, tokenizer)) == sorted(expected)
+
+
+def test_urls_are_read(tokenizer, tmp_path):
+    import fsspec
+
+    texts = make_texts(30)
+    with fsspec.open("memory://corpus/a.jsonl", "w") as file:
+        file.write("\n".join(json.dumps({"text": text}) for text in texts[:20]))
+    local = write_input("b.txt.gz", texts[20:], tmp_path)
+    for number, paths in enumerate(
+        (["memory://corpus", f"file://{local}"], ["memory://corpus/*.jsonl", f"file://{tmp_path}/*.gz"])
+    ):
+        corpus = build_corpus(paths, tokenizer, tmp_path / str(number), CorpusOptions(documents="blank-line"))
+        assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
+
+
+def test_another_field_and_records_without_text(tokenizer, tmp_path):
+    lines = [json.dumps({"body": text}) for text in make_texts(5)] + ['{"body": null}', "", '{"body": ""}']
+    (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    corpus = build_corpus([tmp_path / "a.jsonl"], tokenizer, tmp_path / "out", CorpusOptions(text_field="body"))
+    assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 5
+
+
+GOOD = '{"text": "The man eats. The dog sleeps."}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", GOOD * 3 + '{"text": \n', r"a\.jsonl: line 4 is not valid JSON"),
+        ("a.jsonl", GOOD * 300 + '{"text": "a\n' + GOOD, r"a\.jsonl: line 301 is not valid JSON"),
+        ("a.jsonl", GOOD + '{"body": "a"}\n', r"a\.jsonl: line 2 has no field 'text' \(it has body\).*--text-field"),
+        ("a.jsonl", GOOD + '["a"]\n', r"a\.jsonl: line 2 is no JSON object"),
+        ("a.jsonl", GOOD + '{"text": 3}\n', r"line 2: field 'text' holds int"),
+        ("a.jsonl", GOOD + '{"text": "\udcff"}\n', r"line 2 is not valid JSON"),
+        ("a.jsonl", "", "no sentence found"),
+        ("a.txt", " \n\n", "no sentence found"),
+        ("a.jsonl.gz", gzip.compress(GOOD.encode() * 9)[:-9], r"a\.jsonl\.gz: damaged or truncated gzip"),
+        ("a.txt.gz", b"no gzip", r"a\.txt\.gz: damaged or truncated gzip"),
+        (
+            "a.txt.zst",
+            pa.compress(GOOD.encode() * 99, codec="zstd", asbytes=True)[:-3],
+            r"a\.txt\.zst: damaged or truncated zstd",
+        ),
+        ("a.jsonl.zst", b"no zstd at all", r"a\.jsonl\.zst: damaged or truncated zstd"),
+        ("a.jsonl.zst", b"", r"a\.jsonl\.zst: damaged or truncated zstd"),
+        ("a.parquet", b"PAR1", r"a\.parquet: not a readable Parquet file"),
+    ],
+)
+def test_unusable_input_is_one_line(tokenizer, tmp_path, small_units, name, content, message):
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        build_corpus([tmp_path / name], tokenizer, tmp_path / "out", workers=2)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_parquet_file_without_the_column(tokenizer, tmp_path):
+    pq.write_table(pa.table({"id": [1, 2], "body": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: has no column 'text' \(it has id, body\)"):
+        build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
+    with pytest.raises(InputError, match=r"a\.parquet: column 'id' holds int64, not text"):
+        build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out2", CorpusOptions(text_field="id"))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://nowhere/a.txt", "cannot be read"),
+        ("memory://nowhere/*.txt", "no text file"),
+        ("nonsense://a/b.txt", "nonsense"),
+    ],
+)
+def test_an_address_that_leads_nowhere(tokenizer, tmp_path, url, message):
+    with pytest.raises(InputError, match=message) as caught:
+        build_corpus([url], tokenizer, tmp_path / "out")
+    assert url in str(caught.value)
+
+
+# The engine.
+
+
+def test_an_unknown_engine_is_refused(tokenizer, text, tmp_path):
+    with pytest.raises(ConfigError, match="use local or ray"):
+        build_corpus([text], tokenizer, tmp_path / "out", engine="slurm")

@@ -1,0 +1,124 @@
+import gzip
+import json
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.questions import Answer, QuestionExample, read_squad
+
+CONTEXT = "Denver won. The city is in Colorado."
+
+
+def question(identity="q1", *answers, **more):
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": identity, "question": "Who won?", "answers": found, **more}
+
+
+def write(tmp_path, *questions, context=CONTEXT, name="data.json", **layout):
+    document = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]}
+    text = json.dumps(document, **layout)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return tmp_path / name
+
+
+def test_answers_and_no_answer(tmp_path):
+    none = question("q2", is_impossible=True, plausible_answers=[{"text": "Denver", "answer_start": 0}])
+    for name in ("data.json", "data.json.gz"):
+        path = write(tmp_path, question("q1", ("Denver", 0), ("The city", 12)), none, name=name)
+        file = read_squad(path)
+        answers = (Answer("Denver", 0), Answer("The city", 12))
+        assert file.examples == [
+            QuestionExample("q1", "Who won?", CONTEXT, answers),
+            QuestionExample("q2", "Who won?", CONTEXT, ()),
+        ]
+        assert [example.is_impossible for example in file.examples] == [False, True]
+        assert (file.mismatches, file.skipped) == ([], 0)
+
+
+def test_a_wrong_offset_is_refused_or_skipped_and_counted(tmp_path):
+    questions = [question("q1", ("Denver", 1), ("Denver", 0)), question("q2", ("won", -3)), question("q3", ("won", 7))]
+    path = write(tmp_path, *questions, indent=1)
+    with pytest.raises(InputError) as caught:
+        read_squad(path)
+    message = str(caught.value)
+    place = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if '"q1"' in text)
+    assert f"data.json: line {place}, question 'q1': the passage has 'enver ' at character 1" in message
+    file = read_squad(path, faults="skip")
+    assert [(example.id, example.answers) for example in file.examples] == [
+        ("q1", (Answer("Denver", 0),)),
+        ("q3", (Answer("won", 7),)),
+    ]
+    assert (file.mismatches, file.skipped) == (["q1", "q2"], 1)
+    file = read_squad(write(tmp_path, question("q1", ("won", 7), question=" "), questions[2]), faults="skip")
+    assert ([example.id for example in file.examples], file.empty, file.skipped) == (["q3"], ["q1"], 1)
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"),
+    [
+        ([], "holds no question"),
+        ([question("q1")], "question 'q1': it has no answers"),
+        ([question("q1", ("Denver", 0), is_impossible=True)], "is_impossible and has answers"),
+        ([question("q1", ("won", 7)), question("q1", ("won", 7))], "its id occurs twice"),
+        ([question("q1", ("won", "7"))], 'an answer needs a "text" and an "answer_start"'),
+        ([question("q1", ("", 0))], "it has an empty answer"),
+        ([question("q1", ("won", 4_000))], "the passage has nothing at character 4000"),
+        ([question("q1", ("won", 7), question=" ")], "question 'q1': it has an empty question"),
+        ([question("", ("won", 7))], "data[0].paragraphs[0].qas[0] has no id"),
+        (["what?"], "data[0].paragraphs[0].qas[0] has no id"),
+    ],
+)
+def test_bad_questions_are_refused_with_file_and_line(tmp_path, questions, message):
+    with pytest.raises(InputError, match="data.json: ") as caught:
+        read_squad(write(tmp_path, *questions))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"data": [\n{"paragraphs": \n', "line 3 is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"[]", 'the file has no list "data"'),
+        (b'{"data": [{}]}', 'data[0] has no list "paragraphs"'),
+        (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0] has no context"),
+        (b'{"data": [{"paragraphs": [{"context": "caf\xe9"}]}]}', "line 1 is not valid utf-8"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, message):
+    (tmp_path / "data.json").write_bytes(content)
+    with pytest.raises(InputError, match="data.json: ") as caught:
+        read_squad(tmp_path / "data.json", encoding="utf-8")
+    assert message in str(caught.value)
+
+
+def plain_count(path):
+    rows = [
+        paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
+        for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+        for paragraph in article["paragraphs"]
+        for entry in paragraph["qas"]
+        for answer in entry["answers"]
+    ]
+    return len(rows), rows.count(False)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_xquad_is_read_whole(shared_data, language):
+    path = shared_data / "tasks" / "xquad" / f"xquad.{language}.json"
+    file = read_squad(path)
+    assert (len(file.examples), 0) == (1190, 0) == plain_count(path)
+    assert all(e.context[a.start : a.start + len(a.text)] == a.text for e in file.examples for a in e.answers)
+
+
+def test_the_faults_of_cmrc_are_found(shared_data):
+    path = shared_data / "tasks" / "cmrc2018" / "trial.json"
+    with pytest.raises(InputError, match=r"trial.json: line \d+, question 'TRIAL_\d+_QUERY_\d+': the passage has"):
+        read_squad(path)
+    file = read_squad(path, faults="skip")
+    assert (len(file.examples) + file.skipped, len(file.mismatches)) == (1002, 5) == plain_count(path)
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+    questions = [q for article in articles for paragraph in article["paragraphs"] for q in paragraph["qas"]]
+    assert file.empty == [q["id"] for q in questions if not q["question"].strip()]
+    assert len(file.empty) == 2

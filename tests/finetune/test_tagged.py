@@ -1,0 +1,128 @@
+import gzip
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.tagged import TaggedWords, read_conll, read_conllu, tags_of
+
+
+def write(tmp_path, content, name="data.conll"):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return tmp_path / name
+
+
+def line(*cells):
+    return "\t".join([*cells, *["_"] * (10 - len(cells))]) + "\n"
+
+
+def test_two_columns_with_blank_lines_between(tmp_path):
+    content = "\n\nNew\tB-LOC\nYork\tI-LOC\n\t\n#tag\tO\n"
+    expected = [TaggedWords(("New", "York"), ("B-LOC", "I-LOC")), TaggedWords(("#tag",), ("O",))]
+    assert read_conll(write(tmp_path, content)) == expected
+    assert read_conll(write(tmp_path, gzip.compress(content.encode()), "data.conll.gz")) == expected
+    assert tags_of(expected) == ["B-LOC", "I-LOC", "O"]
+
+
+def test_four_columns_of_the_shared_task(tmp_path):
+    content = (
+        "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n-DOCSTART- -X- -X- O\nPeter NNP B-NP B-PER\r\n"
+    )
+    path = write(tmp_path, content)
+    assert read_conll(path) == [TaggedWords(("EU", "rejects"), ("B-ORG", "O")), TaggedWords(("Peter",), ("B-PER",))]
+    assert read_conll(path, word=0, tag=1)[0].tags == ("NNP", "VBZ")
+
+
+def test_a_word_may_hold_a_space_where_tabs_separate(tmp_path):
+    assert read_conll(write(tmp_path, "10 000\tCD\nkm\tNN\n")) == [TaggedWords(("10 000", "km"), ("CD", "NN"))]
+
+
+def test_the_first_of_several_tags_is_taken(tmp_path):
+    path = write(tmp_path, "Apple\tB-corporation,B-product\n")
+    assert read_conll(path)[0].tags == ("B-corporation,B-product",)
+    assert read_conll(path, alternatives=",")[0].tags == ("B-corporation",)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("", {}, "holds no sentence"),
+        ("word\n", {}, "line 1 has one column"),
+        ("a\tO\nb\n", {}, "line 2 has 1 columns, the first has 2"),
+        ("a\tO\nb O\n", {}, "line 2 has 1 columns"),
+        ("a\tO\n\nb\tO\tO\n", {}, "line 3 has 3 columns"),
+        ("a\tO\nb\t\n", {}, "line 2 has no tag"),
+        ("a\tO\n\tO\n", {}, "line 2 has an empty word"),
+        ("a\tO\n", {"tag": 2}, "no column 2"),
+        ("a\tO\n", {"word": -3}, "no column -3"),
+        (b"a\tO\ncaf\xe9\tO\n", {"encoding": "utf-8"}, "line 2 is not valid utf-8"),
+    ],
+)
+def test_bad_conll_is_refused_with_file_and_line(tmp_path, content, options, message):
+    with pytest.raises(InputError, match="data.conll: ") as caught:
+        read_conll(write(tmp_path, content), **options)
+    assert message in str(caught.value)
+
+
+def test_multiword_tokens_and_empty_nodes_of_conllu(tmp_path):
+    content = (
+        "# text = I didn't\n"
+        + line("1", "I", "I", "PRON", "PRP", "Case=Nom")
+        + line("2-3", "didn't")
+        + line("2", "did", "do", "AUX", "VBD")
+        + line("3", "n't", "not", "PART", "RB")
+        + line("3.1", "go", "go", "VERB", "VB")
+        + "\n# next\n"
+        + line("1", "_", "_", "SYM", "NFP")
+    )
+    path = write(tmp_path, content, "data.conllu")
+    assert read_conllu(path) == [
+        TaggedWords(("I", "did", "n't"), ("PRON", "AUX", "PART")),
+        TaggedWords(("_",), ("SYM",)),
+    ]
+    assert read_conllu(path, field="xpos")[0].tags == ("PRP", "VBD", "RB")
+    assert read_conllu(path, field="feats")[0].tags == ("Case=Nom", "_", "_")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("# nothing\n", "holds no sentence"),
+        ("1\ta\tNOUN\n", "line 1 has 3 columns; CoNLL-U has ten"),
+        (line("1", "a", "a", "X") + line("3", "b", "b", "X"), "line 2 has the id '3', 2 comes next"),
+        (line("1", "a", "a", "X") + line("1", "b", "b", "X"), "line 2 has the id '1', 2 comes next"),
+        (line("1", "a"), "line 1 has no upos"),
+        (line("1", " ", "a", "X"), "line 1 has an empty word"),
+    ],
+)
+def test_bad_conllu_is_refused_with_file_and_line(tmp_path, content, message):
+    with pytest.raises(InputError, match="data.conllu: ") as caught:
+        read_conllu(write(tmp_path, content, "data.conllu"))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_wnut_holds_what_a_plain_split_finds(shared_data, part):
+    path = shared_data / "tasks" / "wnut17" / f"{part}.conll"
+    expected, block = [], []
+    for text in [*path.read_text(encoding="utf-8").split("\n"), ""]:
+        if text.strip():
+            block.append(tuple(text.split("\t")))
+        elif block:
+            expected.append(block)
+            block = []
+    sentences = read_conll(path)
+    assert [list(zip(s.words, s.tags, strict=True)) for s in sentences] == expected
+    # the test file keeps every annotator's tag; with the first of them all three parts have the 13 tags
+    assert len(tags_of(read_conll(path, alternatives=","))) == 13
+
+
+@pytest.mark.parametrize("part", ["dev", "test"])
+def test_the_treebank_holds_its_numbered_words(shared_data, part):
+    path = shared_data / "tasks" / "ud_ewt" / f"{part}.conllu"
+    lines = path.read_text(encoding="utf-8").split("\n")
+    rows = [text.split("\t") for text in lines if text[:1].isdigit()]
+    expected = [(row[1], row[3]) for row in rows if row[0].isdigit()]
+    sentences = read_conllu(path)
+    assert [pair for s in sentences for pair in zip(s.words, s.tags, strict=True)] == expected
+    assert len(sentences) == sum(text.startswith("# sent_id") for text in lines)
+    assert len(tags_of(sentences)) == 17

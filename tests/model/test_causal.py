@@ -1,0 +1,110 @@
+"""Left-to-right attention: no token may depend on what comes after it, on any path."""
+
+import pytest
+import torch
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.model import BertConfig, BertForMaskedLM, BertModel
+
+VOCAB_SIZE = 50
+
+
+def make_model(**changes):
+    torch.manual_seed(0)
+    return BertModel(BertConfig.named("2/64", vocab_size=VOCAB_SIZE, initializer_range=0.2, **changes)).eval()
+
+
+def make_batch(lengths, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return RaggedBatch.from_sequences(
+        [torch.randint(5, VOCAB_SIZE, (length,), generator=generator).tolist() for length in lengths]
+    )
+
+
+# which path attention takes: rectangles, padded rectangles, groups; short ones by matmul, long ones by the fused kernel
+LENGTHS = {
+    "equal short": [9] * 4,
+    "unequal short": [9, 5, 12],
+    "grouped short": [5] * 4 + [9] * 4,
+    "equal long": [40] * 3,
+    "unequal long": [40, 33, 57],
+    "grouped long": [40] * 4 + [57] * 4,
+}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_path_agrees_with_the_printed_equation(lengths, dtype):
+    """The explicit path, sequence by sequence, is the oracle; its maps are zero above the diagonal."""
+    model, batch = make_model(), make_batch(lengths)
+    model.set_compute_dtype(dtype)
+    with torch.no_grad():
+        explicit = model(batch, need_maps=True, causal=True)
+        output = model(batch, causal=True)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.08
+    torch.testing.assert_close(output.hidden_states, explicit.hidden_states, atol=tolerance, rtol=tolerance)
+    for maps in explicit.attentions:
+        for attention in maps:
+            assert torch.all(attention.triu(1) == 0)
+            torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:2]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_a_prefix_has_the_same_states_alone(lengths):
+    """The definition: cutting a sequence short changes none of the states that are left."""
+    model, batch = make_model(), make_batch(lengths)
+    with torch.no_grad():
+        whole = model(batch, causal=True).hidden_states.split(batch.lengths)
+        for ids, states in zip(batch.input_ids.split(batch.lengths), whole, strict=True):
+            prefix = model(RaggedBatch.from_sequences([ids[:4].tolist()]), causal=True)
+            torch.testing.assert_close(prefix.hidden_states, states[:4], atol=1e-5, rtol=1e-5)
+
+
+def test_training_with_dropout_sees_nothing_to_the_right():
+    """The path of training; gradients of early predictions do not reach later tokens, checkpointed or not."""
+    model = make_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).train()
+    batch = make_batch([12, 12, 7])
+    for checkpointing in (False, True):
+        model.set_gradient_checkpointing(checkpointing)
+        embedded = model.embedding(batch).detach().requires_grad_()
+        (model.encoder(embedded, batch, causal=True).states[5] @ torch.arange(64.0)).backward()
+        assert embedded.grad[:6].abs().amax(1).min() > 0
+        assert embedded.grad[6:].abs().max() == 0
+
+
+def test_the_summary_is_read_from_the_last_token():
+    model, batch = make_model(), make_batch([9, 5, 12])
+    with torch.no_grad():
+        output = model(batch, causal=True)
+    assert torch.equal(output.cls, output.hidden_states[[8, 13, 25]])
+    assert torch.equal(model(batch).cls, model(batch).hidden_states[[0, 9, 14]])
+
+
+def test_equals_the_decoder_of_transformers():
+    """`is_decoder` in their configuration is the same network with the same mask."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    ours = BertForMaskedLM(BertConfig.named("2/64", vocab_size=VOCAB_SIZE, initializer_range=0.2)).eval()
+    peer = transformers.BertLMHeadModel(
+        transformers.BertConfig(
+            vocab_size=VOCAB_SIZE,
+            hidden_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=1,
+            intermediate_size=256,
+            is_decoder=True,
+        )
+    ).eval()
+    import tempfile
+
+    from safetensors.torch import load_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save_pretrained(folder)
+        peer.load_state_dict(load_file(f"{folder}/model.safetensors"), strict=False)
+    peer.tie_weights()
+    batch = make_batch([11, 11])
+    with torch.no_grad():
+        logits = ours(batch, torch.arange(22), causal=True)
+        expected = peer(input_ids=batch.input_ids.view(2, 11)).logits
+    torch.testing.assert_close(logits.view_as(expected), expected, atol=1e-4, rtol=1e-4)

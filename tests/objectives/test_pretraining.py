@@ -1,0 +1,230 @@
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bertsmith.data.masking import MaskingSettings
+from bertsmith.data.stream import OBJECTIVES, PreTrainingStream, StreamSettings
+from bertsmith.errors import ConfigError
+from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
+from bertsmith.objectives import (
+    CausalLMLoss,
+    MaskedLMLoss,
+    NSPLoss,
+    PreTrainingObjective,
+    SOPLoss,
+    SpanBoundaryLoss,
+    build_objective,
+    build_pretraining_model,
+)
+from bertsmith.train.state import load_latest_state, save_state
+from bertsmith.train.trainer import BertTrainer, TrainerSettings
+
+SPANS = MaskingSettings(kind="span")
+COMBINATIONS = [(objective, MaskingSettings()) for objective in OBJECTIVES] + [
+    ("mlm", MaskingSettings(kind="whole-word")),
+    ("mlm", SPANS),
+    ("mlm+nsp", SPANS),
+    ("mlm+sop", SPANS),
+]
+FIGURES = {"mlm": {"mlm_loss", "mlm_accuracy"}, "ltr": {"ltr_loss", "ltr_accuracy"}}
+
+
+def make(village_small, objective, masking, **changes):
+    corpus, tokenizer = village_small
+    settings = StreamSettings(sequence_length=48, batch_size=8, objective=objective, masking=masking, **changes)
+    torch.manual_seed(0)
+    config = BertConfig.named(
+        "2/64", vocab_size=tokenizer.vocab_size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    model = build_pretraining_model(objective, config, span_boundary=masking.kind == "span")
+    return corpus, tokenizer, settings, model
+
+
+@pytest.mark.parametrize(("objective", "masking"), COMBINATIONS, ids=str)
+def test_every_combination_learns(village_small, objective, masking):
+    corpus, tokenizer, settings, model = make(village_small, objective, masking)
+    measured = build_objective(settings)
+    trainer = BertTrainer(model, measured, TrainerSettings(total_steps=40, learning_rate=3e-3))
+    stream = PreTrainingStream(corpus, tokenizer, settings)
+    losses = [trainer.train_batch(next(stream)) for _ in range(40)]
+    expected = set(FIGURES[objective[:3]])
+    for extra in ("nsp", "sop"):
+        if objective.endswith(extra):
+            expected |= {f"{extra}_loss", f"{extra}_accuracy"}
+    if masking.kind == "span":
+        expected |= {"sbo_loss", "sbo_accuracy"}
+    assert set(losses[0].sums) == expected
+    assert sum(m.loss.item() for m in losses[-10:]) < sum(m.loss.item() for m in losses[:10]) - 5
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("objective", "masking"), COMBINATIONS, ids=str)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_losses_and_gradients_of_the_ranks_add_up_to_one_process(village_small, objective, masking, world_size):
+    corpus, tokenizer, settings, model = make(village_small, objective, masking)
+    measured = build_objective(settings)
+    alone = copy.deepcopy(model)
+    whole = measured(alone, next(PreTrainingStream(corpus, tokenizer, settings)))
+    whole.loss.backward()
+    total, sums = 0.0, {}
+    for rank in range(world_size):
+        stream = PreTrainingStream(corpus, tokenizer, settings, rank=rank, world_size=world_size)
+        measure = measured(model, next(stream))
+        measure.loss.backward()
+        total += measure.loss.item()
+        for name, (value, count) in measure.sums.items():
+            old = sums.get(name, (0.0, 0))
+            sums[name] = (old[0] + value, old[1] + count)
+    assert total == pytest.approx(whole.loss.item(), rel=1e-5)
+    assert {name: count for name, (_, count) in sums.items()} == {n: count for n, (_, count) in whole.sums.items()}
+    for name, (value, _) in whole.sums.items():
+        assert sums[name][0] == pytest.approx(value, rel=1e-4), name
+    for (name, expected), found in zip(alone.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_the_parts_of_a_batch_add_up_too(village_small):
+    corpus, tokenizer, settings, model = make(village_small, "mlm+nsp", MaskingSettings())
+    batch = next(PreTrainingStream(corpus, tokenizer, settings))
+    measured = build_objective(settings)
+    whole = measured(model, batch).loss.item()
+    assert sum(measured(model, part).loss.item() for part in batch.split(3)) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [MaskedLMLoss, CausalLMLoss, SpanBoundaryLoss, NSPLoss, SOPLoss])
+def test_shares_of_a_batch_are_divided_by_the_whole(kind):
+    loss = kind()
+    torch.manual_seed(0)
+    logits, labels = torch.randn(10, 2), torch.randint(0, 2, (10,))
+    whole = loss(logits, labels).loss
+    assert whole.item() == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
+    parts = [loss(logits[:3], labels[:3], total=10).loss, loss(logits[3:], labels[3:], total=10).loss]
+    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-6)
+
+
+def test_left_to_right_loss_by_hand(village_small):
+    """log-softmax of each prefix's last state, token by token."""
+    corpus, tokenizer, settings, model = make(village_small, "ltr", MaskingSettings())
+    batch = next(PreTrainingStream(corpus, tokenizer, settings))
+    model.eval()
+    from bertsmith.batch import RaggedBatch
+
+    total = count = 0
+    with torch.no_grad():
+        measure = build_objective(settings)(model, batch)
+        for ids in batch.tokens.input_ids.split(batch.tokens.lengths):
+            for end in range(1, len(ids)):
+                prefix = RaggedBatch.from_sequences([ids[:end].tolist()])
+                logits = model(prefix, torch.tensor([end - 1]), causal=True)
+                total -= logits.log_softmax(-1)[0, ids[end]].item()
+                count += 1
+    assert measure.sums["ltr_loss"][1] == count
+    assert measure.loss.item() == pytest.approx(total / count, rel=1e-4)
+
+
+def test_the_span_boundary_prediction_reads_the_boundaries_alone(village_small):
+    """Changing any other state leaves it as it is, and its value is the published formula."""
+    corpus, tokenizer, settings, model = make(village_small, "mlm", SPANS)
+    batch = next(PreTrainingStream(corpus, tokenizer, settings))
+    head, spans = model.span_boundary, batch.masked_spans
+    states = torch.randn(batch.tokens.num_tokens, 64)
+    with torch.no_grad():
+        found = head(states, spans)
+        inside = torch.ones(len(states), dtype=torch.bool)
+        inside[spans[:, :2].flatten()] = False
+        changed = states + inside[:, None] * torch.randn(states.shape)
+        assert torch.equal(head(changed, spans), found)
+        left, right, place = spans[3].tolist()
+        joined = torch.cat([states[left], states[right], head.place.weight[place]])
+        first = F.layer_norm(F.gelu(head.first.weight @ joined + head.first.bias), (64,), eps=1e-12)
+        second = F.layer_norm(F.gelu(head.second.weight @ first + head.second.bias), (64,), eps=1e-12)
+    torch.testing.assert_close(found[3], second, atol=1e-5, rtol=1e-5)
+    later = torch.tensor([[left, right, 19], [left, right, 400]])
+    assert torch.equal(*head(states, later))
+
+
+@pytest.mark.parametrize(("objective", "plain"), [("mlm", BertForMaskedLM), ("mlm+sop", BertForPreTraining)])
+def test_the_span_head_stays_in_the_state_and_out_of_the_folder(village_small, tmp_path, objective, plain):
+    corpus, tokenizer, settings, model = make(village_small, objective, SPANS)
+    assert isinstance(model, BertWithSpanBoundary)
+    stream = PreTrainingStream(corpus, tokenizer, settings)
+    trainer = BertTrainer(model, build_objective(settings), TrainerSettings(total_steps=6, learning_rate=1e-3))
+    for _ in range(3):
+        trainer.train_batch(next(stream))
+    save_state(tmp_path / "state", trainer, {})
+    again = BertTrainer(make(village_small, objective, SPANS)[3], build_objective(settings), trainer.settings)
+    load_latest_state(tmp_path / "state", again)
+    batch = next(stream)
+    assert torch.equal(again.train_batch(batch).loss, trainer.train_batch(batch).loss)
+    for (name, value), other in zip(model.state_dict().items(), again.model.state_dict().values(), strict=True):
+        assert torch.equal(value, other), name
+
+    model.save_pretrained(tmp_path / "model")
+    loaded = plain.from_pretrained(tmp_path / "model").eval()
+    assert type(model.plain) is plain
+    model.eval()
+    with torch.no_grad():
+        ours = model(batch.tokens, batch.masked_positions, batch.masked_spans)
+        theirs = loaded(batch.tokens, batch.masked_positions)
+    assert torch.equal(ours.mlm_logits, theirs if plain is BertForMaskedLM else theirs.mlm_logits)
+
+
+def test_transformers_reads_the_folder_of_a_span_run(village_small, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    *_, model = make(village_small, "mlm", SPANS)
+    model.save_pretrained(tmp_path)
+    peer, report = transformers.BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    embedding = model.bert.embedding.word.weight
+    assert torch.equal(peer.bert.embeddings.word_embeddings.weight, embedding)
+
+
+def test_a_model_keeps_the_names_of_earlier_states(village_small):
+    """A run of the first release goes on: its state has exactly these tensors."""
+    *_, model = make(village_small, "mlm+nsp", MaskingSettings())
+    assert isinstance(model, BertForPreTraining)
+    names = set(model.state_dict())
+    assert {name.split(".")[0] for name in names} == {"bert", "masked_lm", "next_sentence"}
+    spanned = BertWithSpanBoundary(model)
+    assert {name for name in spanned.state_dict() if not name.startswith("span_boundary.")} == names
+
+
+def test_a_fresh_model_guesses_evenly_at_order(village_small):
+    corpus, tokenizer, settings, model = make(village_small, "mlm+sop", MaskingSettings())
+    measure = build_objective(settings)(model.eval(), next(PreTrainingStream(corpus, tokenizer, settings)))
+    value, count = measure.sums["sop_loss"]
+    assert value / count == pytest.approx(math.log(2), abs=0.1)
+
+
+def test_a_wrapped_model_is_trained_through_its_wrapper(village_small):
+    """Data parallelism hooks into the wrapper's forward, so nothing may go past it."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module, self.calls = module, 0
+
+        def forward(self, *arguments, **options):
+            self.calls += 1
+            return self.module(*arguments, **options)
+
+    for objective, masking in COMBINATIONS:
+        corpus, tokenizer, settings, model = make(village_small, objective, masking)
+        wrapper = Wrapper(model)
+        build_objective(settings)(wrapper, next(PreTrainingStream(corpus, tokenizer, settings)))
+        assert wrapper.calls == 1
+
+
+def test_impossible_objectives_are_refused():
+    config = BertConfig.named("1/64", vocab_size=20)
+    for objective in ("nsp", "mlm+xyz", ""):
+        with pytest.raises(ConfigError):
+            PreTrainingObjective(objective)
+        with pytest.raises(ConfigError):
+            build_pretraining_model(objective, config)
+    with pytest.raises(ConfigError):
+        PreTrainingObjective("ltr", span_boundary=True)

@@ -1,0 +1,99 @@
+"""How long a run is, and what a step costs."""
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.data.stream import PreTrainingBatch
+from bertsmith.errors import ConfigError
+from bertsmith.model import BertConfig
+from bertsmith.model.sizes import BatchCosts
+from bertsmith.train.budget import steps_for, training_flops
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import parse_phases, recipe_for
+from bertsmith.train.start import open_stream
+
+RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, precision="float32")
+
+
+def equal_batch(sequences, length, masked):
+    tokens = RaggedBatch.from_flat(np.ones(sequences * length, np.int64), np.full(sequences, length))
+    labels = torch.zeros(sequences, dtype=torch.int64)
+    return PreTrainingBatch(tokens, torch.arange(masked), torch.ones(masked, dtype=torch.int64), labels)
+
+
+def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
+    config = BertConfig.named("mini", vocab_size=30522)
+    costs = BatchCosts(config, 32, 128)
+    assert training_flops(config, equal_batch(32, 128, costs.num_masked)) == costs.training_flops
+
+
+def test_the_operations_of_unequal_sequences_add_up():
+    config = BertConfig.named("mini", vocab_size=500)
+    mixed = RaggedBatch.from_flat(np.ones(50, np.int64), np.array([10, 30, 10]))
+    batch = PreTrainingBatch(mixed, torch.arange(3), torch.ones(3, dtype=torch.int64), torch.zeros(3))
+    parts = training_flops(config, equal_batch(2, 10, 2)) + training_flops(config, equal_batch(1, 30, 1))
+    assert training_flops(config, batch) == parts
+
+
+def test_a_budget_of_tokens_or_operations_is_met(village):
+    corpus, tokenizer, _ = village
+    config = RECIPE.model_config(tokenizer.vocab_size)
+    stream = open_stream(RECIPE, corpus, tokenizer)
+    batches = [next(stream) for _ in range(100)]
+    tokens = sum(batch.tokens.num_tokens for batch in batches)
+    flops = sum(training_flops(config, batch) for batch in batches)
+    assert steps_for(RECIPE.replace(tokens=tokens), corpus, tokenizer) == pytest.approx(100, abs=6)
+    assert steps_for(RECIPE.replace(flops=flops), corpus, tokenizer) == pytest.approx(100, abs=6)
+
+
+def test_the_first_budget_that_is_used_up_ends_the_run(village, tmp_path):
+    corpus, tokenizer, _ = village
+    recipe = RECIPE.replace(tokens=10**9, flops=1e15, total_steps=4)
+    assert steps_for(recipe, corpus, tokenizer) == 4
+    assert steps_for(recipe.replace(tokens=500), corpus, tokenizer) < 4
+    result = pretrain(tmp_path, corpus, tokenizer, recipe.replace(tokens=1500, total_steps=0, flops=0.0))
+    assert result.tokens_seen == pytest.approx(1500, rel=0.15)
+
+
+def test_a_run_without_an_end_is_refused(village, tmp_path):
+    corpus, tokenizer, _ = village
+    with pytest.raises(ConfigError, match="needs an end"):
+        pretrain(tmp_path, corpus, tokenizer, RECIPE)
+
+
+def test_phases_share_the_steps():
+    recipe = recipe_for("1/64", phases=parse_phases("128:0.9,512:0.1"), total_steps=50)
+    assert recipe.sequence_length == 512
+    assert recipe.model_config(100).max_position_embeddings == 512
+    assert [recipe.phase_at(step) for step in (0, 44, 45, 49)] == [0, 0, 1, 1]
+    assert [recipe.length_in(phase) for phase in (0, 1)] == [128, 512]
+    assert recipe_for("1/64", total_steps=50).phase_at(49) == 0
+
+
+def test_a_budget_counts_each_phase_by_its_share(village):
+    corpus, tokenizer, _ = village
+    recipe = RECIPE.replace(phases=((16, 0.5), (32, 0.5)))
+    short, long = (RECIPE.replace(sequence_length=length, tokens=20_000) for length in (16, 32))
+    steps = steps_for(recipe.replace(tokens=20_000), corpus, tokenizer)
+    assert steps_for(long, corpus, tokenizer) < steps < steps_for(short, corpus, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("128", "LENGTH:SHARE"),
+        ("128:x", "LENGTH:SHARE"),
+        ("128:0.9,512:0.2", "add up to 1"),
+        ("8:1.5,9:-0.5", "add up"),
+    ],
+)
+def test_impossible_phases_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe_for("1/64", phases=parse_phases(text))
+
+
+def test_phases_and_another_sequence_length_contradict_each_other():
+    with pytest.raises(ConfigError, match="leave it out with phases"):
+        recipe_for("1/64", phases=parse_phases("16:0.5,32:0.5"), sequence_length=64)

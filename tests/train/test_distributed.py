@@ -1,0 +1,89 @@
+"""Two processes train what one trains."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+SCRIPT = Path(__file__).with_name("watched_run.py")
+STEPS = 50
+
+
+def watched_run(village_folder, out, log, *, ranks, stop_at=None):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    words = [str(SCRIPT), str(village_folder), str(out), str(log), *([str(stop_at)] if stop_at else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *launcher, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def steps_of(log):
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def alone(village, tmp_path_factory):
+    """One process, 50 steps."""
+    folder = tmp_path_factory.mktemp("alone")
+    watched_run(village[2], folder / "run", folder / "log", ranks=1)
+    return folder
+
+
+def assert_same_training(alone, folder):
+    expected, found = steps_of(alone / "log"), steps_of(folder / "log")
+    assert [step for step, _, _ in found] == list(range(1, STEPS + 1))
+    assert [batch for _, batch, _ in found] == [batch for _, batch, _ in expected]
+    for (step, _, loss), (_, _, other) in zip(expected, found, strict=True):
+        assert other == pytest.approx(loss, abs=1e-5), step
+    before, after = (load_file(run / "run" / "model" / "model.safetensors") for run in (alone, folder))
+    for name, value in before.items():
+        assert (after[name] - value).abs().max() < 1e-4, name
+
+
+@pytest.mark.slow
+def test_two_ranks_train_what_one_trains(village, alone, tmp_path):
+    """Nine sequences for two ranks: unequal shares, weighted by the counts of the whole batch."""
+    watched_run(village[2], tmp_path / "run", tmp_path / "log", ranks=2)
+    assert_same_training(alone, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    others = [json.loads(line) for line in (alone / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == len(others)
+    for row, other in zip(rows, others, strict=True):
+        assert (row["step"], row["tokens"]) == (other["step"], other["tokens"])
+        assert row["mlm_loss"] == pytest.approx(other["mlm_loss"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_moves_from_one_rank_to_two_and_back(village, alone, tmp_path):
+    """Stopped by a signal that one rank alone receives, and gone on with by another number of ranks."""
+    for ranks, stop_at in ((1, 15), (2, 30), (1, None)):
+        said = watched_run(village[2], tmp_path / "run", tmp_path / "log", ranks=ranks, stop_at=stop_at)
+        assert (f"stopped after step {stop_at} of {STEPS}" in said) == (stop_at is not None)
+    assert_same_training(alone, tmp_path)
+
+
+@pytest.mark.slow
+def test_an_error_on_the_first_rank_is_said_once_and_ends_all(village, tmp_path):
+    """The command line under torchrun: a run of two ranks, then a request that the folder refuses."""
+    folder = village[2]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "bertsmith", "pretrain", "--corpus", str(folder / "corpus"), "--out", str(tmp_path / "run")]
+    command += ["--tokenizer", str(folder / "tokenizer"), "--size", "1/64", "--sequence-length", "32"]
+    command += ["--batch-size", "8", "--accumulate", "2", "--minutes", "0.05"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    good, bad = (
+        subprocess.run([*command, *more], env=environment, capture_output=True, text=True, timeout=300, check=False)
+        for more in ([], ["--seed", "1"])
+    )
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.count("held out:") == 1
+    assert bad.returncode != 0
+    assert bad.stderr.count("holds a run with other settings (seed 0 there, 1 now)") == 1
+    assert "bertsmith/train" not in bad.stderr, "a traceback besides torchrun's own"

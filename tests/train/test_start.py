@@ -1,0 +1,132 @@
+"""What a run starts from: every objective, and the models of others."""
+
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertsmith.data.prefetch import PrefetchedStream
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
+from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
+from bertsmith.train.start import build_model, open_stream
+
+SMALL = {"sequence_length": 32, "batch_size": 8, "precision": "float32", "total_steps": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "figures", "architecture"),
+    [
+        ({}, {"mlm_loss", "nsp_loss"}, "BertForPreTraining"),
+        ({"pairing": "google", "static_masking": 2}, {"mlm_loss", "nsp_loss"}, "BertForPreTraining"),
+        ({"objective": "mlm+sop", "masking": "whole-word"}, {"mlm_loss", "sop_loss"}, "BertForPreTraining"),
+        ({"objective": "mlm", "packing": "full", "batch_tokens": 256}, {"mlm_loss"}, "BertForMaskedLM"),
+        ({"objective": "mlm", "masking": "span"}, {"mlm_loss", "sbo_loss"}, "BertForMaskedLM"),
+        ({"objective": "ltr"}, {"ltr_loss"}, "BertForMaskedLM"),
+        ({"objective": "ltr+nsp"}, {"ltr_loss", "nsp_loss"}, "BertForPreTraining"),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_every_objective_runs_to_a_model_folder(village, tmp_path, changes, figures, architecture):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("1/64", **SMALL, **changes)
+    result = pretrain(tmp_path, corpus, tokenizer, recipe)
+    assert {name for name in result.heldout if name.endswith("_loss")} == figures
+    assert result.heldout["perplexity"] > 1
+    assert PreTrainingRecipe.load(tmp_path) == result.recipe
+    assert BertConfig.load(tmp_path / "model").hidden_size == 64
+    assert f'"{architecture}"' in (tmp_path / "model" / "config.json").read_text()
+
+
+def test_the_settings_of_a_recipe_reach_the_batches(village):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("1/64", **SMALL, mask_rate=0.4, mask_share=1.0, random_share=0.0)
+    batch = next(open_stream(recipe, corpus, tokenizer))
+    hidden = batch.tokens.input_ids[batch.masked_positions]
+    assert (hidden == tokenizer.mask_token_id).all()
+    assert len(hidden) / batch.tokens.num_tokens == pytest.approx(0.4, abs=0.06)
+
+
+@pytest.fixture
+def general(village, tmp_path):
+    """A model of the village's vocabulary with positions for 48 tokens, and its tokenizer."""
+    _, tokenizer, _ = village
+    torch.manual_seed(3)
+    config = BertConfig.named("2/64", vocab_size=tokenizer.vocab_size, max_position_embeddings=48)
+    BertForPreTraining(config).save_pretrained(tmp_path / "general")
+    tokenizer.save(tmp_path / "general")
+    return tmp_path / "general"
+
+
+def test_training_goes_on_from_a_model_folder(village, general, tmp_path):
+    corpus, tokenizer, _ = village
+    recipe = recipe_to_continue(general, **SMALL, learning_rate=1e-9)
+    assert recipe.size == "2/64"
+    pretrain(tmp_path / "run", corpus, tokenizer, recipe)
+    before, after = (load_file(folder / "model.safetensors") for folder in (general, tmp_path / "run" / "model"))
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
+    assert recipe_to_continue(general).learning_rate == recipe_for("2/64").learning_rate / 4
+
+
+@pytest.mark.parametrize("architecture", [BertForMaskedLM, BertModel])
+def test_missing_heads_start_afresh(village, general, tmp_path, architecture):
+    corpus, _, _ = village
+    architecture.from_pretrained(general).save_pretrained(tmp_path / "headless")
+    model = build_model(recipe_to_continue(tmp_path / "headless", **SMALL), corpus)
+    whole = BertForPreTraining.from_pretrained(general)
+    assert model.bert.embedding.word.weight.equal(whole.bert.embedding.word.weight)
+    assert model.next_sentence.linear.weight.abs().sum() > 0
+    if architecture is BertModel:
+        prior = torch.from_numpy((corpus.piece_counts + 1.0) / (corpus.piece_counts + 1.0).sum()).float()
+        torch.testing.assert_close(model.masked_lm.bias.softmax(0).detach(), prior, rtol=1e-4, atol=0)
+    else:
+        assert model.masked_lm.transform.weight.equal(whole.masked_lm.transform.weight)
+
+
+def test_a_pair_head_that_is_not_needed_is_left_aside(village, general):
+    corpus, _, _ = village
+    assert isinstance(build_model(recipe_to_continue(general, **SMALL, objective="mlm"), corpus), BertForMaskedLM)
+
+
+def test_sequences_longer_than_the_models_positions_are_refused(general):
+    assert recipe_to_continue(general).sequence_length == 48
+    with pytest.raises(ConfigError, match="has 48 positions, sequences of 64 do not fit"):
+        recipe_to_continue(general, sequence_length=64)
+
+
+def test_a_tokenizer_that_is_not_the_models_is_refused(village, general, tmp_path):
+    corpus, tokenizer, _ = village
+    WordPieceTokenizer.train(["another text altogether"], vocab_size=200).save(general)
+    with pytest.raises(CheckpointError, match="reads another vocabulary"):
+        pretrain(tmp_path / "run", corpus, tokenizer, recipe_to_continue(general, **SMALL))
+
+
+def test_a_run_does_not_go_on_from_other_weights(village, general, tmp_path):
+    corpus, tokenizer, _ = village
+    recipe = recipe_to_continue(general, **SMALL)
+    pretrain(tmp_path / "run", corpus, tokenizer, recipe)
+    weights = load_file(general / "model.safetensors")
+    weights["bert.pooler.dense.bias"] += 1
+    save_file(weights, general / "model.safetensors")
+    with pytest.raises(RunFolderError, match="start_weights"):
+        pretrain(tmp_path / "run", corpus, tokenizer, recipe)
+
+
+def test_a_process_that_draws_batches_and_dies_is_named(village, tmp_path, monkeypatch):
+    corpus, tokenizer, _ = village
+    original = PrefetchedStream.__next__
+
+    def dies(self):
+        batch = original(self)
+        os.kill(self._worker[0], signal.SIGKILL)
+        return batch
+
+    monkeypatch.setattr(PrefetchedStream, "__next__", dies)
+    with pytest.raises(BertsmithError, match=r"prepares batches died \(signal 9\).*run the same command again"):
+        pretrain(tmp_path, corpus, tokenizer, recipe_for("1/64", **{**SMALL, "total_steps": 60}), workers=1)

@@ -1,0 +1,57 @@
+"""A pre-training that writes down every step: `watched_run.py FOLDER OUT LOG [STOP_AT]`, on its own or by torchrun.
+
+FOLDER holds `corpus` and `tokenizer`. LOG gets a line a step: the digest of the global batch and its loss. At step
+STOP_AT the last rank, and no other, receives SIGTERM.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.stream import digest
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.distributed import connected_ranks
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import recipe_for
+from bertsmith.train.stopping import TrainingStopped
+from bertsmith.train.trainer import BertTrainer
+
+STEPS = 50
+RECIPE = recipe_for(
+    "2/64", sequence_length=32, batch_size=9, total_steps=STEPS, seed=7, precision="float32", dropout=0.0
+)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, out, log = map(Path, sys.argv[1:4])
+    stop_at = int(sys.argv[4]) if len(sys.argv) > 4 else STEPS
+    original = BertTrainer.train_batch
+
+    def watched(self, batch):
+        measure = original(self, batch)
+        shares = self.ranks.gather(batch)
+        if self.ranks.is_first:
+            with log.open("a") as handle:
+                handle.write(json.dumps([self.step, digest(shares), float(measure.loss)]) + "\n")
+        if self.step == stop_at and stop_at < STEPS and self.ranks.rank == self.ranks.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return measure
+
+    BertTrainer.train_batch = watched
+    with connected_ranks() as (ranks, device):
+        tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
+        corpus = TokenCorpus(folder / "corpus", tokenizer)
+        try:
+            pretrain(out, corpus, tokenizer, RECIPE, device=device, ranks=ranks, tensorboard=False)
+        except TrainingStopped as stopped:
+            print(stopped)
+
+
+if __name__ == "__main__":
+    main()
