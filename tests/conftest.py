@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 # before torch is imported: on a busy machine its threads must yield instead of spinning (see bertsmith.cli)
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("GOMP_SPINCOUNT", "50000")
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; input errors end with one line on standard error and exit code 2."""
     # OpenMP 的线程默认长时间空转等待；机器上只要还有别的程序在忙，训练就会慢几十倍。短暂空转后让出核心，空闲时几乎无损
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
