@@ -1,15 +1,20 @@
 """One pre-training step against `transformers`: forward, backward, AdamW.
 
-The setting is the house's: mini (L4 H256), 30,522 pieces, 32 sequences of 128 with 19 masked pieces each, on two
-threads. Both sides start from the same weights, read the same batch, have the paper's dropout on, and their losses
-are compared first, with dropout off. The peer computes logits for every position, as its class does.
+The settings: mini (L4 H256) and small (L4 H512) with 32 sequences of 128, base (L12 H768) with 8, each sequence with
+19 masked pieces of a vocabulary of 30,522, on two threads. Both sides start from the same weights, read the same
+batch, have the paper's dropout on, and their losses are compared first, with dropout off. The peer computes logits
+for every position, as its class does.
 
-    python benchmarks/pretrain_step.py [--rounds 7]
+Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith sizes` counts them, over the step's
+time and over the rate of the feed-forward layer's matmul, measured right before.
+
+    python benchmarks/pretrain_step.py [--rounds 7] [--only mini]
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from collections.abc import Callable
 
@@ -18,14 +23,22 @@ import torch
 import transformers
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.stream import PreTrainingBatch
+from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.model.sizes import BatchCosts
+from bertsmith.model.speed import measure_matmul_flops
 from bertsmith.objectives import PreTrainingObjective
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from side_by_side import Comparison, compare, report
 
-SEQUENCES, LENGTH, MASKED, PIECES = 32, 128, 19, 30522
+LENGTH, MASKED, PIECES = 128, 19, 30522
 THREADS = 2
+SETTINGS = {
+    "mini": (32, (torch.float32, torch.bfloat16)),
+    "small": (32, (torch.float32, torch.bfloat16)),
+    "base": (8, (torch.bfloat16,)),
+}
+"""Sequences in a step, and the dtypes measured."""
 LARGEST_LOSS_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
@@ -33,62 +46,71 @@ def main() -> None:
     """Compares the losses, then the times, in float32 and in bf16."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", choices=SETTINGS, help="one size instead of all")
+    options = parser.parse_args()
     torch.set_num_threads(THREADS)
     transformers.logging.set_verbosity_error()
-    report([measure(dtype, rounds) for dtype in (torch.float32, torch.bfloat16)])
+    sizes = [options.only] if options.only else list(SETTINGS)
+    report([measure(size, dtype, options.rounds) for size in sizes for dtype in SETTINGS[size][1]])
 
 
-def measure(dtype: torch.dtype, rounds: int) -> Comparison:
+def measure(size: str, dtype: torch.dtype, rounds: int) -> Comparison:
     """Builds both sides from one set of weights and times them in one dtype."""
     torch.manual_seed(0)
-    ours = BertForPreTraining(BertConfig.named("mini", vocab_size=PIECES))
+    sequences = SETTINGS[size][0]
+    ours = BertForPreTraining(BertConfig.named(size, vocab_size=PIECES))
     ours.set_compute_dtype(dtype)
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
         peer = transformers.BertForPreTraining.from_pretrained(folder)
-    batch = random_batch()
+    batch = random_batch(sequences)
     peer_batch = padded_batch(batch)
     check_losses(ours, peer, batch, peer_batch, dtype)
     trainer = BertTrainer(ours, PreTrainingObjective(), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
     name = "bf16" if dtype == torch.bfloat16 else "float32"
-    return compare(
-        f"pretrain_step_{name}",
+    comparison = compare(
+        f"pretrain_step_{size}_{name}",
         lambda: trainer.train_batch(batch),
         peer_step(peer, peer_batch, dtype),
         peer_name=f"transformers {transformers.__version__} {name}{' autocast' if name == 'bf16' else ''}",
-        setting=f"mini 4/256, {PIECES} pieces, {SEQUENCES} x {LENGTH}, {MASKED} masked, {THREADS} threads",
+        setting=f"{size}, {PIECES} pieces, {sequences} x {LENGTH}, {MASKED} masked, {THREADS} threads",
         rounds=rounds,
     )
+    cost = BatchCosts(ours.config, sequences, LENGTH)
+    peak = measure_matmul_flops(ours.config.hidden_size, cost.num_tokens, dtype)
+    utilisation = cost.training_flops / statistics.median(comparison.ours) / peak
+    print(f"{size} {name}: {100 * utilisation:.0f} % of the {peak / 1e9:.0f} GFLOP/s of its matmul")
+    return comparison
 
 
-def random_batch() -> PreTrainingBatch:
+def random_batch(sequences: int) -> PreTrainingBatch:
     """Returns one batch of random ids, all sequences full, 19 positions chosen in each."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(1000, PIECES, size=SEQUENCES * LENGTH)
+    ids = rng.integers(1000, PIECES, size=sequences * LENGTH)
     positions = np.concatenate(
-        [np.sort(rng.choice(np.arange(1, LENGTH - 1), MASKED, replace=False)) + n * LENGTH for n in range(SEQUENCES)]
+        [np.sort(rng.choice(np.arange(1, LENGTH - 1), MASKED, replace=False)) + n * LENGTH for n in range(sequences)]
     )
     labels = ids[positions].copy()
     ids[positions] = 103
-    types = np.tile(np.repeat([0, 1], LENGTH // 2), SEQUENCES)
+    types = np.tile(np.repeat([0, 1], LENGTH // 2), sequences)
     return PreTrainingBatch(
-        tokens=RaggedBatch.from_flat(ids, np.full(SEQUENCES, LENGTH), types),
+        tokens=RaggedBatch.from_flat(ids, np.full(sequences, LENGTH), types),
         masked_positions=torch.from_numpy(positions),
         masked_labels=torch.from_numpy(labels),
-        next_sentence_labels=torch.from_numpy(rng.integers(0, 2, size=SEQUENCES)),
+        next_sentence_labels=torch.from_numpy(rng.integers(0, 2, size=sequences)),
     )
 
 
 def padded_batch(batch: PreTrainingBatch) -> dict[str, torch.Tensor]:
     """Lays the same batch out as the peer wants it: labels of -100 wherever nothing is masked."""
-    labels = torch.full((SEQUENCES * LENGTH,), -100)
+    sequences = batch.tokens.num_sequences
+    labels = torch.full((sequences * LENGTH,), -100)
     labels[batch.masked_positions] = batch.masked_labels
     return {
-        "input_ids": batch.tokens.input_ids.view(SEQUENCES, LENGTH),
-        "token_type_ids": batch.tokens.token_type_ids.view(SEQUENCES, LENGTH),
-        "attention_mask": torch.ones(SEQUENCES, LENGTH, dtype=torch.long),
-        "labels": labels.view(SEQUENCES, LENGTH),
+        "input_ids": batch.tokens.input_ids.view(sequences, LENGTH),
+        "token_type_ids": batch.tokens.token_type_ids.view(sequences, LENGTH),
+        "attention_mask": torch.ones(sequences, LENGTH, dtype=torch.long),
+        "labels": labels.view(sequences, LENGTH),
         "next_sentence_label": batch.next_sentence_labels,
     }
 

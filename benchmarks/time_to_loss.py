@@ -27,19 +27,23 @@ import torch
 import transformers
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.data.shards import TokenCorpus, build_shards
-from bertsmith.data.stream import PreTrainingBatch, PreTrainingStream
+from bertsmith.data.stream import PreTrainingStream
 from bertsmith.data.text import find_text_files, read_documents, resolve_documents
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
+from measured import Results
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 THREADS = 2
 WARMUP_SHARE = 0.1
 GRIDS = {
     "one": [(32, 1e-3)],
+    "smallest": [(8, 1e-3)],
+    "batches": [(batch, 1e-3) for batch in (8, 16, 32)],
     "small": [(batch, rate) for batch in (8, 16, 32) for rate in (5e-4, 1e-3, 2e-3)],
 }
 OUR_SHARES = (0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
@@ -75,17 +79,18 @@ def main() -> None:
     for batch, rate in GRIDS[options.grid]:
         what = {**common, "side": "peer", "batch": batch, "rate": rate, "minutes": options.minutes}
         peers.append(done.get(what, partial(peer_run, setting, options.precision, batch, rate, options.minutes * 60)))
-    target = min(row["loss"] for row in peers)
-    print(f"the peer's best of {len(peers)}: {target:.3f} nats in {options.minutes} min")
+    best = min(peers, key=lambda row: row["loss"])
+    target = best["loss"]
+    print(f"the peer's best of {len(peers)}: {target:.3f} nats in {best['seconds']:.0f} s")
     for share in OUR_SHARES:
         minutes = round(share * options.minutes, 3)
         what = {**common, "side": "ours", "minutes": minutes}
         row = done.get(what, partial(our_run, setting, options.precision, minutes * 60))
         if row["loss"] <= target:
-            ratio = options.minutes * 60 / row["seconds"]
+            ratio = best["seconds"] / row["seconds"]
             print(f"ours: {row['loss']:.3f} nats after {row['seconds']:.0f} s, {ratio:.1f} times as fast")
             name = f"time_to_loss_{options.size}_{options.precision}"
-            print(json.dumps([summary(name, row["seconds"], options.minutes * 60, ratio, target)]))
+            print(json.dumps([summary(name, row["seconds"], best["seconds"], ratio, target)]))
             return
     print("ours did not reach it in the time it was given")
 
@@ -101,27 +106,6 @@ def summary(name: str, ours: float, peer: float, ratio: float, target: float) ->
         "unit": "s",
         "setting": f"held-out masked-LM loss of {target:.3f} nats, {THREADS} threads",
     }
-
-
-class Results:
-    """What was measured before, a JSON object a line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.is_file() else []
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-
-    def get(self, what: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, Any]:
-        """Returns the row of a run, measuring it where there is none."""
-        for row in self.rows:
-            if what.items() <= row.items():
-                return row
-        row = {**what, **measure()}
-        print(json.dumps(row), flush=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        return row
 
 
 def prepare(size: str, folder: Path) -> Setting:

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from bertsmith.data.batches import digest
 from bertsmith.data.prefetch import PrefetchedStream, prefetched
-from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings, digest
+from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings
 from bertsmith.errors import BertsmithError, ConfigError
 
 

@@ -8,16 +8,10 @@ import torch
 from scipy import stats
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.batches import PreTrainingBatch, digest
 from bertsmith.data.masking import MaskingSettings
 from bertsmith.data.shards import HELDOUT, TRAIN, SplitCounts, build_shards
-from bertsmith.data.stream import (
-    PreTrainingBatch,
-    PreTrainingStream,
-    StreamPosition,
-    StreamSettings,
-    digest,
-    heldout_batches,
-)
+from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings, heldout_batches
 from bertsmith.data.text import Document
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -152,11 +152,12 @@ def test_every_layer_of_the_real_checkpoint_equals_the_reference(minilm_folder):
 def compare_layers_and_maps(ours, reference, batch):
     output = ours(batch, need_layers=True, need_maps=True)
     plain = ours(batch)
-    torch.testing.assert_close(plain.hidden_states, output.hidden_states, atol=1e-5, rtol=0)
+    # 状态的值可达 3：求和次序随处理器而变，会差几个末位，所以另给相对误差
+    torch.testing.assert_close(plain.hidden_states, output.hidden_states, atol=1e-5, rtol=1e-5)
     expected = reference(**their_inputs(batch), output_hidden_states=True, output_attentions=True)
     torch.testing.assert_close(output.pooled, expected.pooler_output, atol=1e-5, rtol=0)
     for layer, states in zip(output.layers, expected.hidden_states, strict=True):
-        torch.testing.assert_close(layer, batch.unpad(states), atol=1e-5, rtol=0)
+        torch.testing.assert_close(layer, batch.unpad(states), atol=1e-5, rtol=1e-5)
     for maps, attention in zip(output.attentions, expected.attentions, strict=True):
         for row, length in enumerate(batch.lengths):
             torch.testing.assert_close(maps[row], attention[row, :, :length, :length], atol=1e-5, rtol=0)

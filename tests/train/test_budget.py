@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.stream import PreTrainingBatch
+from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig
 from bertsmith.model.sizes import BatchCosts

@@ -51,7 +51,7 @@ def test_lower_layers_learn_at_their_own_rate():
 
 def random_pretraining_batch(vocab_size):
     from bertsmith.batch import RaggedBatch
-    from bertsmith.data.stream import PreTrainingBatch
+    from bertsmith.data.batches import PreTrainingBatch
 
     generator = torch.Generator().manual_seed(0)
     tokens = RaggedBatch.from_padded(torch.randint(0, vocab_size, (4, 8), generator=generator))

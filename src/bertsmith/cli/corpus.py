@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -56,8 +54,11 @@ def corpus(
     ] = None,
 ) -> None:
     """Turn text into token shards for pre-training."""
+    from rich.console import Console
+
     from bertsmith.data.build import CorpusOptions, build_corpus
     from bertsmith.data.shards import HELDOUT, TRAIN
+    from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 
     options = CorpusOptions(
@@ -72,10 +73,14 @@ def corpus(
     )
     count = workers if engine is EngineOption.ray else workers or os.cpu_count() or 1
     loaded = WordPieceTokenizer.load(tokenizer)
-    with _BuildingProgress() as progress:
-        built = build_corpus(
-            text, loaded, out, options, engine=engine.value, workers=count, on_progress=progress.update
-        )
+    with LiveProgress(Console(stderr=True)) as progress:
+
+        def show(done: int, total: int, ids: int) -> None:
+            figures = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {ids:,} tokens"
+            rate = progress.rate("tokenizing", done)
+            progress.update("tokenizing", done, total, figures + (f", {rate / 1e6:.1f} MB/s" if rate else ""))
+
+        built = build_corpus(text, loaded, out, options, engine=engine.value, workers=count, on_progress=show)
     for split in (TRAIN, HELDOUT):
         counts = built.counts[split]
         print(f"{split}: {counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens")
@@ -87,46 +92,3 @@ def corpus(
     )
     rule = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["settings"]["documents"]
     print(f"unigram entropy {built.unigram_entropy:.3f} nats; documents: {rule}; in {out}")
-
-
-class _BuildingProgress:
-    """A bar on a terminal, a plain line now and then elsewhere."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._console = Console(stderr=True)
-        self._started = self._last_line = time.monotonic()
-        self._first: int | None = None
-        self._bar = Progress(
-            TextColumn("[bold]tokenizing"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:.0f} %  {task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=None, figures="")
-
-    def __enter__(self) -> _BuildingProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def update(self, done: int, total: int, tokens: int) -> None:
-        """Shows how far the building is, in bytes of text."""
-        now = time.monotonic()
-        # 速率只算这一次做的：接着做时，先前完成的不算
-        first = self._first = done if self._first is None else self._first
-        rate = (done - first) / max(now - self._started, 1e-9)
-        figures = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {tokens:,} tokens"
-        figures += f", {rate / 1e6:.1f} MB/s" if rate else ""
-        self._bar.update(self._task, completed=done, total=total, figures=figures)
-        if not self._console.is_terminal and now - self._last_line >= 10:
-            self._last_line = now
-            self._console.print(figures, highlight=False)

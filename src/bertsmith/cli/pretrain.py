@@ -35,6 +35,9 @@ def pretrain(
     random_share: Annotated[
         float | None, typer.Option(help="Share of these that becomes a random piece; default 0.1.")
     ] = None,
+    most_predictions: Annotated[
+        int | None, typer.Option(min=0, help="Most pieces to predict in a sequence; 0: as the rate says.")
+    ] = None,
     static_masking: Annotated[
         int | None, typer.Option(min=0, help="Repeat the masks every so many epochs; 0: always new ones.")
     ] = None,
@@ -97,6 +100,7 @@ def pretrain(
             "mask_rate": mask_rate,
             "mask_share": mask_share,
             "random_share": random_share,
+            "most_predictions": most_predictions,
             "static_masking": static_masking,
             "packing": packing,
             "pairing": pairing,

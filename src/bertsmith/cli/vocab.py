@@ -6,16 +6,11 @@ Only lines are read here, not documents or sentences: where a text is cut makes 
 from __future__ import annotations
 
 import os
-import time
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 
 def vocab(
@@ -35,12 +30,23 @@ def vocab(
     encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
 ) -> None:
     """Learn a WordPiece vocabulary from text."""
+    from rich.console import Console
+
     from bertsmith.data.decoding import read_lines
     from bertsmith.data.text import find_text_files
+    from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 
     files = find_text_files(text)
-    with _LearningProgress(total_chars=sum(file.stat().st_size for file in files)) as progress:
+    # 字节数与字符数只在 ASCII 文本里相等，用来估计进度已经够了
+    total_chars = sum(file.stat().st_size for file in files)
+    with LiveProgress(Console(stderr=True)) as progress:
+
+        def show(stage: str, done: int, total: int) -> None:
+            rate = progress.rate(stage, done) / 1e6
+            figures = f"{done:,} pieces" if total else f"{done / 1e6:,.0f} million characters, {rate:.1f} a second"
+            progress.update(stage, done, total or total_chars, figures)
+
         tokenizer = WordPieceTokenizer.train(
             chain.from_iterable(read_lines(file, encoding) for file in files),
             vocab_size=size,
@@ -50,52 +56,7 @@ def vocab(
             num_unused=unused,
             user_tokens=token or (),
             workers=workers or os.cpu_count() or 1,
-            on_progress=progress.update,
+            on_progress=show,
         )
     tokenizer.save(out)
     print(f"{tokenizer.vocab_size:,} pieces from {len(files)} file(s) in {out}")
-
-
-class _LearningProgress:
-    """A bar on a terminal, a plain line now and then elsewhere."""
-
-    def __init__(self, total_chars: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._console = Console(stderr=True)
-        self._total_chars = total_chars
-        self._last_line = time.monotonic()
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:.0f} %  {task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._tasks: dict[str, tuple[TaskID, float]] = {}
-
-    def __enter__(self) -> _LearningProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def update(self, stage: str, done: int, total: int) -> None:
-        """Shows how far a stage is: characters counted, or pieces learned."""
-        now = time.monotonic()
-        if stage not in self._tasks:
-            # 字节数与字符数只在 ASCII 文本里相等，用来估计进度已经够了
-            task = self._bar.add_task(stage, total=total or self._total_chars, figures="")
-            self._tasks[stage] = (task, now)
-        task, started = self._tasks[stage]
-        rate = done / max(now - started, 1e-9)
-        figures = f"{done:,} pieces" if total else f"{done / 1e6:,.0f} million characters, {rate / 1e6:.1f} a second"
-        self._bar.update(task, completed=done, figures=figures)
-        if not self._console.is_terminal and now - self._last_line >= 10:
-            self._last_line = now
-            self._console.print(f"{stage}: {figures}", highlight=False)

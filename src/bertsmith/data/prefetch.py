@@ -19,7 +19,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import NamedTuple, NoReturn
 
-from bertsmith.data.stream import DrawnBatch, PreTrainingBatch, PreTrainingStream, StreamPosition
+from bertsmith.data.batches import DrawnBatch, PreTrainingBatch
+from bertsmith.data.stream import PreTrainingStream, StreamPosition
 from bertsmith.errors import BertsmithError, ConfigError
 
 BATCHES_AHEAD = 16

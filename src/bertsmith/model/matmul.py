@@ -56,12 +56,20 @@ def packed(weight: Tensor) -> Tensor:
 
     Returns:
         The same numbers in an opaque layout, up to a third faster to multiply with; `weight` itself where there is
-        no oneDNN to read them.
+        no oneDNN to read them, or the processor has no instructions for its bf16 kernels.
     """
-    if weight.is_cuda or not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+    if weight.is_cuda or not _has_bf16_kernels():
         return weight
     reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
     return reordered
+
+
+@functools.cache
+def _has_bf16_kernels() -> bool:
+    """Tells whether oneDNN multiplies packed bf16 here: it needs AVX-512, or AVX2 with conversions to bf16."""
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @functools.cache
@@ -80,18 +88,20 @@ class _OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(hidden, weight)
+        # 冻结的权重不要梯度，也就不必留下输入：适配器训练的内存主要省在这里
+        ctx.save_for_backward(hidden if ctx.needs_input_grad[1] else None, weight)
         return _multiply(hidden, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         hidden, weight = ctx.saved_tensors
-        rows, columns = gradient.flatten(0, -2), hidden.flatten(0, -2)
+        rows = gradient.flatten(0, -2)
         need_hidden, need_weight, need_bias = ctx.needs_input_grad
         to_hidden = _multiply(gradient, weight.t(), None) if need_hidden else None
         to_weight = None
         if need_weight:
+            columns = hidden.flatten(0, -2)
             wide = rows.shape[-1] > _WIDEST_OUTPUT
             to_weight = rows.t() @ columns if wide else _multiply(rows.t(), columns.t(), None)
         return to_hidden, to_weight, rows.sum(0) if need_bias else None

@@ -7,6 +7,7 @@ spelling; whose they are is the business of `checkpoint`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,3 +117,24 @@ def _other_weights(folder: Path) -> str:
 def _modern_spelling(name: str) -> str:
     """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def fingerprint_weights(folder: str | Path) -> str:
+    """Returns a hex digest of all weights of a model folder.
+
+    Raises:
+        CheckpointError: the folder holds none, or they cannot be read.
+    """
+    folder = Path(folder)
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder}: no model.safetensors; name a model folder")
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for file in files:
+            with file.open("rb") as handle:
+                while chunk := handle.read(1 << 22):
+                    digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: its weights cannot be read ({error.strerror})") from None
+    return digest.hexdigest()

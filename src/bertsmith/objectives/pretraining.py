@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from bertsmith.data.stream import OBJECTIVES, PreTrainingBatch, StreamSettings
+from bertsmith.data.batches import PreTrainingBatch
+from bertsmith.data.stream import OBJECTIVES, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
 from bertsmith.model.architectures import PreTrainingOutput

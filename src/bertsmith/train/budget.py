@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.data.shards import TokenCorpus
-from bertsmith.data.stream import PreTrainingBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from bertsmith.errors import RunFolderError
+from bertsmith.progress import LiveProgress
 
 
 class MetricsLog:
@@ -73,34 +72,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class StepProgress:
-    """Shows how far a run is: a live bar on a terminal, a line now and then elsewhere."""
+    """Shows how far a run is, in steps."""
 
     def __init__(self, console: Console, title: str, *, total_steps: int, first_step: int = 0) -> None:
-        self._console = console
         self._title = title
         self._total = total_steps
-        self._started = time.monotonic()
-        self._first_step = first_step
-        self._last_line = 0.0
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task: TaskID = self._bar.add_task(title, total=total_steps, completed=first_step, figures="")
+        self._progress = LiveProgress(console)
+        self._progress.begin(title, done=first_step, total=total_steps)
 
     def __enter__(self) -> StepProgress:
-        self._bar.start()
+        self._progress.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._progress.__exit__(kind, error, trace)
 
     def update(self, step: int, figures: dict[str, str]) -> None:
         """Shows the state after `step` steps.
@@ -109,12 +96,5 @@ class StepProgress:
             step: steps taken.
             figures: short name → value, as they should be read.
         """
-        text = "  ".join(f"{name} {value}" for name, value in figures.items())
-        self._bar.update(self._task, completed=step, figures=text)
-        now = time.monotonic()
-        # 非终端（日志、CI）不画进度条：每隔几秒一行普通文字
-        if not self._console.is_terminal and (now - self._last_line >= 10 or step == self._total):
-            self._last_line = now
-            done = step - self._first_step
-            left = (now - self._started) / max(1, done) * (self._total - step)
-            self._console.print(f"{self._title} {step}/{self._total}  {text}  {left:.0f} s left", soft_wrap=True)
+        named = [f"{name} {value}" for name, value in figures.items()]
+        self._progress.update(self._title, step, self._total, "  ".join([f"{step}/{self._total}", *named]))

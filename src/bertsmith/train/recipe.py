@@ -50,6 +50,7 @@ class PreTrainingRecipe:
         masking: `token`, `whole-word` or `span`.
         mask_share: share of the predicted pieces that is hidden.
         random_share: share of them that becomes a random piece.
+        most_predictions: most pieces predicted in a sequence; 0 for as many as the rate says.
         static_masking: epochs so many apart repeat their masks; 0 for never.
         packing: `sentences` or `full`.
         pairing: `balanced` or `google`.
@@ -85,6 +86,7 @@ class PreTrainingRecipe:
     masking: MaskingKind = "token"
     mask_share: float = 0.8
     random_share: float = 0.1
+    most_predictions: int = 0
     static_masking: int = 0
     packing: str = "sentences"
     pairing: Pairing = "balanced"
@@ -146,7 +148,11 @@ class PreTrainingRecipe:
             seed=self.seed,
             short_probability=self.short_probability,
             masking=MaskingSettings(
-                rate=self.mask_rate, mask_share=self.mask_share, random_share=self.random_share, kind=self.masking
+                rate=self.mask_rate,
+                mask_share=self.mask_share,
+                random_share=self.random_share,
+                kind=self.masking,
+                most_predictions=self.most_predictions or None,
             ),
             objective=self.objective,
             packing=self.packing,

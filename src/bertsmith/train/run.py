@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.data.prefetch import PrefetchedStream, prefetched
 from bertsmith.data.shards import TokenCorpus
-from bertsmith.data.stream import PreTrainingBatch, StreamPosition
+from bertsmith.data.stream import StreamPosition
 from bertsmith.errors import ConfigError
 from bertsmith.model.speed import measure_matmul_flops
 from bertsmith.objectives.measure import Measure, RunningAverages

@@ -6,7 +6,6 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,13 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.data.shards import TokenCorpus
-from bertsmith.data.stream import PreTrainingBatch, PreTrainingStream, heldout_batches
+from bertsmith.data.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.model import BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
 from bertsmith.model.checkpoint import stored_rows
+from bertsmith.model.stored import fingerprint_weights
 from bertsmith.objectives import build_objective, pretraining_architecture
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -125,11 +126,4 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
             f"{folder}: the model reads another vocabulary than the tokenizer of the corpus;"
             f" build the corpus with --tokenizer {folder}"
         )
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with (folder / "model.safetensors").open("rb") as handle:
-            while chunk := handle.read(1 << 22):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: its weights cannot be read ({error.strerror})") from None
-    return recipe.replace(start_weights=digest.hexdigest())
+    return recipe.replace(start_weights=fingerprint_weights(folder))

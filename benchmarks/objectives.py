@@ -1,0 +1,109 @@
+"""What each objective learns in the same time: `mlm+nsp`, `mlm`, whole-word and span masking, ten minutes each.
+
+Every run is `bertsmith pretrain` as it comes, from random weights, on the English corpus with a vocabulary of 8,192
+learned from it, for `--minutes`. Its own held-out loss is over its own kind of mask; since masks of whole words and
+spans are harder to fill than single pieces, all four finished models are also measured on one set of single-piece
+masks. Stopped, the script goes on where it was.
+
+    python benchmarks/objectives.py --size tiny --minutes 10 --threads 2 --out runs/objectives
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bertsmith.data.decoding import read_lines
+from bertsmith.data.shards import TokenCorpus, build_shards
+from bertsmith.data.text import find_text_files, read_documents, resolve_documents
+from bertsmith.model import BertForMaskedLM
+from bertsmith.objectives import build_objective
+from bertsmith.objectives.measure import average_of
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import native_precision, recipe_for
+from bertsmith.train.report import write_run_report
+from bertsmith.train.start import heldout_set
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+VOCAB_SIZE = 8192
+RUNS: dict[str, dict[str, Any]] = {
+    "mlm+nsp": {"objective": "mlm+nsp"},
+    "mlm": {"objective": "mlm"},
+    "mlm whole-word": {"objective": "mlm", "masking": "whole-word"},
+    "mlm span": {"objective": "mlm", "masking": "span"},
+}
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+"""Parts of the run at which the table shows its loss."""
+
+
+def main() -> None:
+    """Trains what is not trained yet, then prints the table and draws the curves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="tiny")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/objectives"))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    corpus, tokenizer = prepare(options.out)
+    precision = native_precision("cpu")
+    table = Table(title=f"{options.size}, {options.minutes} min each, {precision}, {options.threads} threads")
+    shares = [f"at {share:.0%}" for share in SHARES]
+    for heading in ("run", "steps", "tokens", *shares, "on single pieces", "next sentence"):
+        table.add_column(heading)
+    for name, settings in RUNS.items():
+        recipe = recipe_for(options.size, minutes=options.minutes, precision=precision, **settings)
+        folder = options.out / name.replace(" ", "-")
+        result = pretrain(folder, corpus, tokenizer, recipe, console=Console(), tensorboard=False)
+        rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "heldout"]
+        steps = result.recipe.total_steps
+        # 每个时刻取不晚于它的最后一次评估
+        losses = [max((row for row in rows if row["step"] <= share * steps), key=_step)["mlm_loss"] for share in SHARES]
+        accuracy = result.heldout.get("nsp_accuracy")
+        table.add_row(
+            name,
+            str(steps),
+            f"{result.tokens_seen:,}",
+            *(f"{loss:.3f}" for loss in losses),
+            f"{loss_on_pieces(folder / 'model', corpus, tokenizer):.3f}",
+            "" if accuracy is None else f"{accuracy:.1%}",
+        )
+    Console(width=140).print(table)
+    report = write_run_report([options.out / name.replace(" ", "-") for name in RUNS], options.out / "report.html")
+    print(f"unigram entropy {corpus.unigram_entropy:.3f} nats; curves in {report}")
+
+
+def prepare(out: Path) -> tuple[TokenCorpus, WordPieceTokenizer]:
+    """Learns the vocabulary and tokenizes the corpus, once."""
+    files = find_text_files([str(DATA / "corpus")])
+    if not (out / "tokenizer" / "tokenizer.json").exists():
+        lines = (line for file in files for line in read_lines(file))
+        WordPieceTokenizer.train(lines, vocab_size=VOCAB_SIZE).save(out / "tokenizer")
+    tokenizer = WordPieceTokenizer.load(out / "tokenizer")
+    documents = read_documents(files, documents=resolve_documents(files, "auto"))
+    return build_shards(documents, tokenizer, out / "shards", settings={"what": "objectives"}), tokenizer
+
+
+def loss_on_pieces(model: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> float:
+    """Measures a finished model, its masked-LM head alone, on the held-out masks of plain `mlm`."""
+    recipe = recipe_for("tiny", objective="mlm", total_steps=1)
+    loaded = BertForMaskedLM.from_pretrained(model).eval()
+    objective = build_objective(recipe.stream_settings())
+    with torch.inference_mode():
+        figures = average_of(objective(loaded, batch) for batch in heldout_set(recipe, corpus, tokenizer))
+    return figures["mlm_loss"]
+
+
+def _step(row: dict[str, Any]) -> int:
+    return int(row["step"])
+
+
+if __name__ == "__main__":
+    main()
