@@ -133,8 +133,11 @@ def test_a_text_without_mask(fails, tiny_model):
 
 
 def test_a_model_without_classifier(fails, tiny_model):
-    assert "holds a BertForPreTraining, not a BertForSequenceClassification" in fails(
+    assert "holds a BertForPreTraining, which predicts nothing here; fine-tune it first" in fails(
         "predict", "--model", tiny_model, "the man"
+    )
+    assert "no task.json; name a folder that `bertsmith finetune` wrote" in fails(
+        "evaluate", "--model", tiny_model, "--file", tiny_model / "config.json"
     )
 
 

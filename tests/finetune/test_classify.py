@@ -4,8 +4,10 @@ import pytest
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.finetune.classify import FineTuningSettings, fine_tune_classifier
+from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.readers import LabelledText
+from bertsmith.finetune.run import fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.inference import load_pipeline
 
 GOOD, BAD = ("bread", "book"), ("man", "woman")
@@ -21,14 +23,19 @@ def make_examples(count, offset=0):
     return examples
 
 
+def fine_tune_classifier(folder, train, dev, run, settings):
+    """Fine-tunes and returns the evaluation on dev."""
+    return fine_tune(ClassificationTask.of(train), folder, train, dev, run, settings).dev
+
+
 SETTINGS = FineTuningSettings(epochs=4, batch_size=8, learning_rate=2e-3)
 
 
 def test_a_classifier_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     run = tmp_path / "run"
     scores = fine_tune_classifier(tiny_model, make_examples(64), make_examples(20, offset=1), run, SETTINGS)
-    assert scores.accuracy == 1.0
-    assert scores.f1 == {"bad": 1.0, "good": 1.0}
+    assert scores.figures["accuracy"] == 1.0
+    assert {label: row.f1 for label, row in scores.classes.items()} == {"bad": 1.0, "good": 1.0}
     texts = [example.text for example in make_examples(10)]
     predictions = load_pipeline("classify", run / "model")(texts)
     assert [p.label for p in predictions] == [example.label for example in make_examples(10)]
@@ -41,7 +48,7 @@ def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypat
     run = tmp_path / "run"
     arguments = (tiny_model, make_examples(16), make_examples(8), run, SETTINGS)
     first = fine_tune_classifier(*arguments)
-    monkeypatch.setattr("bertsmith.finetune.classify.BertTrainer", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("bertsmith.finetune.run.BertTrainer", lambda *_, **__: pytest.fail("trained again"))
     assert fine_tune_classifier(*arguments) == first
     with pytest.raises(RunFolderError, match="another train"):
         fine_tune_classifier(tiny_model, make_examples(18), make_examples(8), run, SETTINGS)
@@ -82,7 +89,7 @@ def test_pairs_have_two_segments(tiny_model, tmp_path):
 
 def test_an_unknown_label_in_dev_is_refused(tiny_model, tmp_path):
     dev = [LabelledText("the man", None, "middling")]
-    with pytest.raises(InputError, match="dev label 'middling' does not occur"):
+    with pytest.raises(InputError, match="label 'middling' does not occur"):
         fine_tune_classifier(tiny_model, make_examples(8), dev, tmp_path / "run", SETTINGS)
 
 

@@ -6,7 +6,8 @@ from seqeval import metrics as reference
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertsmith.finetune.bootstrap import bootstrap_interval, f1_of_means
-from bertsmith.finetune.entity_metrics import Entity, entities_of, entity_counts, entity_scores, is_plain
+from bertsmith.finetune.entity_metrics import entity_counts, entity_scores
+from bertsmith.inference.entities import Entity, entities_of, is_plain
 
 BIO = ["O", "O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-creative-work", "I-creative-work"]
 BIOES = [*BIO, "E-PER", "S-PER", "E-LOC", "S-LOC", "B", "I", "E", "S"]

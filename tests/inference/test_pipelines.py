@@ -30,12 +30,14 @@ def test_a_masked_lm_folder_fills_masks_too(tiny_model, tmp_path):
     assert [c.probability for c in got[0]] == pytest.approx([c.probability for c in expected[0]], abs=1e-6)
 
 
-@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
-def test_outputs_that_are_no_softmax_are_not_read_as_one(tiny_model, tmp_path, problem_type):
+@pytest.mark.parametrize(
+    ("problem_type", "pipeline"), [("regression", "regress"), ("multi_label_classification", "multilabel")]
+)
+def test_outputs_that_are_no_softmax_are_not_read_as_one(tiny_model, tmp_path, problem_type, pipeline):
     changes = {"id2label": {0: "score"}, "problem_type": problem_type}
     BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, **changes).save_pretrained(tmp_path)
     WordPieceTokenizer.load(tiny_model).save(tmp_path)
-    with pytest.raises(ConfigError, match=f"problem_type is '{problem_type}'"):
+    with pytest.raises(ConfigError, match=f"the model is for the pipeline '{pipeline}', not 'classify'"):
         load_pipeline("classify", tmp_path)
 
 

@@ -31,42 +31,50 @@ def fill_mask(
 
 
 def predict(
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(help="Inputs; the fields of one with tabs between.")] = None,
     *,
     model: ModelOption,
-    file: Annotated[Path | None, typer.Option("--file", help="Text file: one text a line.")] = None,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Each text is two, with a tab between.")] = False,
-    out: Annotated[Path | None, typer.Option(help="TSV to write instead of printing.")] = None,
+    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Text file: one input a line.")] = None,
+    pairs: Annotated[
+        bool | None, typer.Option("--pairs/--single", help="Two texts in a line, or one; default: as the model says.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write instead of printing: .jsonl with all details, otherwise TSV.")
+    ] = None,
 ) -> None:
-    """Classify texts with a fine-tuned model; prints label, probability and text."""
+    """Predict with a fine-tuned model; prints the prediction, its probability and the input.
+
+    A line is a text or two (classify, multilabel, regress), a text (tag), a question and its passage (answer), a
+    context and its choices (choose), a query and a text (rank), with tabs between.
+    """
+    import json
+    from itertools import chain
+
     from bertsmith.data.decoding import read_lines
     from bertsmith.errors import InputError
-    from bertsmith.files import write_text
-    from bertsmith.inference import load_pipeline
+    from bertsmith.files import atomic_path
+    from bertsmith.finetune.predict import Predictor, as_line
 
-    chosen = list(texts or [])
-    if file is not None:
-        if not file.is_file():
-            raise InputError(f"{file}: no such file")
-        chosen += [line.strip() for line in read_lines(file) if line.strip()]
-    if not chosen:
-        raise InputError("no text to classify; give texts, or --file with one text a line")
-    firsts, seconds = chosen, None
-    if pairs:
-        lacking = next((text for text in chosen if text.count("\t") != 1), None)
-        if lacking is not None:
-            raise InputError(f"{lacking[:60]!r} is not two texts with a tab between, as --pairs wants it")
-        firsts, seconds = [list(column) for column in zip(*(text.split("\t") for text in chosen), strict=True)]
-    predictions = load_pipeline("classify", model)(firsts, seconds)
-    lines = [
-        f"{prediction.label}\t{prediction.probabilities[prediction.label]:.4f}\t{text}"
-        for prediction, text in zip(predictions, chosen, strict=True)
-    ]
+    if file is not None and not file.is_file():
+        raise InputError(f"{file}: no such file")
+    from_file = (line.strip() for line in read_lines(file)) if file is not None else iter(())
+    predictor = Predictor.load(model, adapter=adapter, pairs=pairs)
+    records = predictor.predict_lines(chain(texts or [], (line for line in from_file if line)))
+    first = next(records, None)
+    if first is None:
+        raise InputError("nothing to predict; give texts, or --file with one input a line")
     if out is None:
-        print("\n".join(lines))
-    else:
-        write_text(out, "\n".join(lines) + "\n")
-        print(f"{len(lines)} predictions in {out}")
+        for record in chain([first], records):
+            print(as_line(record))
+        return
+    count = 0
+    with atomic_path(out) as temporary, temporary.open("w", encoding="utf-8") as handle:
+        for record in chain([first], records):
+            line = json.dumps(record, ensure_ascii=False) if out.suffix == ".jsonl" else as_line(record)
+            handle.write(line + "\n")
+            count += 1
+    print(f"{count} predictions in {out}")
 
 
 def embed(

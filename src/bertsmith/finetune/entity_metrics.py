@@ -1,39 +1,20 @@
 """Entity-level precision, recall and F1, as the CoNLL script and `seqeval` count them.
 
 An entity counts as found only where its type, its first and its last word are all right (Tjong Kim Sang and
-De Meulder 2003). Tags that break their own scheme are read as leniently as the CoNLL script does: an `I-PER` after `O`
-or after `I-LOC` begins an entity.
-
-Notable:
-- one reading serves BIO/IOB2, IOB1 and BIOES; tags without any prefix (part of speech, plain `PER`) form an entity
-  for every run of the same tag
-- the counts are kept per sentence, so that an interval can be drawn over sentences
+De Meulder 2003). The counts are kept per sentence, so that an interval can be drawn over sentences.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.finetune.metrics import ClassScores, scores_from_counts
-
-OUTSIDE = "O"
-_PREFIXED = re.compile(r"[BIES](-|$)")
-
-
-@dataclass(frozen=True)
-class Entity:
-    """A typed run of words: `first` and `last` are word numbers from 0, both inside."""
-
-    type: str
-    first: int
-    last: int
+from bertsmith.inference.entities import Entity, entities_of, is_plain
 
 
 @dataclass(frozen=True)
@@ -85,34 +66,6 @@ def entity_counts(tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[
     return np.array(counts, dtype=np.int64).reshape(-1, 3)
 
 
-def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
-    """Reads the entities of one sentence.
-
-    Args:
-        tags: one per word.
-        plain: the tags have no prefix; every run of the same tag but `O` is an entity.
-    """
-    if plain:
-        return _runs(tags)
-    entities = []
-    first = 0
-    before, before_type = OUTSIDE, ""
-    # 末尾补一个 O，让最后一个实体也能正常结束
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = tag[:1], tag[1:].split("-", 1)[-1] or "_"
-        if _ends(before, before_type, prefix, kind):
-            entities.append(Entity(before_type, first, place - 1))
-        if _begins(before, before_type, prefix, kind):
-            first = place
-        before, before_type = prefix, kind
-    return entities
-
-
-def is_plain(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether no tag carries a `B-`, `I-`, `E-` or `S-`."""
-    return not any(_PREFIXED.match(tag) for tags in sentences for tag in tags)
-
-
 def _entity_sets(
     tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> list[tuple[set[Entity], set[Entity]]]:
@@ -122,28 +75,3 @@ def _entity_sets(
         (set(entities_of(true, plain=plain)), set(entities_of(guess, plain=plain)))
         for true, guess in zip(tags, predictions, strict=True)
     ]
-
-
-def _runs(tags: Sequence[str]) -> list[Entity]:
-    entities = []
-    place = 0
-    for tag, group in groupby(tags):
-        length = len(list(group))
-        if tag != OUTSIDE:
-            entities.append(Entity(tag, place, place + length - 1))
-        place += length
-    return entities
-
-
-def _ends(before: str, before_type: str, prefix: str, kind: str) -> bool:
-    if before in ("O", "."):
-        return False
-    return before in ("E", "S") or (before in ("B", "I") and prefix in ("B", "S", "O")) or before_type != kind
-
-
-def _begins(before: str, before_type: str, prefix: str, kind: str) -> bool:
-    if prefix in ("B", "S"):
-        return True
-    if prefix in ("O", "."):
-        return False
-    return (before in ("E", "S", "O") and prefix in ("E", "I")) or before_type != kind

@@ -1,5 +1,31 @@
 """Prediction: the engine that runs a model over many texts, and the pipelines over it."""
 
-from bertsmith.inference.pipelines import Candidate, Classify, Embed, FillMask, Prediction, load_pipeline
+from bertsmith.inference.answer import Answer, AnswerCandidate, Answered
+from bertsmith.inference.choose import Choice, Choose
+from bertsmith.inference.classify import Classify, LabelsPrediction, MultiLabel, Prediction, Regress
+from bertsmith.inference.pipelines import load_pipeline
+from bertsmith.inference.pretrained import Candidate, Embed, FillMask
+from bertsmith.inference.rank import Rank, Ranked
+from bertsmith.inference.tag import Tag, TextEntity, WordTags
 
-__all__ = ["Candidate", "Classify", "Embed", "FillMask", "Prediction", "load_pipeline"]
+__all__ = [
+    "Answer",
+    "AnswerCandidate",
+    "Answered",
+    "Candidate",
+    "Choice",
+    "Choose",
+    "Classify",
+    "Embed",
+    "FillMask",
+    "LabelsPrediction",
+    "MultiLabel",
+    "Prediction",
+    "Rank",
+    "Ranked",
+    "Regress",
+    "Tag",
+    "TextEntity",
+    "WordTags",
+    "load_pipeline",
+]

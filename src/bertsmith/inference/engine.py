@@ -7,17 +7,40 @@ too large for memory; results come back in the caller's order. Nothing is padded
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.model import PretrainedBert
+from bertsmith.model import BertConfig, PretrainedBert
 from bertsmith.model.layers import best_compute_dtype, best_device
 
 TOKEN_BUDGET = 4096
 """Tokens per forward call: large enough to keep the matmuls busy, small enough to stay in the caches."""
+
+
+@dataclass(frozen=True)
+class RunsOn:
+    """Where and how a pipeline computes.
+
+    Attributes:
+        device: None takes the GPU where there is one.
+        compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
+        max_length: most ids in a sequence; 0 takes what the model reads.
+    """
+
+    device: torch.device | str | None = None
+    compute_dtype: torch.dtype | None = None
+    max_length: int = 0
+
+    def length_for(self, config: BertConfig) -> int:
+        """Returns the most ids in a sequence that both the model and this setting allow."""
+        return min(self.max_length or config.max_position_embeddings, config.max_position_embeddings)
+
+
+DEFAULT = RunsOn()
 
 
 class Engine:
@@ -26,20 +49,17 @@ class Engine:
     def __init__(
         self,
         model: PretrainedBert,
-        *,
-        device: torch.device | str | None = None,
-        compute_dtype: torch.dtype | None = None,
+        runs_on: RunsOn = DEFAULT,
     ) -> None:
         """Prepares a model for prediction.
 
         Args:
             model: any of `bertsmith.model`'s models; it is put into evaluation mode.
-            device: where it runs; None takes the GPU where there is one.
-            compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
+            runs_on: where and how.
         """
-        self.device = best_device() if device is None else torch.device(device)
+        self.device = best_device() if runs_on.device is None else torch.device(runs_on.device)
         self.model: PretrainedBert = model.to(self.device).eval()
-        self.model.set_compute_dtype(compute_dtype or best_compute_dtype(self.device))
+        self.model.set_compute_dtype(runs_on.compute_dtype or best_compute_dtype(self.device))
 
     @torch.inference_mode()
     def run(
@@ -58,14 +78,50 @@ class Engine:
         Returns:
             [N, ...] float32 on the CPU, in the order of `sequences`.
         """
-        rows: list[Tensor | None] = [None] * len(sequences)
+
+        def split(batch: RaggedBatch) -> Sequence[Tensor]:
+            return read(self.model, batch).float().cpu().unbind()
+
+        return torch.stack(self._rows(sequences, token_type_ids, split))
+
+    @torch.inference_mode()
+    def run_tokens(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        read: Callable[[Any, RaggedBatch], Tensor],
+    ) -> list[Tensor]:
+        """Maps every token to one row.
+
+        Args:
+            sequences: as in `run`.
+            token_type_ids: likewise.
+            read: calls the model on a batch of T tokens and returns [T, ...].
+
+        Returns:
+            For each sequence, in order, [S, ...] float32 on the CPU.
+        """
+
+        def split(batch: RaggedBatch) -> Sequence[Tensor]:
+            rows: Sequence[Tensor] = read(self.model, batch).float().cpu().split(batch.lengths)
+            return rows
+
+        return self._rows(sequences, token_type_ids, split)
+
+    def _rows(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        read: Callable[[RaggedBatch], Sequence[Tensor]],
+    ) -> list[Tensor]:
+        """Returns what `read` gives for each sequence, in the caller's order."""
+        rows: list[Tensor] = [torch.empty(0)] * len(sequences)
         for pack in packs_by_length([len(sequence) for sequence in sequences], TOKEN_BUDGET):
             types = None if token_type_ids is None else [token_type_ids[index] for index in pack]
             batch = RaggedBatch.from_sequences([sequences[index] for index in pack], types).to(self.device)
-            results = read(self.model, batch).float().cpu()
-            for index, result in zip(pack, results, strict=True):
+            for index, result in zip(pack, read(batch), strict=True):
                 rows[index] = result
-        return torch.stack([row for row in rows if row is not None])
+        return rows
 
 
 def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

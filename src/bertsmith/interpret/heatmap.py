@@ -10,18 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from matplotlib import font_manager
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertModel
-
-CJK_FONTS: tuple[str, ...] = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "Microsoft YaHei"),
-    *("PingFang SC", "SimHei", "Hiragino Sans GB", "Heiti TC", "Arial Unicode MS"),
-)
-"""Fonts with Chinese glyphs, as the common systems call them."""
+from bertsmith.train.fonts import drawable
 
 
 @dataclass(frozen=True)
@@ -63,8 +57,7 @@ def draw_heatmap(pieces: Sequence[str], weights: NDArray[np.float32], *, title: 
     figure = Figure(figsize=(size + 0.9, size), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(weights, cmap="Blues", vmin=0.0)
-    labels, note = _labels(pieces)
-    family = _cjk_font() if _needs_cjk(pieces) and not note else None
+    labels, family, note = drawable(pieces)
     axes.set_xticks(range(len(pieces)), labels, rotation=90, fontsize=9, family=family)
     axes.set_yticks(range(len(pieces)), labels, fontsize=9, family=family)
     axes.set_xlabel("read from")
@@ -72,20 +65,3 @@ def draw_heatmap(pieces: Sequence[str], weights: NDArray[np.float32], *, title: 
     axes.set_title(title, fontsize=11)
     figure.colorbar(image, ax=axes, shrink=0.75, label="attention probability")
     return Heatmap(figure, note)
-
-
-def _labels(pieces: Sequence[str]) -> tuple[list[str], str]:
-    if not _needs_cjk(pieces) or _cjk_font():
-        return list(pieces), ""
-    # 机器上没有中文字体时画出来是方框：改用编号，并把对照写在图外
-    numbered = "  ".join(f"{number} {piece}" for number, piece in enumerate(pieces, 1))
-    return [str(number) for number in range(1, len(pieces) + 1)], f"No font with Chinese glyphs was found: {numbered}"
-
-
-def _needs_cjk(pieces: Sequence[str]) -> bool:
-    return any("\u2e80" <= character <= "\uffef" for piece in pieces for character in piece)
-
-
-def _cjk_font() -> str | None:
-    installed = {entry.name for entry in font_manager.fontManager.ttflist}
-    return next((name for name in CJK_FONTS if name in installed), None)

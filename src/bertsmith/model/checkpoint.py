@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertsmith.errors import CheckpointError
+from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.stored import StoredTensors
@@ -80,10 +80,13 @@ def save_model_folder(model: nn.Module, config: BertConfig, folder: str | Path, 
 
     Raises:
         RunFolderError: the disk is full or the folder cannot be written.
+        ConfigError: the model has an adapter, for which these files have no place.
     """
     folder = make_folder(Path(folder))
     tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
+        if ".adapter." in name:
+            raise ConfigError(f"{name}: adapters have no place in a model folder; merge it, or use save_adapter")
         targets = names_on_disk(name)
         # 融合的 QKV 在磁盘上拆回三个矩阵：别的工具按这些名字读取
         parts = value.detach().cpu().chunk(len(targets))

@@ -1,7 +1,9 @@
 """What a model is trained to do: one file per loss."""
 
 from bertsmith.objectives.causal_lm import CausalLMLoss
-from bertsmith.objectives.classification import ClassificationBatch, ClassificationObjective
+from bertsmith.objectives.choice import ChoiceObjective
+from bertsmith.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
+from bertsmith.objectives.labelled import LabelledBatch
 from bertsmith.objectives.masked_lm import MaskedLMLoss
 from bertsmith.objectives.next_sentence import NSPLoss
 from bertsmith.objectives.pretraining import (
@@ -12,16 +14,23 @@ from bertsmith.objectives.pretraining import (
 )
 from bertsmith.objectives.sentence_order import SOPLoss
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
+from bertsmith.objectives.spans import SpanObjective
+from bertsmith.objectives.tagging import TaggingObjective
 
 __all__ = [
     "CausalLMLoss",
-    "ClassificationBatch",
+    "ChoiceObjective",
     "ClassificationObjective",
+    "LabelledBatch",
     "MaskedLMLoss",
+    "MultiLabelObjective",
     "NSPLoss",
     "PreTrainingObjective",
+    "RegressionObjective",
     "SOPLoss",
     "SpanBoundaryLoss",
+    "SpanObjective",
+    "TaggingObjective",
     "build_objective",
     "build_pretraining_model",
     "pretraining_architecture",

@@ -21,13 +21,10 @@ from rich.markup import escape
 from bertsmith.data.shards import HELDOUT, TRAIN, build_shards
 from bertsmith.data.text import DocumentRule
 from bertsmith.files import claim_folder
-from bertsmith.finetune.classify import (
-    ClassificationScores,
-    FineTuningSettings,
-    fine_tune_classifier,
-    score_classifier,
-)
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.finetune.classify import ClassificationTask
+from bertsmith.finetune.run import fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.task import Evaluation
 from bertsmith.model.layers import best_compute_dtype, best_device
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
@@ -164,23 +161,26 @@ def default_vocab_size(corpus_bytes: int) -> int:
     return 16384 if corpus_bytes < 200_000_000 else 30522
 
 
-def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[str, ClassificationScores]:
+def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[str, Evaluation]:
     """Fine-tunes from the pre-trained weights and from random ones, under one recipe, and scores both on the test."""
-    assert source.reviews is not None
+    reviews = source.reviews
+    assert reviews is not None
     scores = {}
     for name, from_random in (("pretrained", False), ("random", True)):
-        run = options.out / "sentiment" / name
         # 很小的模型比论文的 2e-5 和 2 到 4 轮需要更大的学习率、更多的轮数
         settings = FineTuningSettings(
             epochs=10, batch_size=16, learning_rate=3e-4, seed=options.seed, from_random=from_random
         )
-        fine_tune_classifier(
-            options.out / "model", source.reviews.train, source.reviews.dev, run, settings, device=best_device()
+        result = fine_tune(
+            ClassificationTask.of(reviews.train),
+            options.out / "model",
+            reviews.train,
+            reviews.dev,
+            options.out / "sentiment" / name,
+            settings,
+            test=reviews.test,
+            device=best_device(),
         )
-        model = BertForSequenceClassification.from_pretrained(run / "model")
-        labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
-        tokenizer = WordPieceTokenizer.load(run / "model")
-        scores[name] = score_classifier(
-            model, tokenizer, source.reviews.test, labels, max_length=model.config.max_position_embeddings
-        )
+        assert result.test is not None
+        scores[name] = result.test
     return scores

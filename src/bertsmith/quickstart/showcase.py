@@ -15,13 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.finetune.classify import ClassificationScores
+from bertsmith.finetune.task import Evaluation
 from bertsmith.inference import FillMask
-from bertsmith.inference.pipelines import add_special_tokens
+from bertsmith.inference.pretrained import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import BertForPreTraining
 from bertsmith.quickstart.report import FilledExample, write_report
-from bertsmith.quickstart.source import LABELLED_REVIEWS
+from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
@@ -42,7 +42,7 @@ class QuickstartResult:
     """What came out: the pre-training's result, the sentiment scores if any, and the rows of the table of figures."""
 
     pretraining: PreTrainingResult
-    sentiment: dict[str, ClassificationScores] = field(default_factory=dict)
+    sentiment: dict[str, Evaluation] = field(default_factory=dict)
     figures: list[FigureRow] = field(default_factory=list)
 
 
@@ -99,11 +99,10 @@ def figure_rows(
         )
     for name, start in (("pretrained", "the pre-trained weights"), ("random", "random weights")):
         if name in result.sentiment:
-            scores = result.sentiment[name]
-            setting = (
-                f"{LABELLED_REVIEWS} labelled reviews, {scores.texts:,} test reviews; macro F1 {scores.macro_f1:.3f}"
-            )
-            rows.append(FigureRow(f"sentiment accuracy from {start}", f"{scores.accuracy:.1%}", setting))
+            figures = result.sentiment[name].figures
+            texts = f"{LABELLED_REVIEWS} labelled reviews, {TEST_REVIEWS:,} test reviews"
+            setting = f"{texts}; macro F1 {figures['macro_f1']:.3f}"
+            rows.append(FigureRow(f"sentiment accuracy from {start}", f"{figures['accuracy']:.1%}", setting))
     rows.append(FigureRow("this command", f"{seconds:.0f} s", f"peak memory {_peak_memory_gib():.2f} GiB"))
     return rows
 

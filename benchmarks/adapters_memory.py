@@ -1,0 +1,131 @@
+"""Peak memory of training with adapters, against full fine-tuning of the same model.
+
+Each contender trains a base-sized classifier (12/768) on the same batches of 16 x 128 tokens, in a process of its own;
+what is reported is the peak of the whole process, interpreter and libraries included, and the median time of a step.
+The aim: at most 60 % of full fine-tuning's peak.
+
+    python benchmarks/adapters_memory.py [--precision float32] [--steps 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+CONTENDERS = ("full", "lora", "bottleneck")
+SEQUENCES, LENGTH, LABELS = 16, 128, 2
+
+
+def main() -> None:
+    """Measures every contender; this process imports nothing large, since a child's peak starts at its parent's."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--precision", choices=("auto", "bf16", "float32"), default="auto")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        measure(options.child[0], Path(options.child[1]), options.precision, options.steps, options.threads)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        run_child("make", name, options)
+        results = {contender: run_child(contender, name, options) for contender in CONTENDERS}
+    report(results, f"base 12/768, {SEQUENCES} x {LENGTH}, {options.precision}, {options.threads} threads")
+
+
+def run_child(contender: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
+    """Runs this script as a process of its own, and reads its last line."""
+    command = [sys.executable, __file__, "--child", contender, folder, "--precision", options.precision]
+    command += ["--steps", str(options.steps), "--threads", str(options.threads)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(contender: str, folder: Path, precision: str, steps: int, threads: int) -> None:
+    """Trains a few steps and prints the peak in MiB; or makes the model folder that all start from."""
+    import torch
+
+    from bertsmith.batch import RaggedBatch
+    from bertsmith.finetune.settings import compute_dtype
+    from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel
+    from bertsmith.model.adapters import AdapterSettings, add_adapter
+    from bertsmith.objectives import ClassificationObjective, LabelledBatch
+    from bertsmith.train.trainer import BertTrainer, TrainerSettings
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    if contender == "make":
+        BertModel(BertConfig.named("base")).save_pretrained(folder)
+        print("{}")
+        return
+    before = peak()
+    labels = {number: str(number) for number in range(LABELS)}
+    model = BertForSequenceClassification.from_pretrained(folder, new_heads=True, id2label=labels)
+    if contender != "full":
+        add_adapter(model, AdapterSettings("lora" if contender == "lora" else "bottleneck"))
+    model.set_compute_dtype(compute_dtype(precision, "cpu"))
+    trainer = BertTrainer(model, ClassificationObjective(), TrainerSettings(steps, 1e-4))
+    ids = torch.randint(1000, 30000, (SEQUENCES, LENGTH))
+    batch = LabelledBatch(RaggedBatch.from_padded(ids), torch.arange(SEQUENCES) % LABELS)
+    seconds = []
+    for _ in range(steps):
+        begun = time.perf_counter()
+        trainer.train_batch(batch)
+        seconds.append(time.perf_counter() - begun)
+    learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    figures = {"peak": peak(), "before": before, "seconds": statistics.median(seconds), "learning": learning}
+    print(json.dumps(figures))
+
+
+def peak() -> float:
+    """Returns the most memory this process has had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def report(results: dict[str, dict[str, float]], setting: str) -> None:
+    """Prints a table, and one line of JSON for tools; ends with an error where an adapter takes too much."""
+    table = Table(title=f"peak memory of training: {setting}", title_justify="left")
+    for heading in ("what", "learns", "peak", "of it libraries", "of full", "step"):
+        table.add_column(heading)
+    full = results["full"]["peak"]
+    for contender, row in results.items():
+        table.add_row(
+            contender,
+            f"{row['learning'] / 1e6:.2f} M",
+            f"{row['peak']:.0f} MiB",
+            f"{row['before']:.0f} MiB",
+            f"{row['peak'] / full:.0%}",
+            f"{row['seconds']:.2f} s",
+        )
+    Console(width=120).print(table)
+    print(
+        json.dumps(
+            [
+                {
+                    "name": f"memory of training with {contender}",
+                    "ours": round(results[contender]["peak"], 1),
+                    "peer": round(full, 1),
+                    "peer_name": "full fine-tuning, ours",
+                    "ratio": round(full / results[contender]["peak"], 3),
+                    "unit": "MiB",
+                    "setting": setting,
+                }
+                for contender in CONTENDERS[1:]
+            ]
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

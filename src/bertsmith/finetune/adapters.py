@@ -1,0 +1,235 @@
+"""Adapters as files: a small folder for each task, beside one backbone that stays untouched.
+
+Notable:
+- a folder holds `adapter.json` (what it is made of, for which backbone and labels) and `adapter.safetensors` (the
+  weights of the adapter, of its heads and of the pooler)
+- the backbone is known by a digest of its weights as they are computed with, so that it is the same one in whatever
+  folder and with whatever heads it is kept
+- nothing is put into a model before all of the folder is known to fit
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.files import make_folder, write_text
+from bertsmith.finetune.tensor_file import read_tensors, write_tensors
+from bertsmith.model import ARCHITECTURES, BertConfig, PretrainedBert
+from bertsmith.model.adapters import (
+    AdapterSettings,
+    active_name,
+    attach,
+    backbone_of,
+    empty_adapter,
+    merge_adapter,
+    named_adapter,
+)
+from bertsmith.model.architectures import LabelledBert
+
+DESCRIPTION_FILE, TENSOR_FILE = "adapter.json", "adapter.safetensors"
+_FORMAT = 1
+_COMPUTED_WITH = ("num_attention_heads", "hidden_act", "layer_norm_eps", "pruned_heads")
+"""Fields of the configuration that change what the same weights compute."""
+
+
+@dataclass(frozen=True)
+class AdapterDescription:
+    """What `adapter.json` says.
+
+    Attributes:
+        settings: what the adapter is made of.
+        architecture: of the model it belongs to, such as `BertForTokenClassification`.
+        backbone: see `backbone_fingerprint`.
+        labels: of the heads, by id; empty where they have none.
+        problem_type: as in `BertConfig`.
+        classifier_dropout: likewise.
+    """
+
+    settings: AdapterSettings
+    architecture: str
+    backbone: str
+    labels: dict[int, str]
+    problem_type: str | None
+    classifier_dropout: float | None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Returns the fields of the model's configuration that go with the adapter."""
+        return {
+            "id2label": self.labels,
+            "problem_type": self.problem_type,
+            "classifier_dropout": self.classifier_dropout,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes `adapter.json`."""
+        record = {
+            "format": _FORMAT,
+            **asdict(self.settings),
+            "architecture": self.architecture,
+            "backbone": self.backbone,
+            **self.changes,
+        }
+        write_text(folder / DESCRIPTION_FILE, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> AdapterDescription:
+        """Reads what `save` wrote.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or of a later format.
+        """
+        path = folder / DESCRIPTION_FILE
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["format"] != _FORMAT:
+                raise CheckpointError(f"{path}: format {values['format']}; this version of bertsmith reads {_FORMAT}")
+            settings = AdapterSettings(
+                values["kind"], values["size"], values["alpha"], values["dropout"], tuple(values["targets"])
+            )
+            labels = {int(number): str(label) for number, label in values["id2label"].items()}
+            if sorted(labels) != list(range(len(labels))):
+                raise ValueError("id2label does not count from 0")
+            found = cls(
+                settings,
+                str(values["architecture"]),
+                str(values["backbone"]),
+                labels,
+                values["problem_type"],
+                values["classifier_dropout"],
+            )
+            # 借用配置自己的检查：坏值在碰到主干之前就说出来
+            BertConfig(**found.changes)
+            if not labels and issubclass(ARCHITECTURES.get(found.architecture, PretrainedBert), LabelledBert):
+                raise ValueError("id2label is empty")
+            return found
+        except FileNotFoundError:
+            raise CheckpointError(f"{folder}: no {DESCRIPTION_FILE}; name a folder that holds an adapter") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+            raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+
+
+def save_adapter(model: PretrainedBert, folder: str | Path, name: str | None = None) -> None:
+    """Writes one adapter of a model, with its heads; the backbone is not written.
+
+    Args:
+        model: has the adapter.
+        folder: made when missing; files of the same names are replaced, each whole or not at all.
+        name: of the adapter; None for the active one.
+
+    Raises:
+        ConfigError: there is no such adapter, or none is active.
+        RunFolderError: the disk is full or the folder cannot be written.
+    """
+    name = active_name(model) if name is None else name
+    if name is None:
+        raise ConfigError("no adapter is active; name the one to save")
+    adapter = named_adapter(model, name)
+    assert adapter.settings is not None
+    folder = make_folder(Path(folder))
+    write_tensors(folder / TENSOR_FILE, adapter.modules())
+    config = adapter.config
+    AdapterDescription(
+        adapter.settings,
+        model.architecture,
+        backbone_fingerprint(model),
+        dict(config.id2label),
+        config.problem_type,
+        config.classifier_dropout,
+    ).save(folder)
+
+
+def load_adapter(model: PretrainedBert, folder: str | Path, name: str = "default") -> None:
+    """Puts a saved adapter into a model, in place, beside those it has, and activates it.
+
+    Args:
+        model: of the adapter's architecture, over its backbone; its heads may be for other labels.
+        folder: holds an adapter.
+        name: under which it can be activated in this model.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the adapter belongs to another backbone or architecture; the
+            model is as before.
+        ConfigError: the model has an adapter of that name.
+    """
+    folder = Path(folder)
+    description = AdapterDescription.load(folder)
+    if description.architecture != model.architecture:
+        raise CheckpointError(
+            f"{folder}: an adapter for {description.architecture}, not for {model.architecture}; load the backbone as"
+            " that"
+        )
+    # 同样形状的另一个主干装得上，却只会给出噪声：靠权重指纹认出来
+    if description.backbone != backbone_fingerprint(model):
+        raise CheckpointError(f"{folder}: was trained over another backbone; load the model folder it was trained from")
+    adapter = empty_adapter(model, description.settings, model.config.changed(**description.changes))
+    read_tensors(folder / TENSOR_FILE, adapter.modules())
+    attach(model, name, adapter)
+
+
+def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default") -> PretrainedBert:
+    """Loads a backbone as the architecture that an adapter is for, with that adapter in it.
+
+    Args:
+        backbone: the model folder that the adapter was trained from; its own heads are left aside.
+        folder: holds an adapter.
+        name: under which it can be activated.
+
+    Returns:
+        The model in training mode, float32, on the CPU; only the adapter and its heads learn.
+
+    Raises:
+        CheckpointError: either folder is not usable, or they do not belong together.
+    """
+    description = AdapterDescription.load(Path(folder))
+    if description.architecture not in ARCHITECTURES:
+        raise CheckpointError(
+            f"{Path(folder) / DESCRIPTION_FILE}: architecture {description.architecture!r} is none of"
+            f" {', '.join(ARCHITECTURES)}"
+        )
+    architecture = ARCHITECTURES[description.architecture]
+    # 头是新的也无妨：紧接着就换成适配器自带的
+    model = architecture.from_pretrained(backbone, new_heads=True, **description.changes)
+    load_adapter(model, folder, name)
+    return model
+
+
+def merge_adapter_folder(backbone: str | Path, folder: str | Path, target: str | Path) -> None:
+    """Writes the plain model folder that a backbone and a LoRA adapter make together.
+
+    Its tokenizer is the backbone's; copy it beside.
+
+    Args:
+        backbone: the model folder that the adapter was trained from.
+        folder: holds the adapter.
+        target: made when missing.
+
+    Raises:
+        CheckpointError: as in `load_adapted`.
+        ConfigError: the adapter is a bottleneck, which no weight can hold.
+        RunFolderError: the disk is full or the folder cannot be written.
+    """
+    model = load_adapted(backbone, folder)
+    merge_adapter(model)
+    model.save_pretrained(target)
+
+
+def backbone_fingerprint(model: PretrainedBert) -> str:
+    """Returns a hex digest of what the encoder inside a model computes: weights and shape, without adapters and heads.
+
+    Takes half a second for base.
+    """
+    _, backbone = backbone_of(model)
+    config = {field: getattr(backbone.config, field) for field in _COMPUTED_WITH}
+    digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
+    for name, value in sorted(backbone.state_dict().items()):
+        # 适配器挂在层里面，池化层随适配器保存：两者都不算主干
+        if not name.startswith("pooler.") and ".adapter." not in name:
+            digest.update(f"{name}{list(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()

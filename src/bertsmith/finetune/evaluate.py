@@ -1,0 +1,46 @@
+"""Scoring a fine-tuned folder on a labelled file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertsmith.finetune.adapters import load_adapted
+from bertsmith.finetune.reading import ReadingOptions, read_examples
+from bertsmith.finetune.settings import compute_dtype
+from bertsmith.finetune.task import Evaluation
+from bertsmith.finetune.tasks import load_task
+from bertsmith.inference.engine import RunsOn
+from bertsmith.model.layers import best_device
+from bertsmith.tokenizer import WordPieceTokenizer
+
+
+def evaluate_folder(
+    folder: str | Path,
+    path: str | Path,
+    options: ReadingOptions | None = None,
+    *,
+    adapter: str | Path | None = None,
+    precision: str = "auto",
+) -> Evaluation:
+    """Scores a model that `bertsmith finetune` wrote, with the thresholds that it found.
+
+    Args:
+        folder: the model folder; with an adapter, the backbone it was trained over.
+        path: a labelled file, in a form that the task reads.
+        options: how it is read.
+        adapter: the folder of an adapter.
+        precision: of the matmuls: `auto`, `bf16` or `float32`.
+
+    Raises:
+        CheckpointError: the folder holds no fine-tuned model.
+        InputError: the file is not usable, or does not fit the model.
+        ConfigError: an option is not for this task, or the precision is unknown.
+    """
+    described = Path(folder if adapter is None else adapter)
+    task, max_length = load_task(described)
+    model = task.load(described) if adapter is None else load_adapted(folder, adapter)
+    examples = read_examples(task.name, path, options)
+    device = best_device()
+    runs_on = RunsOn(device, compute_dtype(precision, device), max_length)
+    predictions = task.predict(model, WordPieceTokenizer.load(folder), examples, runs_on)
+    return task.evaluate(examples, predictions)

@@ -1,0 +1,98 @@
+"""The whole job behind `bertsmith finetune`: files in; model, scores, baselines, card and report out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bertsmith.errors import ConfigError
+from bertsmith.files import write_text
+from bertsmith.finetune.baselines import add_baselines
+from bertsmith.finetune.card import DataFile, model_card
+from bertsmith.finetune.reading import ReadingOptions, read_examples
+from bertsmith.finetune.report import write_report
+from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.search import PAPER_GRID, search
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks import load_task, make_task
+from bertsmith.finetune.trials import RUNS
+
+GRIDS = {"paper": PAPER_GRID}
+"""Grids of settings by the word on the command line."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked for.
+
+    Attributes:
+        task: a name of `tasks.TASKS`.
+        model: the folder to start from.
+        train: the training file.
+        dev: the file that chooses.
+        test: the file that is scored once; None for none.
+        out: the run folder.
+        settings: the recipe.
+        reading: how the files are read.
+        options: of the task, as `make_task` takes them.
+        grid: a name of `GRIDS`; None for the settings alone.
+        seeds: how many.
+        baselines: names of simpler models to compare with; classification only.
+    """
+
+    task: str
+    model: Path
+    train: Path
+    dev: Path
+    out: Path
+    settings: FineTuningSettings
+    test: Path | None = None
+    reading: ReadingOptions = field(default_factory=ReadingOptions)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    grid: str | None = None
+    seeds: int = 1
+    baselines: Sequence[str] = ()
+
+
+def run_job(job: Job, *, console: Console | None = None, device: torch.device | str = "cpu") -> FineTuningResult:
+    """Does the job, or goes on with it, and returns the result of the best run.
+
+    Raises:
+        ConfigError: an option is impossible, or not for this task.
+        InputError: a file is not usable; the message names file and line.
+        RunFolderError: the run folder holds something else, or cannot be written.
+        CheckpointError: the model folder is not usable.
+        TrainingStopped: a signal came, and the state is saved.
+    """
+    if job.baselines and job.task != "classify":
+        raise ConfigError(f"baselines are for classify, not for {job.task}; leave them out")
+    if job.grid is not None and job.grid not in GRIDS:
+        raise ConfigError(f"search {job.grid!r} is unknown; use {', '.join(GRIDS)}")
+    files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
+    examples = {name: read_examples(job.task, path, job.reading) for name, path in files.items()}
+    train, dev, test = examples["train"], examples["dev"], examples.get("test")
+    task = make_task(job.task, train, **job.options)
+    searched = None
+    how: dict[str, Any] = {"test": test, "console": console, "device": device}
+    if job.grid is not None or job.seeds > 1:
+        grid = None if job.grid is None else GRIDS[job.grid]
+        searched = search(task, job.model, train, dev, job.out, job.settings, grid=grid, seeds=job.seeds, **how)
+        result = FineTuningResult.load(job.out / RUNS / searched.best / "result.json")
+        settings = replace(job.settings, **searched.best_row.settings)
+    else:
+        result = fine_tune(task, job.model, train, dev, job.out, job.settings, **how)
+        settings = job.settings
+    if job.baselines:
+        add_baselines(job.out, train, dev, test, job.model, job.baselines, job.settings.seed, console, device=device)
+    if (job.out / "model").is_dir():
+        named = {name: DataFile(path.name, len(examples[name])) for name, path in files.items()}
+        tuned, _ = load_task(job.out / "model")
+        card = model_card(result, tuned, settings, model_folder=job.out / "model", base=str(job.model), files=named)
+        write_text(job.out / "model" / "README.md", card)
+    write_report(job.out)
+    return result

@@ -1,0 +1,122 @@
+"""Reader of rankings: queries, texts, and how relevant each text is to its query.
+
+A row is one pair of query and text; the rows of a query need not stand together. Graded judgements (0 to 3, as in
+TREC) are divided by the highest grade first, since a sigmoid is trained towards them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.tables import (
+    Row,
+    Table,
+    cell_text,
+    column_number,
+    first_known,
+    kind_of,
+    listed,
+    open_table,
+)
+
+QUERY_NAMES = ("query", "question")
+TEXT_NAMES = ("text", "passage", "document")
+RELEVANCE_NAMES = ("label", "score", "relevance")
+"""Header names that are understood without being told."""
+
+_KNOWN_NAMES = frozenset((*QUERY_NAMES, *TEXT_NAMES, *RELEVANCE_NAMES))
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_WORDS = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class RankingExample:
+    """A query, a text, and how relevant the text is to the query: 0 not at all, 1 fully."""
+
+    query: str
+    text: str
+    relevance: float
+
+
+@dataclass(frozen=True)
+class RankingColumns:
+    """Which column holds what: a header name, or a number counted from 0; None finds it by the known names.
+
+    Attributes:
+        query: what is asked for.
+        text: a candidate.
+        relevance: a number in [0, 1], or `true` and `false`.
+        header: whether the first row of a TSV or CSV is names; None takes it for names if it holds a known one.
+    """
+
+    query: str | int | None = None
+    text: str | int | None = None
+    relevance: str | int | None = None
+    header: bool | None = None
+
+
+def read_rankings(
+    path: str | Path, columns: RankingColumns | None = None, *, encoding: str = "auto"
+) -> list[RankingExample]:
+    """Reads judged pairs, in the form the ending tells: `.csv`, `.jsonl`, `.parquet`, otherwise TSV.
+
+    Args:
+        path: the file, plain or packed (`.gz`, `.zst`); empty lines are skipped.
+        columns: where query, text and relevance stand; without a header they are the first three columns.
+        encoding: `auto` or a codec's name.
+
+    Raises:
+        InputError: the file is missing, empty, damaged or in another encoding, a column does not exist, a line is
+            ragged, a query or text is empty, or a relevance is no number in [0, 1]. The message names file and line.
+    """
+    path = Path(path)
+    columns = columns or RankingColumns()
+    table = open_table(path, kind_of(path), encoding)
+    query, text, relevance = _places(table, columns)
+    examples = [
+        RankingExample(
+            cell_text(path, row, query, "query"), cell_text(path, row, text, "text"), _relevance(path, row, relevance)
+        )
+        for row in table.rows
+    ]
+    if not examples:
+        raise InputError(f"{path}: holds a header and no example")
+    return examples
+
+
+def _places(table: Table, columns: RankingColumns) -> list[int]:
+    """Finds the columns of query, text and relevance; steps over the header of a TSV or CSV."""
+    named = {"query": columns.query, "text": columns.text, "relevance": columns.relevance}
+    lowered = [name.lower() for name in table.first]
+    has_header = table.has_header
+    if has_header is None:
+        by_name = any(isinstance(column, str) for column in named.values())
+        # 没有表头的第三列是数字，所以首行里出现已知的列名就是表头
+        known = not _KNOWN_NAMES.isdisjoint(lowered)
+        has_header = by_name or (known if columns.header is None else columns.header)
+        if has_header:
+            next(table.rows)
+    known_names = (QUERY_NAMES, TEXT_NAMES, RELEVANCE_NAMES)
+    found = []
+    for place, ((what, column), names) in enumerate(zip(named.items(), known_names, strict=True)):
+        default = first_known(lowered, names) if has_header else (place if place < len(lowered) else None)
+        number = column_number(table.path, column, table.first, default=default)
+        if number is None:
+            raise InputError(
+                f"{table.path}: no {what} column among {listed(table.first)}; call it {names[0]}, or name it"
+            )
+        found.append(number)
+    return found
+
+
+def _relevance(path: Path, row: Row, column: int) -> float:
+    text = cell_text(path, row, column, "relevance")
+    value = float(text) if _NUMBER.fullmatch(text) else _WORDS.get(text.lower(), -1.0)
+    if not 0.0 <= value <= 1.0:
+        raise InputError(
+            f"{path}: {row.place}: the relevance {text[:40]!r} is not in [0, 1]; divide grades by the highest one"
+        )
+    return value

@@ -1,0 +1,345 @@
+"""A fine-tuning run: epochs over the training file, the best weights on dev kept, killed and resumed at will.
+
+Notable:
+- it writes a run folder: `model/` (the best weights so far, a model folder) or `adapter/`, `metrics.jsonl`, `state/`
+  while it runs, `result.json` when it is done
+- as in pre-training, a state holds all that a run needs to go on bit for bit: weights, moments, step, running sums
+- it knows tasks through `task.Task` only
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from rich.console import Console
+
+from bertsmith.errors import InputError, RunFolderError
+from bertsmith.files import claim_folder, locked, write_text
+from bertsmith.finetune.adapters import load_adapted, save_adapter
+from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
+from bertsmith.finetune.task import Evaluation, ExampleT, PredictionT, Task, Unit
+from bertsmith.finetune.tasks import save_task
+from bertsmith.inference.checks import require_fit
+from bertsmith.inference.engine import RunsOn
+from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model.adapt import freeze
+from bertsmith.model.adapters import add_adapter, merge_adapter
+from bertsmith.model.stored import fingerprint_weights
+from bertsmith.objectives.measure import RunningAverages
+from bertsmith.seeding import generator, torch_seed
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.monitor import MetricsLog, StepProgress
+from bertsmith.train.state import load_latest_state, save_state
+from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
+from bertsmith.train.trainer import BertTrainer, TrainerSettings
+
+SAVE_EVERY = 60.0
+"""Seconds between two states within an epoch; there is one after every epoch besides."""
+
+
+@dataclass(frozen=True)
+class FineTuningResult:
+    """What a run came to.
+
+    Attributes:
+        epoch: the best one, from 1; its weights are kept.
+        dev: how these do on the dev file.
+        test: how they do on the test file, where one was given.
+        seconds: spent training, over all starts, without the evaluations.
+    """
+
+    epoch: int
+    dev: Evaluation
+    test: Evaluation | None
+    seconds: float
+
+    def save(self, path: Path) -> None:
+        """Writes the result as JSON."""
+        record = {
+            "epoch": self.epoch,
+            "seconds": round(self.seconds, 2),
+            "dev": self.dev.to_json(),
+            "test": None if self.test is None else self.test.to_json(),
+        }
+        write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> FineTuningResult:
+        """Reads what `save` wrote.
+
+        Raises:
+            RunFolderError: the file is damaged.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            test = None if values["test"] is None else Evaluation.from_json(values["test"])
+            return cls(values["epoch"], Evaluation.from_json(values["dev"]), test, values["seconds"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{path}: damaged ({error}); remove it or choose another --out") from None
+
+
+@dataclass
+class _Progress:
+    """What a state holds besides tensors.
+
+    Attributes:
+        log_bytes: length of `metrics.jsonl`.
+        sums: of the epoch that is under way.
+        best: the best dev metric so far; None before the first evaluation.
+        best_epoch: that had it, from 1.
+        epochs: that are done, evaluation included.
+        seconds: spent training.
+    """
+
+    log_bytes: int = 0
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
+    best: float | None = None
+    best_epoch: int = 0
+    epochs: int = 0
+    seconds: float = 0.0
+
+
+def fine_tune(
+    task: Task[ExampleT, PredictionT],
+    model_folder: str | Path,
+    train: Sequence[ExampleT],
+    dev: Sequence[ExampleT],
+    run: str | Path,
+    settings: FineTuningSettings,
+    *,
+    test: Sequence[ExampleT] | None = None,
+    console: Console | None = None,
+    device: torch.device | str = "cpu",
+) -> FineTuningResult:
+    """Trains a task's model and keeps the weights that did best on `dev`.
+
+    Args:
+        task: what is learned.
+        model_folder: a model folder with its tokenizer.
+        train: labelled examples.
+        dev: labelled examples to choose the best epoch, and thresholds, by.
+        run: the run folder; the same call goes on where it was interrupted, or returns the result that is there.
+        settings: the recipe.
+        test: labelled examples that only the kept weights see, once.
+        console: shows progress; silent when None.
+        device: where the model lives.
+
+    Raises:
+        InputError: a file is empty, or an example does not fit the task.
+        RunFolderError: the folder holds something else, or a run with other settings, or cannot be written.
+        CheckpointError: the model folder is not usable.
+        TrainingStopped: SIGINT or SIGTERM came, and the state is saved.
+    """
+    folder = Path(run)
+    if not train or not dev:
+        raise InputError("the training file and the dev file must hold at least one example each")
+    if test is not None and not test:
+        raise InputError("the test file must hold at least one example")
+    request = {
+        "task": {"task": task.name, **task.describe()},
+        "model": fingerprint_weights(model_folder),
+        "settings": asdict(settings),
+        "train": _fingerprint(train),
+        "dev": _fingerprint(dev),
+        "test": None if test is None else _fingerprint(test),
+    }
+    claim_folder(folder, "finetune.json", request)
+    with locked(folder):
+        if (folder / "result.json").exists():
+            return FineTuningResult.load(folder / "result.json")
+        started = FineTuningRun(task, Path(model_folder), folder, settings, console or Console(quiet=True), device)
+        return started.finish(train, dev, test)
+
+
+class FineTuningRun(Generic[ExampleT, PredictionT]):
+    """One run in its folder, from its last state to its end."""
+
+    def __init__(
+        self,
+        task: Task[ExampleT, PredictionT],
+        model_folder: Path,
+        folder: Path,
+        settings: FineTuningSettings,
+        console: Console,
+        device: torch.device | str,
+    ) -> None:
+        self.task = task
+        self.start_folder = model_folder
+        self.folder = folder
+        self.settings = settings
+        self.console = console
+        self.device = torch.device(device)
+        self.tokenizer = WordPieceTokenizer.load(model_folder)
+        require_fit(self.tokenizer, BertConfig.load(model_folder), model_folder)
+        self.model = self._start()
+        self.dtype = compute_dtype(settings.precision, device)
+        self.runs_on = RunsOn(self.device, self.dtype, settings.max_length)
+        self.progress = _Progress()
+
+    def finish(
+        self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
+    ) -> FineTuningResult:
+        """Trains to the end, and scores the kept weights."""
+        max_length = self.runs_on.length_for(self.model.config)
+        # 先把 dev 和 test 也编码一遍：没见过的标签、放不下的问题要在训练之前就报，而不是一轮之后
+        for examples in (dev, test or ()):
+            if examples:
+                self.task.encode(self.tokenizer, examples, max_length)
+        units = self.task.encode(self.tokenizer, train, max_length)
+        if not units:
+            raise InputError("no example of the training file can be learned from")
+        self.steps_per_epoch = -(-len(units) // self.settings.batch_size)
+        self.trainer = self._trainer()
+        self._restore()
+        with stop_requests() as request:
+            self._train(units, dev, request)
+        model = self._best_model()
+        predictions = self.task.predict(model, self.tokenizer, dev, self.runs_on)
+        task = self.task.tuned(dev, predictions)
+        for saved in ("model", "adapter"):
+            if (self.folder / saved).is_dir():
+                save_task(task, self.folder / saved, max_length)
+        scores = None
+        if test is not None:
+            scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.runs_on))
+        result = FineTuningResult(
+            self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
+        )
+        result.save(self.folder / "result.json")
+        # 结果写好之后状态就没有用了：大模型的两份动量要占三倍于权重的地方
+        shutil.rmtree(self.folder / "state", ignore_errors=True)
+        return result
+
+    def _start(self) -> PretrainedBert:
+        """Returns the model before its first step."""
+        model = self.task.build(self.start_folder, self.settings)
+        adapter = self.settings.adapter_settings()
+        if adapter is not None:
+            torch.manual_seed(torch_seed(self.settings.seed, "finetune/adapter"))
+            add_adapter(model, adapter)
+        if self.settings.freeze_layers:
+            freeze(model, embeddings=True, layers=self.settings.freeze_layers)
+        model.set_gradient_checkpointing(self.settings.gradient_checkpointing)
+        return model
+
+    def _trainer(self) -> BertTrainer[PretrainedBert]:
+        settings = self.settings
+        trainer = BertTrainer(
+            self.model,
+            self.task.measure,
+            TrainerSettings(
+                total_steps=self.steps_per_epoch * settings.epochs,
+                learning_rate=settings.learning_rate,
+                warmup_share=settings.warmup_share,
+                weight_decay=settings.weight_decay,
+                layer_decay=settings.layer_decay,
+                seed=settings.seed,
+            ),
+            device=self.device,
+        )
+        self.model.set_compute_dtype(self.dtype)
+        return trainer
+
+    def _restore(self) -> None:
+        saved = load_latest_state(self.folder / "state", self.trainer)
+        if saved is not None:
+            self.progress = _Progress(**saved)
+        self.log = MetricsLog(self.folder / "metrics.jsonl", keep_bytes=self.progress.log_bytes)
+
+    def _train(self, units: Sequence[Unit], dev: Sequence[ExampleT], request: StopRequest) -> None:
+        total, step = self.trainer.settings.total_steps, self.trainer.step
+        with StepProgress(self.console, "fine-tuning", total_steps=total, first_step=step) as self.bar:
+            while self.progress.epochs < self.settings.epochs and not self._out_of_patience():
+                self._train_epoch(units, request)
+                self._evaluate(dev)
+                self._save()
+                self._stop_if_asked(request)
+
+    def _train_epoch(self, units: Sequence[Unit], request: StopRequest) -> None:
+        """Takes the steps of an epoch that are left."""
+        epoch, size = self.progress.epochs, self.settings.batch_size
+        order = generator(self.settings.seed, "finetune/order", epoch).permutation(len(units)).tolist()
+        running = RunningAverages(self.progress.sums)
+        last_saved = time.monotonic()
+        while (offset := self.trainer.step - epoch * self.steps_per_epoch) < self.steps_per_epoch:
+            begun = time.monotonic()
+            chosen = [units[number] for number in order[offset * size : (offset + 1) * size]]
+            measure = self.trainer.train_batch(self.task.batch(chosen))
+            running.add(measure.sums)
+            self.progress.seconds += time.monotonic() - begun
+            self._show(float(measure.loss.detach()))
+            # 一轮的最后一步之后先评估再保存：状态永远不会落在“已训练、未评估”的缝里
+            if offset + 1 < self.steps_per_epoch and (request.made or time.monotonic() - last_saved >= SAVE_EVERY):
+                last_saved = time.monotonic()
+                self._save()
+                self._stop_if_asked(request)
+
+    def _evaluate(self, dev: Sequence[ExampleT]) -> None:
+        """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""
+        progress, name = self.progress, self.task.metric
+        predictions = self.task.predict(self.model, self.tokenizer, dev, self.runs_on)
+        figures = self.task.tuned(dev, predictions).figures(dev, predictions)
+        progress.epochs += 1
+        averages = RunningAverages(progress.sums).averages()
+        progress.sums = {}
+        row = {"epoch": progress.epochs, "step": self.trainer.step}
+        self.log.append({"kind": "train", **row, **averages})
+        self.log.append({"kind": "dev", **row, **figures})
+        # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
+        if progress.best is None or figures[name] > progress.best:
+            progress.best, progress.best_epoch = figures[name], progress.epochs
+            self._keep_weights()
+
+    def _stop_if_asked(self, request: StopRequest) -> None:
+        if request.made:
+            raise TrainingStopped(self.folder, self.trainer.step, self.trainer.settings.total_steps)
+
+    def _keep_weights(self) -> None:
+        """Writes the weights of this epoch: the whole model, or its adapter alone."""
+        if self.settings.adapter:
+            save_adapter(self.model, self.folder / "adapter")
+            return
+        self.model.save_pretrained(self.folder / "model")
+        self.tokenizer.save(self.folder / "model")
+
+    def _best_model(self) -> PretrainedBert:
+        """Returns the model of the best epoch; an update that can be folded into the weights gets a folder too."""
+        if not self.settings.adapter:
+            return self.task.load(self.folder / "model")
+        model = load_adapted(self.start_folder, self.folder / "adapter")
+        if self.settings.adapter == "lora":
+            # 低秩更新可以并入权重：合并之后就是一个普通的模型文件夹，谁都能读
+            merge_adapter(model)
+            model.save_pretrained(self.folder / "model")
+            self.tokenizer.save(self.folder / "model")
+        return model
+
+    def _out_of_patience(self) -> bool:
+        waited = self.progress.epochs - self.progress.best_epoch
+        return bool(self.settings.patience) and waited >= self.settings.patience
+
+    def _save(self) -> None:
+        self.log.flush_to_disk()
+        self.progress.log_bytes = self.log.size
+        save_state(self.folder / "state", self.trainer, asdict(self.progress), keep=1)
+
+    def _show(self, loss: float) -> None:
+        figures = {"epoch": str(self.progress.epochs + 1), "loss": f"{loss:.3f}"}
+        if self.progress.best is not None:
+            figures[f"best dev {self.task.metric}"] = f"{self.progress.best:.3f}"
+        self.bar.update(self.trainer.step, figures)
+
+
+def _fingerprint(examples: Sequence[Any]) -> dict[str, Any]:
+    digest = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+    return {"examples": len(examples), "digest": digest.hexdigest()}

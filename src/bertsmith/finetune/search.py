@@ -1,0 +1,232 @@
+"""Many runs of one task: the paper's grid, and the same settings from several seeds.
+
+Fine-tuning on small files is unstable (§4.1 of the paper restarts BERT-large several times for that reason): a single
+figure says little. So a grid is tried, or several seeds, and the table is kept.
+
+Notable:
+- every run lives in its own folder, `runs/NAME/`, and `fine_tune` returns at once for a finished one: a search killed
+  anywhere goes on where it was
+- only dev decides; of two equal runs the earlier one wins, so that the choice does not depend on where it was killed
+- the weights of a run that is not the best so far are removed: the disk holds two models at most, however long the
+  grid; its `result.json` stays, so that it is never trained again
+- with a grid and several seeds, the grid is run with the first seed, then its best settings with the other seeds
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bertsmith.errors import ConfigError, RunFolderError
+from bertsmith.files import claim_folder, locked
+from bertsmith.finetune.report import write_report
+from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.task import ExampleT, PredictionT, Task
+from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
+
+Grid = Mapping[str, Sequence[Any]]
+"""Field of `FineTuningSettings` → the values to try."""
+
+PAPER_GRID: Grid = {"batch_size": (16, 32), "learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2, 3, 4)}
+"""The 18 settings of appendix A.3."""
+
+_SHORT = {"batch_size": "batch", "learning_rate": "lr"}
+
+
+WEIGHTS = ("model", "adapter")
+"""Folders of a run that hold weights."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What every run of a search trains and is scored on."""
+
+    train: Sequence[Any]
+    dev: Sequence[Any]
+    test: Sequence[Any] | None
+
+
+def search(
+    task: Task[ExampleT, PredictionT],
+    model_folder: str | Path,
+    train: Sequence[ExampleT],
+    dev: Sequence[ExampleT],
+    run: str | Path,
+    settings: FineTuningSettings,
+    *,
+    grid: Grid | None = None,
+    seeds: int = 1,
+    test: Sequence[ExampleT] | None = None,
+    console: Console | None = None,
+    device: torch.device | str = "cpu",
+) -> SearchResult:
+    """Fine-tunes with every setting of a grid, or from several seeds, or both, and keeps the best model.
+
+    Args:
+        task: what is learned.
+        model_folder: a model folder with its tokenizer.
+        train: labelled examples.
+        dev: labelled examples, by which the best epoch and the best run are chosen.
+        run: the folder of the search: `model/` of the best run, `runs/`, `result.json`, `report.html`. The same call
+            goes on where it was interrupted, or returns the result that is there.
+        settings: of every run, where the grid says nothing else; its seed is the first.
+        grid: which values to try of which settings; None for these settings only.
+        seeds: from how many seeds, `settings.seed` and those after it, to train the settings, or the grid's best.
+        test: labelled examples that choose nothing.
+        console: shows progress; silent when None.
+        device: where the models live.
+
+    Raises:
+        ConfigError: the grid is empty or has an unknown or impossible setting, or there is nothing to compare.
+        InputError: a file is empty, or an example does not fit the task.
+        RunFolderError: the folder holds something else, or a search with other settings, or cannot be written.
+        CheckpointError: the model folder is not usable.
+        TrainingStopped: SIGINT or SIGTERM came; the same call goes on.
+    """
+    folder = Path(run)
+    cells = grid_cells(grid or {}, settings)
+    if seeds < 1:
+        raise ConfigError(f"seeds {seeds}: give 1 or more")
+    if len(cells) * seeds < 2:
+        raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
+    request = {
+        "task": {"task": task.name, **task.describe()},
+        "settings": asdict(settings),
+        "grid": {name: list(values) for name, values in (grid or {}).items()},
+        "seeds": seeds,
+    }
+    claim_folder(folder, "search.json", request)
+    with locked(folder):
+        started = _Search(task, Path(model_folder), _Files(train, dev, test), folder, console, device)
+        return started.finish(cells, [settings.seed + number for number in range(seeds)], list(grid or {}))
+
+
+def grid_cells(grid: Grid, settings: FineTuningSettings) -> list[FineTuningSettings]:
+    """Returns the settings of every combination of a grid's values, the last name varying fastest.
+
+    Raises:
+        ConfigError: a name is no setting, or is the seed; a value is missing, given twice, or out of range.
+    """
+    known = {field.name for field in fields(FineTuningSettings)} - {"seed"}
+    for name, values in grid.items():
+        if name == "seed":
+            raise ConfigError("a grid does not hold the seed; say how many seeds")
+        if name not in known:
+            raise ConfigError(f"the grid's {name!r} is no setting; use some of {', '.join(sorted(known))}")
+        if not values or len(set(values)) < len(values):
+            raise ConfigError(f"the grid's {name} {list(values)} must hold different values, at least one")
+    combinations = itertools.product(*grid.values())
+    return [replace(settings, **dict(zip(grid, values, strict=True))) for values in combinations]
+
+
+class _Search:
+    """One search in its folder."""
+
+    def __init__(
+        self,
+        task: Task[Any, Any],
+        model_folder: Path,
+        files: _Files,
+        folder: Path,
+        console: Console | None,
+        device: torch.device | str,
+    ) -> None:
+        self.task, self.model_folder, self.files, self.folder = task, model_folder, files, folder
+        self.console = console or Console(quiet=True)
+        self.device = device
+        self.rows: list[Trial] = []
+        self.best: Trial | None = None
+
+    def finish(self, cells: list[FineTuningSettings], seeds: list[int], varied: list[str]) -> SearchResult:
+        """Makes the runs that are missing, and writes the result."""
+        self.varied = [*varied, *(["seed"] if len(seeds) > 1 else [])]
+        self.total = len(cells) + len(seeds) - 1
+        path = self.folder / "result.json"
+        if path.exists():
+            return self._finished(cells[0])
+        for cell in cells:
+            self._add(cell)
+        assert self.best is not None
+        chosen = next(cell for cell in cells if self._name(cell) == self.best.name)
+        repeated = [self.best, *(self._add(replace(chosen, seed=seed)) for seed in seeds[1:])]
+        self._keep_best()
+        result = SearchResult(
+            self.task.metric,
+            self.rows,
+            self.best.name,
+            spreads([row.dev for row in repeated]),
+            spreads([row.test for row in repeated]),
+        )
+        result.save(path)
+        write_report(self.folder)
+        return result
+
+    def _finished(self, first: FineTuningSettings) -> SearchResult:
+        """Returns the result that is there, if it is of the same files and model."""
+        if not (self.folder / RUNS / self._name(first) / "result.json").exists():
+            raise RunFolderError(
+                f"{self.folder}: its {RUNS}/ are gone, which say of what files it is; choose another --out"
+            )
+        # 首个运行的文件夹记着数据和模型的指纹：换了文件的同一条命令在这里被拒绝，而不是得到旧结果
+        self._fine_tune(first)
+        if not (self.folder / "report.html").exists():
+            write_report(self.folder)
+        return SearchResult.load(self.folder / "result.json")
+
+    def _add(self, settings: FineTuningSettings) -> Trial:
+        """Makes a run, or reads it, and removes the weights of the worse of it and the best so far."""
+        number, name = len(self.rows) + 1, self._name(settings)
+        self.console.print(f"run {number}/{self.total}: {name}", highlight=False)
+        row = Trial.of(name, self._differences(settings), self._fine_tune(settings))
+        self.rows.append(row)
+        metric, before = self.task.metric, self.best
+        # 严格大于才换：持平时较早的胜出，重跑时每一步的选择都与第一次相同
+        if before is None or row.dev[metric] > before.dev[metric]:
+            self.best = row
+        assert self.best is not None
+        for loser in {row.name, before.name if before else row.name} - {self.best.name}:
+            for kept in WEIGHTS:
+                shutil.rmtree(self.folder / RUNS / loser / kept, ignore_errors=True)
+        self.console.print(
+            f"run {number}/{self.total}: dev {metric} {row.dev[metric]:.4f}, best {self.best.dev[metric]:.4f}"
+            f" ({self.best.name})",
+            highlight=False,
+        )
+        return row
+
+    def _fine_tune(self, settings: FineTuningSettings) -> FineTuningResult:
+        return fine_tune(
+            self.task,
+            self.model_folder,
+            self.files.train,
+            self.files.dev,
+            self.folder / RUNS / self._name(settings),
+            settings,
+            test=self.files.test,
+            console=self.console,
+            device=self.device,
+        )
+
+    def _keep_best(self) -> None:
+        """Moves the best model to `model/`, in one step; does nothing where an earlier start did it."""
+        assert self.best is not None
+        for kept in WEIGHTS:
+            source, target = self.folder / RUNS / self.best.name / kept, self.folder / kept
+            if source.exists() and not target.exists():
+                os.replace(source, target)
+
+    def _differences(self, settings: FineTuningSettings) -> dict[str, Any]:
+        return {name: getattr(settings, name) for name in self.varied}
+
+    def _name(self, settings: FineTuningSettings) -> str:
+        """Returns a readable name: the settings in which the runs differ, such as `batch16-lr5e-05-epochs2`."""
+        return "-".join(f"{_SHORT.get(name, name)}{value}" for name, value in self._differences(settings).items())

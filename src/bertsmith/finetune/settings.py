@@ -1,0 +1,105 @@
+"""The settings of a fine-tuning run; the defaults are the paper's (Devlin et al. 2019, appendix A.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from bertsmith.errors import ConfigError
+from bertsmith.model.adapters import AdapterSettings
+from bertsmith.model.layers import best_compute_dtype
+
+Precision = Literal["auto", "bf16", "float32"]
+
+
+@dataclass(frozen=True)
+class FineTuningSettings:
+    """How a model is fine-tuned.
+
+    Attributes:
+        epochs: passes over the training file; 2 to 4 in the paper.
+        batch_size: examples in a step; 16 or 32 in the paper.
+        learning_rate: its peak; 2e-5 to 5e-5 suit base and large, small models take more.
+        warmup_share: share of the steps with a rising rate.
+        weight_decay: of matrices.
+        layer_decay: each layer learns at the rate of the one above it times this, in (0, 1].
+        freeze_layers: so many of the lowest layers, and the embeddings, stay as they are; 0 trains all.
+        dropout: instead of the model's own; None keeps that.
+        patience: stop after so many epochs without a better dev metric; 0 runs all epochs.
+        max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
+        precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
+        gradient_checkpointing: recompute activations instead of keeping them: less memory, a third more work.
+        adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; empty trains all.
+        adapter_size: width of the bottleneck or rank of the update; 0 for 64 or 8.
+        seed: of the new layers, the order and dropout.
+        from_random: start from random weights instead of the folder's, to see what pre-training bought.
+    """
+
+    epochs: int = 3
+    batch_size: int = 16
+    learning_rate: float = 5e-5
+    warmup_share: float = 0.1
+    weight_decay: float = 0.01
+    layer_decay: float = 1.0
+    freeze_layers: int = 0
+    dropout: float | None = None
+    patience: int = 0
+    max_length: int = 0
+    precision: Precision = "auto"
+    gradient_checkpointing: bool = False
+    adapter: str = ""
+    adapter_size: int = 0
+    seed: int = 0
+    from_random: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the ranges that `TrainerSettings` does not."""
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ConfigError("epochs and batch size must be at least 1")
+        if min(self.max_length, self.patience, self.freeze_layers) < 0:
+            raise ConfigError("max length, patience and frozen layers cannot be negative")
+        compute_dtype(self.precision, "cpu")
+        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
+        if self.from_random and (self.freeze_layers or self.adapter):
+            raise ConfigError("random weights are no use frozen; leave out from_random, or freeze_layers and adapter")
+        if self.adapter and self.freeze_layers:
+            raise ConfigError("an adapter freezes the whole encoder by itself; leave out freeze_layers")
+        if self.adapter_size and not self.adapter:
+            raise ConfigError("adapter size: there is no adapter; name one, bottleneck or lora")
+        self.adapter_settings()
+
+    def adapter_settings(self) -> AdapterSettings | None:
+        """Returns what the adapter is made of; None where there is none.
+
+        Raises:
+            ConfigError: its kind or size is impossible.
+        """
+        if not self.adapter:
+            return None
+        return AdapterSettings(self.adapter, self.adapter_size)  # type: ignore[arg-type]
+
+
+def usual_rate(task: str, adapter: str) -> float:
+    """Returns a peak learning rate to begin with: the paper's, or one for few and fresh weights.
+
+    Args:
+        task: its name.
+        adapter: the kind of adapter; empty for none.
+    """
+    return 1e-3 if adapter or task == "features" else FineTuningSettings.learning_rate
+
+
+def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:
+    """Returns the dtype that a precision means on a device.
+
+    Raises:
+        ConfigError: the precision is none of `Precision`.
+    """
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision {precision!r} is unknown; use {', '.join(get_args(Precision))}")
+    if precision == "auto":
+        return best_compute_dtype(device)
+    return torch.bfloat16 if precision == "bf16" else torch.float32

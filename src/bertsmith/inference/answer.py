@@ -1,0 +1,299 @@
+"""The question-answering pipeline: the stretch of a passage that answers a question (Devlin et al. 2019, §4.2, §4.3).
+
+Notable:
+- a passage that is too long is read in overlapping windows; all their spans compete for the answer
+- every span is considered, not only those of the best few starts and ends; the search runs beside the model, for all
+  sequences of a batch at once, and only the best of each leave the device
+- an answer is given by characters, so that it is exactly what stands in the passage
+- memory does not grow with the number of questions: see `Answer.stream`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.inference.checks import require_fit, require_list
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.task_file import TASK_FILE, read_task_file, runs_on_of
+from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
+from bertsmith.model import BertForQuestionAnswering
+from bertsmith.model.heads import SpanScores
+from bertsmith.tokenizer import WordPieceTokenizer
+
+WINDOWS_AT_ONCE = 1024
+"""Windows that are sorted and packed together: enough to pack well, few enough to be forgotten soon."""
+
+
+@dataclass(frozen=True)
+class AnswerCandidate:
+    """A possible answer.
+
+    Attributes:
+        text: characters `start` to `end` of the passage, `end` excluded.
+        start: its first character.
+        end: one past its last character.
+        score: S·T_i + E·T_j, not bounded.
+        probability: among all candidates, and "no answer" where the pipeline may give it; a softmax over the scores.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a passage answers to a question.
+
+    Attributes:
+        text: the answer, exactly as it stands in the passage; empty where there is none.
+        start: its first character in the passage; 0 where there is none.
+        end: one past its last character; 0 where there is none.
+        score: of the answer, or of "no answer".
+        probability: likewise, see `AnswerCandidate`.
+        no_answer: whether the passage does not answer the question.
+        null_score: of "no answer": S·C + E·C at `[CLS]`, in the window where it is least.
+        null_probability: of "no answer"; 0 from a pipeline that always answers.
+        candidates: the best spans, best first, at least one; the first is the answer unless there is none.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    probability: float
+    no_answer: bool
+    null_score: float
+    null_probability: float
+    candidates: tuple[AnswerCandidate, ...]
+
+    @property
+    def margin(self) -> float:
+        """By how much the best span beats "no answer"."""
+        return self.candidates[0].score - self.null_score
+
+
+class Answer:
+    """Answers questions from passages."""
+
+    def __init__(
+        self,
+        model: BertForQuestionAnswering,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+        *,
+        stride: int = 128,
+        max_answer_tokens: int = 30,
+        n_best: int = 20,
+        null_threshold: float | None = None,
+    ) -> None:
+        """Prepares a model for questions.
+
+        Args:
+            model: scores every token as start and as end.
+            tokenizer: of the model.
+            runs_on: where and how.
+            stride: tokens that neighbouring windows of a long passage share, at most half a window.
+            max_answer_tokens: longest answer.
+            n_best: most candidates for each question; also the spans that each window puts forward.
+            null_threshold: τ of §4.3: an answer must beat "no answer" by more than this; 0 takes what scores higher.
+                None for models that were trained on answerable questions only: they always answer.
+
+        Raises:
+            ConfigError: a number is out of range.
+            CheckpointError: model and tokenizer do not belong together.
+        """
+        require_fit(tokenizer, model.config)
+        if stride < 0 or max_answer_tokens < 1 or n_best < 1:
+            raise ConfigError(
+                f"stride {stride}, max_answer_tokens {max_answer_tokens}, n_best {n_best}:"
+                " the first cannot be negative, the others must be at least 1"
+            )
+        if null_threshold is not None and not math.isfinite(null_threshold):
+            raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
+        self.cutter = WindowCutter(tokenizer, runs_on.length_for(model.config), stride)
+        self.max_answer_tokens = max_answer_tokens
+        self.n_best = n_best
+        self.null_threshold = null_threshold
+        self.engine = Engine(model, runs_on)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Answer:
+        """Loads a folder that `bertsmith finetune answer` has written, with its threshold, or any other span reader.
+
+        One without `task.json` answers every question; pass `null_threshold` to the class for one that need not.
+
+        Raises:
+            CheckpointError: the folder does not hold such a model, or its `task.json` is damaged or of another task.
+        """
+        options = _stored_options(folder)
+        model, tokenizer = BertForQuestionAnswering.from_pretrained(folder), WordPieceTokenizer.load(folder)
+        return cls(model, tokenizer, runs_on_of(folder), **options)
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
+        """Answers questions.
+
+        Args:
+            questions: N questions.
+            contexts: N passages of any length.
+
+        Returns:
+            N answers in the same order.
+
+        Raises:
+            InputError: a single string was given, the numbers differ, a question or passage holds no word, or a
+                question leaves no room for its passage.
+        """
+        require_list(questions, contexts)
+        return list(self.stream(zip(questions, contexts, strict=True)))
+
+    def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Answered]:
+        """Answers questions as they come, for files that are too large to hold.
+
+        Args:
+            pairs: questions with their passages; read a little ahead, questions on one passage best in a row.
+
+        Yields:
+            The answers in the same order.
+
+        Raises:
+            InputError: see `__call__`.
+        """
+        readings = (_Reading(self.cutter.cut(question, context)) for question, context in pairs)
+        entries = ((reading, window) for reading in readings for window in reading.question.windows())
+        current: _Reading | None = None
+        while block := list(islice(entries, WINDOWS_AT_ONCE)):
+            rows = self.engine.run(
+                [window.input_ids for _, window in block],
+                [window.token_type_ids for _, window in block],
+                lambda model, batch: best_of_each(model(batch), batch, self.n_best, self.max_answer_tokens),
+            )
+            for (reading, window), row in zip(block, rows.tolist(), strict=True):
+                # 窗口按题目次序到来：换了一题，说明前一题的窗口已全部读完，可以作答
+                if current is not None and reading is not current:
+                    yield current.answer(self.n_best, self.null_threshold)
+                current = reading
+                reading.add(window, row)
+        if current is not None:
+            yield current.answer(self.n_best, self.null_threshold)
+
+
+def best_of_each(scores: SpanScores, batch: RaggedBatch, count: int, max_tokens: int) -> Tensor:
+    """Finds the best spans of every sequence of a batch, all at once.
+
+    Args:
+        scores: start and end scores [T].
+        batch: N windows, see `Window`.
+        count: spans for each sequence.
+        max_tokens: longest span.
+
+    Returns:
+        [N, 1 + count, 3] float32: first token, last token and score; tokens are counted within the sequence. The first
+        row is "no answer", the span from `[CLS]` to `[CLS]`; then the best spans of the passage as `best_spans` finds
+        them, best first. Where scores are equal, the earlier start comes first, then the shorter span. Rows with minus
+        infinity fill up where there are fewer spans.
+    """
+    start, end = (part.float() for part in scores)
+    outside = batch.token_type_ids == 0
+    outside[batch.cu_seqlens[1:].long() - 1] = True
+    start_rows, end_rows = (
+        batch.pad(part.masked_fill(outside, -torch.inf)[:, None], fill=-torch.inf).squeeze(-1) for part in (start, end)
+    )
+    width = min(max_tokens, batch.max_seqlen)
+    # [N, S, W]：第 i 行是从 i 开始、长 1 到 W 的答案；段落是连续的，首尾都在其中，途中就都在其中
+    ends = F.pad(end_rows, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
+    pairs = (start_rows[:, :, None] + ends).flatten(1)
+    pairs = F.pad(pairs, (0, max(0, count - pairs.shape[1])), value=-torch.inf)
+    # 把浮点数的位模式变成同序的整数，再拼上位置：没有两个相等的键，平局的次序在任何机器上都一样
+    bits = (pairs + 0.0).view(torch.int32)
+    keys = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long() * 2**31
+    places = (keys - torch.arange(pairs.shape[1], device=pairs.device)).topk(count).indices
+    first = places // width
+    found = torch.stack([first.float(), (first + places % width).float(), pairs.gather(1, places)], -1)
+    null = torch.zeros_like(found[:, :1])
+    null[:, 0, 2] = (start + end).index_select(0, batch.first_token_positions)
+    return torch.cat([null, found], 1)
+
+
+class _Reading:
+    """What was found of one question so far."""
+
+    def __init__(self, question: WindowedQuestion) -> None:
+        self.question = question
+        self.null_score = math.inf
+        self.places: dict[str, tuple[float, int, int]] = {}
+
+    def add(self, window: Window, row: list[list[float]]) -> None:
+        """Adds what a window puts forward: a row of `best_of_each`."""
+        passage, shift = self.question.passage, window.first - window.head
+        # 只要有一个窗口不像“无答案”，答案就可能在那里：取各窗中最低的空答案得分（与官方程序相同）
+        self.null_score = min(self.null_score, row[0][2])
+        for first, last, score in row[1:]:
+            if score == -math.inf:
+                break
+            start, end = passage.starts[int(first) + shift], passage.ends[int(last) + shift]
+            text, place = passage.text[start:end], (-score, start, end)
+            # 相同的文字只留得分最高的一处：重叠的窗口会把同一个答案报两次
+            self.places[text] = min(place, self.places.get(text, place))
+
+    def answer(self, n_best: int, null_threshold: float | None) -> Answered:
+        """Returns the answer, when all windows have been added."""
+        places = sorted((place, text) for text, place in self.places.items())[:n_best]
+        scores = [-place[0] for place, _ in places]
+        rivals = scores if null_threshold is None else [*scores, self.null_score]
+        highest = max(rivals)
+        total = math.fsum(math.exp(score - highest) for score in rivals)
+        candidates = tuple(
+            AnswerCandidate(text, start, end, score, math.exp(score - highest) / total)
+            for ((_, start, end), text), score in zip(places, scores, strict=True)
+        )
+        null_probability = 0.0 if null_threshold is None else math.exp(self.null_score - highest) / total
+        best = candidates[0]
+        found = Answered(
+            best.text,
+            best.start,
+            best.end,
+            best.score,
+            best.probability,
+            no_answer=False,
+            null_score=self.null_score,
+            null_probability=null_probability,
+            candidates=candidates,
+        )
+        if null_threshold is None or found.margin > null_threshold:
+            return found
+        return replace(
+            found, text="", start=0, end=0, score=self.null_score, probability=null_probability, no_answer=True
+        )
+
+
+def _stored_options(folder: str | Path) -> dict[str, Any]:
+    """Returns the arguments of `Answer` that a folder's `task.json` has; none where there is no such file."""
+    values = read_task_file(folder)
+    if not values:
+        return {}
+    path = Path(folder) / TASK_FILE
+    if values["task"] != "answer":
+        raise CheckpointError(f"{path}: the model was fine-tuned for {values['task']!r}, not for 'answer'")
+    try:
+        threshold = values["null_threshold"]
+        return {
+            "stride": int(values["stride"]),
+            "max_answer_tokens": int(values["max_answer_tokens"]),
+            "null_threshold": None if threshold is None else float(threshold),
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None

@@ -1,0 +1,43 @@
+"""What every pipeline checks before it computes, and how it cuts long inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertsmith.errors import CheckpointError, InputError
+from bertsmith.model import BertConfig
+from bertsmith.tokenizer import WordPieceTokenizer
+
+PART = 4096
+"""Inputs encoded and sorted by length at a time: enough to sort well, few enough that memory does not grow."""
+
+
+def require_fit(tokenizer: WordPieceTokenizer, config: BertConfig, folder: str | Path = "model folder") -> None:
+    """Makes sure that a model knows every id a tokenizer can make.
+
+    Raises:
+        CheckpointError: the vocabulary is larger than the model's.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the model knows {config.vocab_size}; "
+            "they do not belong together"
+        )
+
+
+def require_list(texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
+    """Makes sure that texts are a list, and second texts as many.
+
+    Raises:
+        InputError: a single string was given, or the numbers of texts differ.
+    """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise InputError("give a list of texts, not a single string: [text]")
+    if pairs is not None and len(pairs) != len(texts):
+        raise InputError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
+
+
+def parts(count: int) -> list[slice]:
+    """Cuts a long list, so that memory does not grow with it."""
+    return [slice(start, start + PART) for start in range(0, count, PART)]

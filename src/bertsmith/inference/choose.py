@@ -1,0 +1,91 @@
+"""Multiple choice: which of several continuations or answers fits a context (Devlin et al. 2019, §4.4).
+
+Every choice makes a sequence of its own, `[CLS] context [SEP] choice [SEP]`, and gets one score; the softmax over the
+choices of a question makes probabilities of them. Scores do not see one another, so questions may have different
+numbers of choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.inference.checks import parts, require_fit, require_list
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.task_file import runs_on_of
+from bertsmith.model import BertForMultipleChoice
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer.encoding import Encoding
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The number of the likeliest choice, from 0, and the probability of each; they add up to 1."""
+
+    index: int
+    probabilities: tuple[float, ...]
+
+
+class Choose:
+    """Chooses among answers or continuations."""
+
+    def __init__(self, model: BertForMultipleChoice, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
+        require_fit(tokenizer, model.config)
+        self.max_length = runs_on.length_for(model.config)
+        self.tokenizer = tokenizer
+        self.engine = Engine(model, runs_on)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Choose:
+        """Loads a folder that `bertsmith finetune choose` has written, or any other of this architecture."""
+        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
+        runs_on = runs_on_of(folder)
+        return cls(BertForMultipleChoice.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
+
+    def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
+        """Chooses for every context; where the two are too long together, the longer one is cut.
+
+        Args:
+            contexts: Q texts.
+            choices: for each of them its choices, one or more.
+
+        Returns:
+            Q choices in the same order; of equal scores the earlier one wins.
+
+        Raises:
+            InputError: a string was given for a list, the numbers differ, or a context has no choice.
+        """
+        _require_choices(contexts, choices)
+        found: list[Choice] = []
+        for part in parts(len(contexts)):
+            counts = [len(texts) for texts in choices[part]]
+            encoded = encode_choices(self.tokenizer, contexts[part], choices[part], self.max_length)
+            # 每个选项单独算分：题目的选项数可以不同，长短相近的序列也能排在一起算
+            scores = self.engine.run(
+                encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch, 1)
+            )
+            rows = scores.squeeze(-1).split(counts)
+            found += [Choice(int(row.argmax()), tuple(row.softmax(-1).tolist())) for row in rows]
+        return found
+
+
+def encode_choices(
+    tokenizer: WordPieceTokenizer, contexts: Sequence[str], choices: Sequence[Sequence[str]], max_length: int
+) -> Encoding:
+    """Returns one row `[CLS] context [SEP] choice [SEP]` for every choice, one question after the other."""
+    repeated = chain.from_iterable(map(repeat, contexts, map(len, choices)))
+    return tokenizer(list(repeated), list(chain.from_iterable(choices)), max_length=max_length)
+
+
+def _require_choices(contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> None:
+    require_list(contexts)
+    if isinstance(choices, str) or any(isinstance(texts, str) for texts in choices):
+        raise InputError("give a list of choices for each context: [['yes', 'no'], ...]")
+    if len(choices) != len(contexts):
+        raise InputError(f"{len(contexts)} contexts and {len(choices)} lists of choices; give one for each")
+    for number, texts in enumerate(choices):
+        if not texts:
+            raise InputError(f"choices[{number}] is empty; give the context at least one choice")

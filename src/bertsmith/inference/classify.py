@@ -1,0 +1,179 @@
+"""Pipelines over the pooled `[CLS]`: the class of a text or pair, its labels, or a number.
+
+They read the same architecture; `config.problem_type` says which of them a folder is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.inference.checks import parts, require_fit, require_list
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.task_file import read_task_file, runs_on_of
+from bertsmith.model import BertForSequenceClassification
+from bertsmith.tokenizer import WordPieceTokenizer
+
+SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+"""The names that `config.problem_type` has in the field."""
+
+_PIPELINE_OF = {None: "classify", SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest class of a text, and the probability of every class; they add up to 1."""
+
+    label: str
+    probabilities: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LabelsPrediction:
+    """All labels of a text that are likelier than the threshold, and the probability of every label by itself."""
+
+    labels: tuple[str, ...]
+    probabilities: dict[str, float]
+
+
+class TextScorer:
+    """What the three pipelines share: a model, its tokenizer, and the logits of texts."""
+
+    def __init__(
+        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+    ) -> None:
+        require_fit(tokenizer, model.config)
+        self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
+        self.max_length = runs_on.length_for(model.config)
+        self.tokenizer = tokenizer
+        self.engine = Engine(model, runs_on)
+
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
+        """Returns [N, num_labels] float32; longer texts are cut.
+
+        Raises:
+            InputError: a single string was given, or the numbers of texts differ.
+        """
+        require_list(texts, pairs)
+        rows = [torch.empty(0, len(self.labels))]
+        for part in parts(len(texts)):
+            second = None if pairs is None else list(pairs[part])
+            encoded = self.tokenizer(list(texts[part]), second, max_length=self.max_length)
+            rows.append(
+                self.engine.run(encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch))
+            )
+        return torch.cat(rows)
+
+
+class Classify:
+    """Predicts the class of texts, or of pairs of texts."""
+
+    def __init__(
+        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+    ) -> None:
+        _require_problem(model, "classify")
+        self.scorer = TextScorer(model, tokenizer, runs_on)
+        self.labels = self.scorer.labels
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Classify:
+        """Loads a folder that `bertsmith finetune classify` has written, or any other classifier of texts."""
+        model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
+        return cls(model, tokenizer, runs_on_of(folder))
+
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
+        """Classifies texts; longer ones are cut to what the model reads.
+
+        Args:
+            texts: N texts.
+            pairs: N second texts, where the classifier was trained on pairs.
+
+        Returns:
+            N predictions in the same order.
+
+        Raises:
+            InputError: a single string was given, or the numbers of texts differ.
+        """
+        return [
+            Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True)))
+            for row in self.scorer.logits(texts, pairs).softmax(-1).tolist()
+        ]
+
+
+class MultiLabel:
+    """Predicts all labels of texts, or of pairs of texts; every label is decided by itself."""
+
+    def __init__(
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+        *,
+        threshold: float = 0.5,
+    ) -> None:
+        _require_problem(model, "multilabel")
+        if not 0.0 <= threshold <= 1.0:
+            raise ConfigError(f"threshold {threshold} is outside [0, 1]")
+        self.scorer = TextScorer(model, tokenizer, runs_on)
+        self.labels = self.scorer.labels
+        self.threshold = threshold
+
+    @classmethod
+    def load(cls, folder: str | Path) -> MultiLabel:
+        """Loads a folder that `bertsmith finetune multilabel` has written, or one with that problem type.
+
+        The threshold is that of `task.json`, or 0.5.
+        """
+        threshold = float(read_task_file(folder).get("threshold", 0.5))
+        model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
+        return cls(model, tokenizer, runs_on_of(folder), threshold=threshold)
+
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
+        """Labels texts; arguments and errors as in `Classify`."""
+        return [
+            LabelsPrediction(
+                tuple(label for label, value in zip(self.labels, row, strict=True) if value > self.threshold),
+                dict(zip(self.labels, row, strict=True)),
+            )
+            for row in self.scorer.logits(texts, pairs).sigmoid().tolist()
+        ]
+
+
+class Regress:
+    """Predicts a number for texts, or for pairs of texts, such as how alike the two are."""
+
+    def __init__(
+        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+    ) -> None:
+        _require_problem(model, "regress")
+        self.scorer = TextScorer(model, tokenizer, runs_on)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Regress:
+        """Loads a folder that `bertsmith finetune regress` has written, or one with that problem type."""
+        model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
+        return cls(model, tokenizer, runs_on_of(folder))
+
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """Returns [N] numbers; arguments and errors as in `Classify`."""
+        return self.scorer.logits(texts, pairs)[:, 0].double().numpy()
+
+
+def _require_problem(model: BertForSequenceClassification, wanted: str) -> None:
+    """Makes sure that a model's outputs mean what a pipeline takes them for."""
+    problem = model.config.problem_type
+    if problem not in _PIPELINE_OF:
+        raise CheckpointError(f"problem_type {problem!r} of the model is none of {SINGLE}, {MULTI}, {REGRESSION}")
+    found = _PIPELINE_OF[problem]
+    # 单输出、未注明类型的文件夹（交叉编码器）也当作回归：一个输出做不了分类
+    if problem is None and len(model.config.id2label) == 1:
+        found = "regress"
+    if found != wanted:
+        raise ConfigError(f"the model is for the pipeline {found!r}, not {wanted!r}; ask for that one")

@@ -1,0 +1,89 @@
+"""Ranking with a cross-encoder: how relevant a text is to a query, from both read together (Nogueira and Cho 2019).
+
+The model is a sequence classifier with one output; its sigmoid is the score. `sentence_transformers.CrossEncoder`
+reads the same folders and gives the same scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.inference.checks import require_list
+from bertsmith.inference.classify import TextScorer
+from bertsmith.inference.engine import DEFAULT, RunsOn
+from bertsmith.inference.task_file import runs_on_of
+from bertsmith.model import BertForSequenceClassification
+from bertsmith.tokenizer import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A text, its number in the list that was given, and how relevant it is, in [0, 1]."""
+
+    index: int
+    score: float
+    text: str
+
+
+class Rank:
+    """Puts texts in order of relevance to a query."""
+
+    def __init__(
+        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+    ) -> None:
+        if len(model.config.id2label) != 1 or model.config.problem_type is not None:
+            raise ConfigError(
+                f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
+                " a ranker has one output and no problem_type"
+            )
+        self.scorer = TextScorer(model, tokenizer, runs_on)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Rank:
+        """Loads a folder that `bertsmith finetune rank` has written, or any other cross-encoder with one output."""
+        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
+        runs_on = runs_on_of(folder)
+        return cls(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
+
+    def __call__(self, query: str, texts: Sequence[str]) -> list[Ranked]:
+        """Ranks texts for one query.
+
+        Args:
+            query: what is asked for.
+            texts: N candidates.
+
+        Returns:
+            All N, best first; equals in the order they were given.
+
+        Raises:
+            InputError: the query is no string, or a single string was given for the texts.
+        """
+        if not isinstance(query, str):
+            raise InputError("give one query, a string; `scores` takes many")
+        require_list(texts)
+        scores = self.scores([query] * len(texts), texts).tolist()
+        order = sorted(range(len(texts)), key=lambda index: -scores[index])
+        return [Ranked(index, scores[index], texts[index]) for index in order]
+
+    def scores(self, queries: Sequence[str], texts: Sequence[str]) -> NDArray[np.float64]:
+        """Scores pairs; where the two are too long together, the longer one is cut.
+
+        Args:
+            queries: N queries.
+            texts: N texts, one for each.
+
+        Returns:
+            [N] in [0, 1].
+
+        Raises:
+            InputError: a single string was given, or the numbers differ.
+        """
+        # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
+        scores: NDArray[np.float64] = self.scorer.logits(queries, texts)[:, 0].double().sigmoid().numpy()
+        return scores

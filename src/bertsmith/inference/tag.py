@@ -1,0 +1,290 @@
+"""Tagging: a tag for every word, and entities as spans of characters (Devlin et al. 2019, §5.3).
+
+Notable:
+- a word's tag is read at its first piece; no word goes without: one that is cut into no piece (a soft hyphen, say)
+  stands in the sequence as `[UNK]`, in training as well, and is tagged from its context
+- a sentence longer than the model reads is cut at word borders into windows that overlap; each word is read, and
+  learned, in one window only: the one where it has most context on both sides
+- training (`finetune.tag`) and prediction share the windows, so a word is always seen as it was learned
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import InputError
+from bertsmith.inference.checks import parts, require_fit, require_list
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
+from bertsmith.inference.task_file import runs_on_of
+from bertsmith.model import BertForTokenClassification
+from bertsmith.tokenizer import WordPieceTokenizer
+
+OVERLAP = 4
+"""Neighbouring windows share one piece in so many: every word then has an eighth of a window on either side."""
+
+
+@dataclass(frozen=True)
+class WordTags:
+    """The likeliest tag of each word of a sentence, and its probability."""
+
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TextEntity:
+    """A typed stretch of a text: `text` is its characters from `start` up to, not including, `end`.
+
+    `probability` is the mean of those of its words' tags.
+    """
+
+    type: str
+    start: int
+    end: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class WordPieces:
+    """The ids of a sentence's words, one word after the other, and how many each has: at least one."""
+
+    ids: list[int]
+    sizes: list[int]
+
+
+@dataclass(frozen=True)
+class WordWindow:
+    """A sequence for the model, and what is read from it.
+
+    Attributes:
+        sentence: number of the sentence it is from.
+        input_ids: [S] ids, `[CLS]` and `[SEP]` included.
+        words: numbers of the words, within the sentence, whose tags are read here.
+        positions: where among the S tokens each of them begins.
+    """
+
+    sentence: int
+    input_ids: list[int]
+    words: range
+    positions: list[int]
+
+
+class Tag:
+    """Tags words, or finds entities in texts."""
+
+    def __init__(
+        self, model: BertForTokenClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+    ) -> None:
+        require_fit(tokenizer, model.config)
+        self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
+        self.max_length = runs_on.length_for(model.config)
+        self.tokenizer = tokenizer
+        self.engine = Engine(model, runs_on)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tag:
+        """Loads a folder that `bertsmith finetune tag` has written, or any other tagger."""
+        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
+        runs_on = runs_on_of(folder)
+        return cls(BertForTokenClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
+
+    def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
+        """Finds the entities of raw texts.
+
+        The words are the tokenizer's: between white space, punctuation and Chinese characters each by itself. Labels
+        that do not mark entities (parts of speech) give every word with its tag.
+
+        Args:
+            texts: N texts, of any length.
+
+        Returns:
+            For each text, in order, its entities from left to right.
+
+        Raises:
+            InputError: a single string was given.
+        """
+        require_list(texts)
+        found: list[list[TextEntity]] = []
+        for part in parts(len(texts)):
+            chosen = list(texts[part])
+            sentences, places = words_in_texts(self.tokenizer, chosen)
+            tagged = self._read(sentences)
+            found += [self._entities(*row) for row in zip(chosen, places, tagged, strict=True)]
+        return found
+
+    def tag_words(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Tags sentences that are split into words already.
+
+        Args:
+            sentences: N lists of words, of any length.
+
+        Returns:
+            For each sentence, in order, one tag a word.
+
+        Raises:
+            InputError: a string was given for a list.
+        """
+        return [list(row.tags) for row in self.score_words(sentences)]
+
+    def score_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTags]:
+        """Returns what `tag_words` does, with the probability of every tag."""
+        if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
+            raise InputError("give lists of words: [['the', 'man'], ...]; call the pipeline itself for raw texts")
+        found: list[WordTags] = []
+        for part in parts(len(sentences)):
+            found += self._read(pieces_of_words(self.tokenizer, sentences[part]))
+        return found
+
+    def _read(self, sentences: Sequence[WordPieces]) -> list[WordTags]:
+        windows = list(word_windows(self.tokenizer, sentences, self.max_length))
+        rows = self.engine.run_tokens([window.input_ids for window in windows], None, _best_tags)
+        tags: list[list[str]] = [[] for _ in sentences]
+        probabilities: list[list[float]] = [[] for _ in sentences]
+        # 窗口按句子和词的先后排列，各读各的词：依次接上就是整句
+        for window, row in zip(windows, rows, strict=True):
+            for probability, label in row[window.positions].tolist():
+                tags[window.sentence].append(self.labels[int(label)])
+                probabilities[window.sentence].append(probability)
+        return [WordTags(tuple(one), tuple(two)) for one, two in zip(tags, probabilities, strict=True)]
+
+    def _entities(self, text: str, places: NDArray[np.int64], tagged: WordTags) -> list[TextEntity]:
+        if marks_entities(self.labels):
+            entities = entities_of(tagged.tags, plain=is_plain([self.labels]))
+        else:
+            entities = [Entity(tag, number, number) for number, tag in enumerate(tagged.tags)]
+        found = []
+        for entity in entities:
+            start, end = int(places[entity.first, 0]), int(places[entity.last, 1])
+            probability = float(np.mean(tagged.probabilities[entity.first : entity.last + 1]))
+            found.append(TextEntity(entity.type, start, end, text[start:end], probability))
+        return found
+
+
+def marks_entities(labels: Sequence[str]) -> bool:
+    """Whether labels mark stretches of words: they have prefixes (BIO, BIOES), or there is an `O` for the rest."""
+    return OUTSIDE in labels or not is_plain([labels])
+
+
+def pieces_of_words(tokenizer: WordPieceTokenizer, sentences: Sequence[Sequence[str]]) -> list[WordPieces]:
+    """Cuts the words of N sentences into pieces, each word by itself."""
+    flat = tokenizer.encode_flat(chain.from_iterable(sentences))
+    sizes = np.diff(flat.bounds)
+    # 切不出词片的词（只有零宽字符）用 [UNK] 占位：每个词都要有一处可读标签的地方
+    silent = np.flatnonzero(sizes == 0)
+    ids = np.insert(flat.ids, flat.bounds[silent], tokenizer.unk_token_id)
+    sizes[silent] = 1
+    return _by_sentence(ids, sizes, [len(sentence) for sentence in sentences])
+
+
+def words_in_texts(
+    tokenizer: WordPieceTokenizer, texts: Sequence[str]
+) -> tuple[list[WordPieces], list[NDArray[np.int64]]]:
+    """Finds the words of raw texts.
+
+    Returns:
+        For each text its W words as pieces, and [W, 2] their first characters and the ones behind their last.
+    """
+    flat = tokenizer.align_flat(texts)
+    if not len(flat.ids):
+        return [WordPieces([], []) for _ in texts], [np.zeros((0, 2), dtype=np.int64) for _ in texts]
+    begins = np.ones(len(flat.ids), dtype=bool)
+    begins[1:] = flat.word_ids[1:] != flat.word_ids[:-1]
+    # 每个文本的词号都从 0 数起：相邻两个单词文本的词号相同，所以文本的开头另外标出
+    begins[flat.bounds[:-1][np.diff(flat.bounds) > 0]] = True
+    first = np.flatnonzero(begins)
+    sizes = np.diff(np.append(first, len(flat.ids)))
+    places = np.stack([np.minimum.reduceat(flat.starts, first), np.maximum.reduceat(flat.ends, first)], 1)
+    bounds = np.searchsorted(first, flat.bounds)
+    rows = [places[start:end].astype(np.int64) for start, end in pairwise(bounds.tolist())]
+    return _by_sentence(flat.ids, sizes, np.diff(bounds).tolist()), rows
+
+
+def word_windows(
+    tokenizer: WordPieceTokenizer, sentences: Sequence[WordPieces], max_length: int
+) -> Iterator[WordWindow]:
+    """Lays sentences out as sequences of at most `max_length` ids; every word is read in exactly one of them.
+
+    Of a single word with more pieces than a sequence holds the first ones are kept.
+
+    Args:
+        tokenizer: knows `[CLS]` and `[SEP]`.
+        sentences: the words as pieces; one without words gives no window.
+        max_length: most ids in a sequence, special tokens included.
+
+    Yields:
+        The windows, by sentence and from left to right.
+
+    Raises:
+        InputError: there is no room for a piece between `[CLS]` and `[SEP]`.
+    """
+    room = max_length - 2
+    if room < 1:
+        raise InputError(f"max_length={max_length} leaves no room for a word between [CLS] and [SEP]; raise it")
+    for number, given in enumerate(sentences):
+        sentence = _shortened(given, room)
+        bounds = [0, *accumulate(sentence.sizes)]
+        for first, last, words in _spans(bounds, room):
+            ids = sentence.ids[bounds[first] : bounds[last]]
+            positions = [1 + bounds[word] - bounds[first] for word in words]
+            yield WordWindow(number, [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], words, positions)
+
+
+def _spans(bounds: list[int], room: int) -> Iterator[tuple[int, int, range]]:
+    """Yields for each window its first word, the one behind its last, and the words that are read in it.
+
+    Args:
+        bounds: [W+1], the first piece of each of W words, and the number of pieces.
+        room: most pieces in a window, and in a word.
+    """
+    count = len(bounds) - 1
+    windows = [(0, bisect_right(bounds, room) - 1)]
+    while (last := windows[-1][1]) < count:
+        # 下一窗与本窗共有四分之一，但至少要放得下本窗之后的那个词，否则不会前进
+        first = bisect_left(bounds, max(bounds[last] - room // OVERLAP, bounds[last + 1] - room))
+        last = bisect_right(bounds, bounds[first] + room) - 1
+        # 最后一窗向左补满：句尾的词能多看到上文
+        windows.append((bisect_left(bounds, bounds[count] - room) if last == count else first, last))
+    centres = [one + two for one, two in pairwise(bounds)]
+    # 两窗共有的词从中间分开：左半离前一窗的右边界更远，右半离后一窗的左边界更远
+    cuts = [bisect_left(centres, bounds[later[0]] + bounds[earlier[1]]) for earlier, later in pairwise(windows)]
+    for (first, last), (start, end) in zip(windows, pairwise([0, *cuts, count]), strict=True):
+        if start < end:
+            yield first, last, range(start, end)
+
+
+def _shortened(sentence: WordPieces, room: int) -> WordPieces:
+    if not sentence.sizes or max(sentence.sizes) <= room:
+        return sentence
+    bounds = [0, *accumulate(sentence.sizes)]
+    kept = [sentence.ids[start : min(end, start + room)] for start, end in pairwise(bounds)]
+    return WordPieces(list(chain.from_iterable(kept)), [len(ids) for ids in kept])
+
+
+def _by_sentence(ids: NDArray[np.int32], sizes: NDArray[np.int64], counts: Sequence[int]) -> list[WordPieces]:
+    """Divides the pieces of all words among sentences of `counts` words."""
+    words = [0, *accumulate(counts)]
+    pieces = np.concatenate([[0], np.cumsum(sizes)])[words].tolist()
+    all_ids, all_sizes = ids.tolist(), sizes.tolist()
+    return [
+        WordPieces(all_ids[slice(*of_ids)], all_sizes[slice(*of_words)])
+        for of_ids, of_words in zip(pairwise(pieces), pairwise(words), strict=True)
+    ]
+
+
+def _best_tags(model: BertForTokenClassification, batch: RaggedBatch) -> Tensor:
+    """Returns [T, 2]: the highest probability of each token, and the number of its label."""
+    # 只带回最好的标签，不带回全部 logits：长文本的内存与标签数无关
+    probabilities, labels = model(batch).float().softmax(-1).max(-1)
+    return torch.stack([probabilities, labels.to(probabilities.dtype)], -1)

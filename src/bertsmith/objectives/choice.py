@@ -1,0 +1,24 @@
+"""The multiple-choice loss: which of several continuations is the right one (Devlin et al. 2019, §4.4)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+
+from bertsmith.model import BertForMultipleChoice
+from bertsmith.objectives.labelled import LabelledBatch
+from bertsmith.objectives.measure import Measure
+
+
+class ChoiceObjective:
+    """Mean of -log p(right choice), in nats, with accuracy; the softmax is over the choices of a question."""
+
+    def __call__(self, model: BertForMultipleChoice, batch: LabelledBatch) -> Measure:
+        """Measures a model on a batch with labels [Q] int64 and, for every question, equally many sequences.
+
+        Sums `loss` and `accuracy`, by question.
+        """
+        count = len(batch.labels)
+        logits = model(batch.tokens, batch.tokens.num_sequences // count).float()
+        loss = F.cross_entropy(logits, batch.labels)
+        hits = int((logits.detach().argmax(-1) == batch.labels).sum())
+        return Measure(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})

@@ -1,0 +1,41 @@
+"""The question-answering loss: where the answer starts and where it ends (Devlin et al. 2019, §4.2, §4.3)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.model import BertForQuestionAnswering
+from bertsmith.objectives.labelled import LabelledBatch
+from bertsmith.objectives.measure import Measure
+
+
+class SpanObjective:
+    """Mean of -log p(start) and -log p(end), in nats; the probabilities are over the tokens of a sequence."""
+
+    def __call__(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> Measure:
+        """Measures a span reader on a batch.
+
+        Args:
+            model: scores every token as start and as end.
+            batch: labels [N, 2] int64: the first and last token of the answer, counted within the sequence; both 0,
+                the `[CLS]`, where the sequence holds no answer.
+
+        Returns:
+            The loss; sums `loss`, and `accuracy`, the share of sequences with start and end both right.
+        """
+        scores = model(batch.tokens)
+        start, end = (_rows(part, batch.tokens) for part in scores)
+        losses = F.cross_entropy(start, batch.labels[:, 0]) + F.cross_entropy(end, batch.labels[:, 1])
+        loss = losses / 2
+        count = len(batch.labels)
+        predicted = torch.stack([start.detach().argmax(-1), end.detach().argmax(-1)], 1)
+        hits = int((predicted == batch.labels).all(1).sum())
+        return Measure(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+
+
+def _rows(scores: Tensor, batch: RaggedBatch) -> Tensor:
+    """Returns scores [T] as [N, S] float32, minus infinity behind the end of a sequence."""
+    return batch.pad(scores.float().unsqueeze(-1), fill=-torch.inf).squeeze(-1)

@@ -1,0 +1,35 @@
+"""Fonts with Chinese glyphs: labels of a picture must not come out as empty boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib import font_manager
+
+CJK_FONTS: tuple[str, ...] = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "Microsoft YaHei"),
+    *("PingFang SC", "SimHei", "Hiragino Sans GB", "Heiti TC", "Arial Unicode MS"),
+)
+"""Fonts with Chinese glyphs, as the common systems call them."""
+
+
+def drawable(labels: Sequence[str]) -> tuple[list[str], str | None, str]:
+    """Finds a way to draw labels.
+
+    Args:
+        labels: in any script.
+
+    Returns:
+        The labels, the font family to draw them in (None for the usual one), and a note for the reader: empty, or
+        which number stands for which label, where the machine has no font for them and numbers are drawn instead.
+    """
+    if not any("\u2e80" <= character <= "\uffef" for label in labels for character in label):
+        return list(labels), None, ""
+    installed = {entry.name for entry in font_manager.fontManager.ttflist}
+    family = next((name for name in CJK_FONTS if name in installed), None)
+    if family is not None:
+        return list(labels), family, ""
+    # 没有中文字体时画出来是方框：改用编号，并把对照写在图外
+    numbered = "  ".join(f"{number} {label}" for number, label in enumerate(labels, 1))
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
+    return numbers, None, f"No font with Chinese glyphs was found: {numbered}"

@@ -1,0 +1,191 @@
+"""Every task through the command line: fine-tune, evaluate, predict, on files of the forms people have."""
+
+import json
+
+import pytest
+import transformers
+
+from bertsmith.cli import main
+from bertsmith.finetune.run import FineTuningRun
+from bertsmith.inference import load_pipeline
+from bertsmith.train.stopping import StopRequest
+
+RECIPE = ["--epochs", 2, "--batch-size", 4, "--learning-rate", 1e-3]
+
+
+def run(capsys, *arguments, code=0):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    assert caught.value.code == code, output.err
+    return output.out if code == 0 else output.err
+
+
+def questions(count):
+    """Returns SQuAD JSON about who reads what."""
+    paragraphs = []
+    for number in range(count):
+        thing = ("book", "bread")[number % 2]
+        context = f"the man reads the {thing} . the woman eats ."
+        answer = {"text": thing, "answer_start": context.index(thing)}
+        question = {"id": str(number), "question": "the man reads ?", "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [question]})
+    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+
+
+FILES = {
+    "classify": ("tsv", "".join(f"the {w}\t{label}\n" for w, label in [("book", "good"), ("man", "bad")] * 4)),
+    "multilabel": ("tsv", "text\tlabels\n" + "the book\tgood,long\nthe man\tbad\nthe bread\t\n" * 3),
+    "regress": ("csv", "sentence1,sentence2,score\n" + "the man,the woman,3.5\nthe book,eats,0.5\na man,a man,5\n" * 3),
+    "tag": ("conll", "the\tO\nman\tB-PER\nreads\tO\n\na\tO\nbook\tO\n\n" * 4),
+    "features": ("conll", "the\tDET\nman\tNOUN\nreads\tVERB\n\na\tDET\nbook\tNOUN\n\n" * 4),
+    "answer": ("json", questions(6)),
+    "choose": (
+        "jsonl",
+        "".join(
+            json.dumps({"context": "the man", "choices": ["reads a book", "bread eats"], "label": 0}) + "\n"
+            for _ in range(6)
+        ),
+    ),
+    "rank": ("tsv", "query\ttext\tlabel\n" + "book\tthe man reads a book\t1\nbook\tthe woman eats\t0\n" * 4),
+}
+INPUTS = {
+    "classify": "the book",
+    "multilabel": "the book",
+    "regress": "the man\tthe woman",
+    "tag": "the man reads",
+    "features": "the man reads",
+    "answer": "the man reads ?\tthe man reads the book .",
+    "choose": "the man\treads a book\tbread eats",
+    "rank": "book\tthe man reads a book",
+}
+
+
+@pytest.mark.parametrize("task", FILES)
+def test_fine_tune_evaluate_predict(task, tiny_model, tmp_path, capsys):
+    ending, content = FILES[task]
+    data, out = tmp_path / f"data.{ending}", tmp_path / "run"
+    data.write_text(content, encoding="utf-8")
+    options = ["--layers", "last", "--top", "linear"] if task == "features" else []
+    command = ["finetune", task, "--model", tiny_model, "--train", data, "--dev", data, "--test", data, "--out", out]
+    printed = run(capsys, *command, *RECIPE, *options)
+    assert printed.splitlines()[-1].endswith(f"kept in {out / 'model'}; report in {out / 'report.html'}")
+    metric = printed.split("dev: ")[1].split(" ")[0]
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    assert next(iter(result["dev"]["figures"])) == metric
+    assert (out / "model" / "README.md").read_text(encoding="utf-8").startswith("---\n")
+    evaluated = run(capsys, "evaluate", "--model", out / "model", "--file", data, "--out", tmp_path / "scores.json")
+    assert f"{metric} {result['test']['figures'][metric]:.3f}" in evaluated
+    scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
+    assert scores["figures"] == pytest.approx(result["test"]["figures"], abs=1e-6)
+    one = run(capsys, "predict", "--model", out / "model", INPUTS[task])
+    assert one.endswith(INPUTS[task] + "\n")
+    lines = tmp_path / "inputs.txt"
+    lines.write_text((INPUTS[task] + "\n") * 3, encoding="utf-8")
+    assert "3 predictions" in run(
+        capsys, "predict", "--model", out / "model", "--file", lines, "--out", tmp_path / "p.jsonl"
+    )
+    records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["input"] for record in records] == [INPUTS[task].split("\t")] * 3
+    assert printed.endswith(run(capsys, *command, *RECIPE, *options)), "the same command again reads the result"
+
+
+def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, capsys):
+    data = tmp_path / "data.tsv"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, *RECIPE]
+    before = (tiny_model / "model.safetensors").read_bytes()
+    printed = run(capsys, *command, "--adapter", "lora", "--adapter-size", 4, "--out", tmp_path / "lora")
+    assert f"{tmp_path / 'lora' / 'model'} and {tmp_path / 'lora' / 'adapter'}" in printed
+    assert (tiny_model / "model.safetensors").read_bytes() == before
+    predicted = load_pipeline("classify", tmp_path / "lora" / "model")(["the book"])[0]
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "lora" / "model"))("the book")[0]
+    assert theirs["score"] == pytest.approx(predicted.probabilities[theirs["label"]], abs=1e-3)
+    printed = run(capsys, *command, "--adapter", "bottleneck", "--out", tmp_path / "bottleneck")
+    adapter = tmp_path / "bottleneck" / "adapter"
+    assert f"kept in {adapter};" in printed
+    evaluated = run(capsys, "evaluate", "--model", tiny_model, "--adapter", adapter, "--file", data)
+    result = json.loads((tmp_path / "bottleneck" / "result.json").read_text(encoding="utf-8"))
+    assert f"accuracy {result['dev']['figures']['accuracy']:.3f}" in evaluated
+    assert run(capsys, "predict", "--model", tiny_model, "--adapter", adapter, "the book").endswith("the book\n")
+
+
+def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
+    data = tmp_path / "data.tsv"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
+    run(capsys, *command, *RECIPE, "--seeds", 2, "--baselines")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "majority" in page
+    assert "seed" in page
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    assert "accuracy" in run(capsys, "evaluate", "--model", tmp_path / "run" / "model", "--file", data)
+
+
+def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, monkeypatch):
+    data = tmp_path / "data.tsv"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, *RECIPE]
+    run(capsys, *command, "--out", tmp_path / "whole")
+    train_epoch = FineTuningRun._train_epoch
+
+    def asked_to_stop(self, units, request):
+        request.made = True
+        return train_epoch(self, units, request)
+
+    monkeypatch.setattr(FineTuningRun, "_train_epoch", asked_to_stop)
+    assert StopRequest.made is False
+    assert "stopped after step 1 of 4" in run(capsys, *command, "--out", tmp_path / "parts")
+    assert "stopped after step 2 of 4" in run(capsys, *command, "--out", tmp_path / "parts")
+    monkeypatch.undo()
+    run(capsys, *command, "--out", tmp_path / "parts")
+    for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["classify", "--stride", 64], "--stride is not for classify; leave it out"),
+        (["classify", "--separator", "|"], "--separator is not for the files of classify"),
+        (["tag", "--text-column", "text"], "--text-column is not for the files of tag"),
+        (["tag", "--baselines"], "baselines are for classify, not for tag"),
+        (["classify", "--adapter", "lora", "--freeze-layers", 1], "an adapter freezes the whole encoder by itself"),
+        (["classify", "--adapter-size", 4], "there is no adapter; name one"),
+        (["classify", "--precision", "int3"], "precision 'int3' is unknown"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, message, tiny_model, tmp_path, capsys):
+    ending, content = FILES[arguments[0]]
+    data = tmp_path / f"data.{ending}"
+    data.write_text(content, encoding="utf-8")
+    files = ["--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
+    assert message in run(capsys, "finetune", *arguments, *files, code=2)
+
+
+def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsys):
+    data = tmp_path / "data.json"
+    data.write_text(FILES["answer"][1], encoding="utf-8")
+    out = tmp_path / "run"
+    run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    model = ["--model", out / "model"]
+    assert "line 1 has 1 field(s) between tabs, and 2 are needed" in run(capsys, "predict", *model, "who", code=2)
+    assert "line 1 has nothing in field 2" in run(capsys, "predict", *model, "who\t ", code=2)
+    assert "nothing to predict" in run(capsys, "predict", *model, "--out", tmp_path / "p.tsv", code=2)
+    assert not (tmp_path / "p.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "message"),
+    [("classify", "the man\tmiddling\n", "'middling'"), ("tag", "a\tB-PLACE\n\n", "'B-PLACE'")],
+)
+def test_a_label_that_training_has_never_seen_ends_before_training(
+    task, line, message, tiny_model, tmp_path, capsys, monkeypatch
+):
+    ending, content = FILES[task]
+    train, dev = tmp_path / f"train.{ending}", tmp_path / f"dev.{ending}"
+    train.write_text(content, encoding="utf-8")
+    dev.write_text(content + line, encoding="utf-8")
+    monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
+    files = ["--model", tiny_model, "--train", train, "--dev", dev, "--out", tmp_path / "run"]
+    assert message in run(capsys, "finetune", task, *files, code=2)

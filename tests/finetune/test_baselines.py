@@ -1,0 +1,210 @@
+import builtins
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.finetune.baselines import (
+    BASELINES,
+    INVERSE_REGULARIZATION,
+    add_baselines,
+    most_frequent_tags,
+    read_baselines,
+    run_baselines,
+    tagging_baseline,
+)
+from bertsmith.finetune.neural_baselines import NEURAL_BASELINES, PieceTable, PieceTexts, TextClassifier
+from bertsmith.finetune.readers import LabelledText, read_labelled
+from bertsmith.finetune.tag import TaggingTask
+from bertsmith.finetune.tagged import TaggedWords
+
+WORDS = ("the", "man", "woman", "reads", "a", "book", ".", "!")
+
+
+def bags(count, seed, *, ordered):
+    """The label is whether `eats` or `bread` is there; or, with the same words in every text, which comes first."""
+    draws = random.Random(seed)
+    examples = []
+    for _ in range(count):
+        label = draws.choice(["no", "yes"])
+        marks = ["eats", "bread"] if ordered else [{"no": "eats", "yes": "bread"}[label]]
+        if ordered and label == "no":
+            marks.reverse()
+        around = [draws.choice(WORDS) for _ in range(6)]
+        place = draws.randrange(7)
+        examples.append(LabelledText(" ".join([*around[:place], *marks, *around[place:]]), None, label))
+    return examples
+
+
+def accuracies(evaluations):
+    return {name: evaluation.figures["accuracy"] for name, evaluation in evaluations.items()}
+
+
+def test_all_baselines_learn_a_word_and_the_majority_does_not(tiny_model):
+    train, dev, test = (bags(count, seed, ordered=False) for count, seed in ((300, 0), (60, 1), (80, 2)))
+    found = accuracies(run_baselines(train, dev, test, tiny_model))
+    assert list(found) == list(BASELINES)
+    commonest = max(("no", "yes"), key=lambda label: sum(example.label == label for example in train))
+    assert found.pop("majority") == pytest.approx(sum(example.label == commonest for example in test) / len(test))
+    assert min(found.values()) > 0.97
+
+
+def test_order_is_learned_by_windows_and_recurrence_but_not_by_a_bag(tiny_model):
+    train, dev, test = (bags(count, seed, ordered=True) for count, seed in ((400, 0), (100, 1), (200, 2)))
+    found = accuracies(run_baselines(train, dev, test, tiny_model, [*NEURAL_BASELINES]))
+    assert found["mean-pool"] < 0.65
+    assert found["textcnn"] > 0.97
+    assert min(found["bilstm"], found["gru"]) > 0.9
+
+
+def best_regression(features, files):
+    """Scikit-learn by itself: the first `C` with the best dev accuracy, and its test probabilities."""
+    (train, labels), (dev, truth), (test, _) = [
+        (features(examples), [example.label for example in examples]) for examples in files
+    ]
+    models = [LogisticRegression(C=c, max_iter=1000).fit(train, labels) for c in INVERSE_REGULARIZATION]
+    return max(models, key=lambda model: model.score(dev, truth)).predict(test)
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments"),
+    [
+        ("sst2", {"analyzer": "word", "token_pattern": r"\b\w+\b", "ngram_range": (1, 2)}),
+        ("chnsenticorp", {"analyzer": "char", "ngram_range": (1, 3)}),
+    ],
+)
+def test_tfidf_is_scikit_learn_with_features_by_script(shared_data, tiny_model, files, arguments):
+    folder = shared_data / "tasks" / files
+    files = [read_labelled(folder / f"{name}.tsv")[:300] for name in ("train", "dev", "test")]
+    vectorizer = TfidfVectorizer(sublinear_tf=True, **arguments).fit([example.text for example in files[0]])
+    expected = best_regression(lambda examples: vectorizer.transform([e.text for e in examples]), files)
+    truth = [example.label for example in files[2]]
+    found = run_baselines(*files, tiny_model, ["tfidf"])["tfidf"]
+    assert found.figures["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(expected, truth, strict=True)]))
+    labels = sorted(set(truth))
+    assert found.confusion == [
+        [sum(t == a and p == b for t, p in zip(truth, expected, strict=True)) for b in labels] for a in labels
+    ]
+
+
+def pairs(count, seed):
+    """The label is whether the second text has the same words as the first."""
+    draws = random.Random(seed)
+    examples = []
+    for _ in range(count):
+        first, other = draws.sample([["the", "man"], ["a", "book"], ["woman", "reads"], ["bread", "!"]], 2)
+        label = draws.choice(["different", "same"])
+        second = first if label == "same" else other
+        examples.append(LabelledText(" ".join(first), " ".join(reversed(second)), label))
+    return examples
+
+
+def test_pairs_are_compared(tiny_model):
+    train, dev, test = (pairs(count, seed) for count, seed in ((300, 0), (60, 1), (80, 2)))
+    found = accuracies(run_baselines(train, dev, test, tiny_model, ["tfidf", "mean-pool"]))
+    assert min(found.values()) > 0.97
+    vectorizer = TfidfVectorizer(token_pattern=r"\b\w+\b", ngram_range=(1, 2), sublinear_tf=True)
+    vectorizer.fit([text for example in train for text in (example.text, example.pair)])
+
+    def features(examples):
+        a, b = (vectorizer.transform([getattr(e, side) for e in examples]) for side in ("text", "pair"))
+        return sparse.hstack([a, b, a.multiply(b), abs(a - b)])
+
+    expected = best_regression(features, [train, dev, test])
+    assert [label == example.label for label, example in zip(expected, test, strict=True)] == [True] * len(test)
+
+
+def test_the_same_seed_gives_the_same_figures_and_leaves_other_draws_alone(tiny_model):
+    files = [bags(60, seed, ordered=True) for seed in range(3)]
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = run_baselines(*files, tiny_model, [*NEURAL_BASELINES], 1)
+    assert torch.equal(torch.rand(3), expected)
+    assert run_baselines(*files, tiny_model, [*reversed(NEURAL_BASELINES)], 1) == first
+
+
+@pytest.mark.parametrize("name", list(NEURAL_BASELINES))
+def test_what_else_is_in_a_batch_changes_nothing(name):
+    torch.manual_seed(0)
+    short, long = [[3, 4]], [[5, 6, 7, 8, 3, 4, 9, 5]]
+    table = PieceTable(torch.randn(10, 16), [*short, *long])
+    model = TextClassifier(name, table, 3, paired=False).eval()
+    alone = model(PieceTexts(table.rows(short), None))
+    together = model(PieceTexts(table.rows([*short, *long]), None))
+    torch.testing.assert_close(together[:1], alone)
+
+
+def test_pieces_of_the_model_keep_their_directions():
+    embeddings = torch.randn(20, 8) * 0.04
+    table = PieceTable(embeddings, [[7, 3], [3]])
+    assert table.rows([[3, 7]]) == [[1, 2]]
+    cosine = torch.nn.functional.cosine_similarity(table.weights[1:], embeddings[[3, 7]])
+    torch.testing.assert_close(cosine, torch.ones(2))
+
+
+def test_figures_are_kept_and_only_missing_baselines_trained(tiny_model, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    files = [bags(40, seed, ordered=False) for seed in range(3)]
+    first = add_baselines(run, *files, tiny_model, ["majority"])
+    monkeypatch.setattr("bertsmith.finetune.baselines.train_neural_baseline", lambda *_, **__: pytest.fail("trained"))
+    both = add_baselines(run, *files, tiny_model, ["majority", "tfidf"])
+    assert list(both) == ["majority", "tfidf"]
+    assert both["majority"] == first["majority"]
+    found = read_baselines(run)
+    assert (found.on, found.evaluations) == ("test", both)
+    with pytest.raises(RunFolderError, match="is of seed 0 on test"):
+        add_baselines(run, *files, tiny_model, ["majority"], 1)
+    (run / "baselines.json").write_text(json.dumps({"on": "test"}))
+    with pytest.raises(RunFolderError, match="damaged"):
+        read_baselines(run)
+
+
+def test_words_get_their_most_frequent_tag():
+    train = [
+        TaggedWords(("the", "run", "ends"), ("DET", "NOUN", "VERB")),
+        TaggedWords(("run", "the", "run"), ("VERB", "DET", "NOUN")),
+        TaggedWords(("a", "man"), ("DET", "NOUN")),
+    ]
+    first, empty = most_frequent_tags(train, [["run", "the", "dog"], []])
+    assert (first.tags, empty.tags) == (("NOUN", "DET", "DET"), ())
+    assert first.probabilities == pytest.approx((2 / 3, 1.0, 3 / 8))
+    evaluation = tagging_baseline(TaggingTask.of(train), train, train)
+    assert evaluation.figures["accuracy"] == 7 / 8
+
+
+def test_what_cannot_be_is_said(tiny_model):
+    examples = bags(20, 0, ordered=False)
+    with pytest.raises(ConfigError, match="'bert' is unknown; use some of majority"):
+        run_baselines(examples, examples, None, tiny_model, ["bert"])
+    with pytest.raises(InputError, match="label 'odd' does not occur"):
+        run_baselines(examples, [LabelledText("the man", None, "odd")], None, tiny_model, ["majority"])
+    with pytest.raises(InputError, match="pairs"):
+        run_baselines(examples, [LabelledText("the man", "a", "yes")], None, tiny_model, ["majority"])
+    with pytest.raises(InputError, match="at least one example"):
+        run_baselines(examples, examples, [], tiny_model, ["majority"])
+    silent = [LabelledText("!", None, "yes"), LabelledText("?", None, "no")]
+    with pytest.raises(InputError, match="holds a word"):
+        run_baselines(silent, silent, None, tiny_model, ["tfidf"])
+
+
+def test_without_scikit_learn_the_extra_is_named(tiny_model, monkeypatch):
+    found = builtins.__import__
+
+    def missing(name, *arguments, **named):
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return found(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    examples = bags(20, 0, ordered=False)
+    with pytest.raises(ConfigError, match="bertsmith\\[baselines\\]"):
+        run_baselines(examples, examples, None, tiny_model, ["majority", "tfidf"])
+    assert list(run_baselines(examples, examples, None, tiny_model, ["majority"])) == ["majority"]

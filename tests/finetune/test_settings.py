@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from bertsmith.errors import ConfigError
+from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, usual_rate
+from bertsmith.model.layers import best_compute_dtype
+
+
+def test_the_defaults_are_the_papers():
+    settings = FineTuningSettings()
+    assert (settings.epochs, settings.batch_size, settings.learning_rate) == (3, 16, 5e-5)
+    assert settings.warmup_share == 0.1
+    assert settings.adapter_settings() is None
+
+
+def test_few_and_fresh_weights_learn_faster():
+    assert usual_rate("classify", "") == 5e-5
+    assert usual_rate("classify", "lora") == usual_rate("features", "") == 1e-3
+
+
+def test_precisions():
+    assert compute_dtype("bf16", "cpu") == torch.bfloat16
+    assert compute_dtype("float32", "cpu") == torch.float32
+    assert compute_dtype("auto", "cpu") == best_compute_dtype("cpu")
+
+
+def test_an_adapters_size_is_its_own_default():
+    assert FineTuningSettings(adapter="lora").adapter_settings().size == 8
+    assert FineTuningSettings(adapter="bottleneck", adapter_size=16).adapter_settings().size == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "at least 1"),
+        ({"patience": -1}, "cannot be negative"),
+        ({"dropout": 1.0}, "outside"),
+        ({"precision": "half"}, "'half' is unknown"),
+        ({"adapter": "prefix"}, "'prefix' is unknown"),
+        ({"adapter": "lora", "freeze_layers": 2}, "freezes the whole encoder"),
+        ({"adapter": "lora", "from_random": True}, "no use frozen"),
+        ({"adapter_size": 8}, "there is no adapter"),
+    ],
+)
+def test_impossible_settings(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        FineTuningSettings(**changes)

@@ -1,0 +1,252 @@
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bertsmith.errors import CheckpointError, InputError
+from bertsmith.finetune.tagged import read_conll, read_conllu
+from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.tag import Tag, WordPieces, pieces_of_words, word_windows
+from bertsmith.inference.task_file import write_task_file
+from bertsmith.model import BertForTokenClassification
+from bertsmith.tokenizer import WordPieceTokenizer
+
+BIO = ("B-PER", "I-PER", "B-LOC", "I-LOC", "O")
+CPU = RunsOn("cpu", torch.float32)
+
+
+def make_tagger(folder: Path, labels, out: Path) -> Path:
+    """A tagger with a random head whose tags differ from word to word."""
+    torch.manual_seed(1)
+    names = dict(enumerate(labels))
+    model = BertForTokenClassification.from_pretrained(folder, new_heads=True, id2label=names, initializer_range=0.5)
+    model.save_pretrained(out)
+    WordPieceTokenizer.load(folder).save(out)
+    return out
+
+
+@pytest.fixture
+def tagger(tiny_model, tmp_path) -> Tag:
+    folder = make_tagger(tiny_model, BIO, tmp_path / "tagger")
+    return Tag(BertForTokenClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), CPU)
+
+
+@pytest.fixture(scope="module")
+def real_tagger(minilm_folder, tmp_path_factory) -> Path:
+    return make_tagger(minilm_folder, BIO, tmp_path_factory.mktemp("tagger"))
+
+
+TEXTS = [
+    "Angela Merkel met Barack Obama in New-York, on Monday.",
+    "Où est le café Müller ?",
+    "x",
+    "",
+    " \u200b ",
+    "unbelievably long-winded (and antidisestablishmentarian) sentences!",
+    "北京 is big.",
+]
+
+
+def test_entities_equal_those_of_the_reference_pipeline(real_tagger):
+    """`first` reads a word at its first piece and averages over words, as ours does."""
+    ours = Tag(BertForTokenClassification.from_pretrained(real_tagger), WordPieceTokenizer.load(real_tagger), CPU)
+    texts = [text for text in TEXTS if text.strip(" \u200b")]
+    reference = transformers.pipeline("token-classification", str(real_tagger), aggregation_strategy="first")
+    found = ours(texts)
+    assert sum(map(len, found)) > 5
+    for entities, expected in zip(found, (reference(text) for text in texts), strict=True):
+        assert [(e.type, e.start, e.end) for e in entities] == [
+            (row["entity_group"], row["start"], row["end"]) for row in expected
+        ]
+        assert [e.probability for e in entities] == pytest.approx([float(row["score"]) for row in expected], abs=1e-4)
+
+
+def test_an_entity_is_the_characters_it_names(tagger):
+    for text, entities in zip(TEXTS, tagger(TEXTS), strict=True):
+        for entity in entities:
+            assert entity.text == text[entity.start : entity.end] != ""
+            assert 0 < entity.probability <= 1
+
+
+def test_bioes_labels_are_merged(tagger, monkeypatch):
+    texts = ["the man eats bread in the book"]
+    tags = [["O", "B-PER", "I-PER", "E-PER", "O", "S-LOC", "S-LOC"]]
+    assert found_with(tagger, monkeypatch, texts, tags, ["O", "B-PER", "I-PER", "E-PER", "S-LOC"]) == [
+        ("PER", "man eats bread"),
+        ("LOC", "the"),
+        ("LOC", "book"),
+    ]
+
+
+def test_plain_labels_give_every_word_its_tag(tagger, monkeypatch):
+    texts, tags = ["the man eats."], [["DET", "NOUN", "VERB", "PUNCT"]]
+    found = found_with(tagger, monkeypatch, texts, tags, ["DET", "NOUN", "VERB", "PUNCT"])
+    assert found == [("DET", "the"), ("NOUN", "man"), ("VERB", "eats"), ("PUNCT", ".")]
+
+
+def test_plain_labels_with_an_o_are_merged(tagger, monkeypatch):
+    texts, tags = ["the man eats a book"], [["PER", "PER", "O", "O", "THING"]]
+    found = found_with(tagger, monkeypatch, texts, tags, ["O", "PER", "THING"])
+    assert found == [("PER", "the man"), ("THING", "book")]
+
+
+def found_with(tagger, monkeypatch, texts, tags, labels):
+    """The entities where the model would predict these tags."""
+    rows = iter(tags)
+
+    def run_tokens(sequences, _types, _read):
+        found = []
+        for sequence in sequences:
+            pieces = [tagger.tokenizer.vocab[index] for index in sequence[1:-1]]
+            wanted = iter(next(rows))
+            # inside a word label 0 stands, so that reading there would show
+            numbers = [0 if piece.startswith("##") else labels.index(next(wanted)) for piece in pieces]
+            found.append(torch.tensor([[1.0, float(number)] for number in (0, *numbers, 0)]))
+        return found
+
+    monkeypatch.setattr(tagger, "labels", labels)
+    monkeypatch.setattr(tagger.engine, "run_tokens", run_tokens)
+    return [(entity.type, entity.text) for entity in tagger(texts)[0]]
+
+
+def test_words_that_are_nothing_to_the_tokenizer_get_a_tag(tagger):
+    sentences = [["the", "\u200b", "man", "\ufffd", "", "☃", "w" * 200], [], ["\u00ad"]]
+    rows = tagger.score_words(sentences)
+    assert [len(row.tags) for row in rows] == [7, 0, 1]
+    assert {tag for row in rows for tag in row.tags} <= set(BIO)
+    assert tagger.tag_words(sentences) == [list(row.tags) for row in rows]
+
+
+def test_every_word_of_a_long_sentence_gets_the_tag_of_its_best_window(tagger):
+    """The model reads 32 ids; every word is compared with a run over its own best window, cut by brute force."""
+    words = [("the", "man", "eats", "thebread", "manreads", "woman's")[(i * i) % 6] for i in range(150)]
+    tags = tagger.tag_words([words])[0]
+    assert len(tags) == 150
+    pieces = pieces_of_words(tagger.tokenizer, [words])
+    for window in word_windows(tagger.tokenizer, pieces, 32):
+        assert len(window.input_ids) <= 32
+        rows = tagger.engine.run_tokens([window.input_ids], None, lambda model, batch: model(batch))[0]
+        for word, position in zip(window.words, window.positions, strict=True):
+            assert tags[word] == BIO[int(rows[position].argmax())]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_windows_read_every_word_once_where_it_has_most_context(tagger, seed):
+    """Against the definition: the smaller of the contexts left and right; a sentence's edge is all the context."""
+    draws = np.random.default_rng(seed)
+    room = int(draws.integers(1, 40))
+    sizes = draws.integers(1, min(room, 1 + int(draws.integers(1, 12))) + 1, int(draws.integers(1, 120))).tolist()
+    bounds = np.cumsum([0, *sizes]).tolist()
+    sentence = WordPieces(list(range(10, 10 + bounds[-1])), sizes)
+    windows = list(word_windows(tagger.tokenizer, [sentence], room + 2))
+    assert [word for window in windows for word in window.words] == list(range(len(sizes)))
+    spans = [(window.input_ids[1] - 10, window.input_ids[-2] - 10 + 1) for window in windows]
+    assert all(end - start <= room for start, end in spans)
+    assert {start for start, _ in spans} <= set(bounds)
+    assert {end for _, end in spans} <= set(bounds)
+
+    def context(span, word):
+        if not span[0] <= bounds[word] < bounds[word + 1] <= span[1]:
+            return -1
+        left = float("inf") if span[0] == 0 else bounds[word] - span[0]
+        right = float("inf") if span[1] == bounds[-1] else span[1] - bounds[word + 1]
+        return min(left, right)
+
+    for window, span in zip(windows, spans, strict=True):
+        for word, position in zip(window.words, window.positions, strict=True):
+            assert window.input_ids[position] == 10 + bounds[word]
+            assert context(span, word) == max(context(other, word) for other in spans)
+
+
+def test_a_word_longer_than_a_sequence_keeps_its_first_pieces(tagger):
+    ids = list(range(5, 65))
+    windows = list(word_windows(tagger.tokenizer, [WordPieces(ids, [1, 58, 1])], 12))
+    assert [word for window in windows for word in window.words] == [0, 1, 2]
+    assert windows[1].input_ids[1:-1] == ids[1:11]
+
+
+def test_too_little_room_and_strings_for_lists_are_refused(tagger):
+    with pytest.raises(InputError, match="no room"):
+        list(word_windows(tagger.tokenizer, [WordPieces([5], [1])], 2))
+    with pytest.raises(InputError, match="lists of words"):
+        tagger.tag_words(["the man"])
+    with pytest.raises(InputError, match="not a single string"):
+        tagger("the man")
+
+
+def test_nothing_gives_nothing(tagger):
+    assert tagger([]) == []
+    assert tagger.tag_words([]) == []
+    assert tagger(["", " "]) == [[], []]
+
+
+def test_a_folder_of_another_kind_is_refused(tiny_model):
+    with pytest.raises(CheckpointError, match="holds a BertForPreTraining"):
+        Tag.load(tiny_model)
+
+
+def test_a_folder_is_read_in_the_windows_it_was_trained_in(tiny_model, tmp_path):
+    folder = make_tagger(tiny_model, BIO, tmp_path / "tagger")
+    assert Tag.load(folder).max_length == 32
+    write_task_file(folder, {"task": "tag", "max_length": 12, "labels": list(BIO)})
+    assert Tag.load(folder).max_length == 12
+
+
+def real_sentences(shared_data: Path) -> list[tuple[str, ...]]:
+    tasks = shared_data / "tasks"
+    files = [read_conll(tasks / "wnut17" / f"{part}.conll", alternatives=",") for part in ("train", "dev", "test")]
+    files += [read_conllu(tasks / "ud_ewt" / f"{part}.conllu") for part in ("dev", "test")]
+    return [sentence.words for sentences in files for sentence in sentences]
+
+
+def test_words_to_pieces_to_words_loses_nothing_on_real_data(shared_data):
+    """Every sentence of WNUT-17 and UD: the pieces, put together, are the words again."""
+    tokenizer = WordPieceTokenizer.load(shared_data / "vocab-uncased-30522.txt")
+    sentences = real_sentences(shared_data)
+    assert len(sentences) > 9000
+    unknown = 0
+    for words, pieces in zip(sentences, pieces_of_words(tokenizer, sentences), strict=True):
+        assert len(pieces.sizes) == len(words)
+        assert sum(pieces.sizes) == len(pieces.ids)
+        place = 0
+        for word, size in zip(words, pieces.sizes, strict=True):
+            own = [tokenizer.vocab[index] for index in pieces.ids[place : place + size]]
+            place += size
+            if "[UNK]" in own:
+                unknown += 1
+            else:
+                assert "".join(piece.removeprefix("##") for piece in own) == bare(word)
+    # emoji and letters of foreign scripts: few, and each holds its place
+    assert 0 < unknown < 600
+
+
+def bare(word: str) -> str:
+    """Lower case without accents and white space, by the definition."""
+    return "".join(
+        char
+        for char in unicodedata.normalize("NFD", word.lower())
+        if unicodedata.category(char) not in ("Mn", "Cf") and not char.isspace()
+    )
+
+
+def test_word_starts_of_real_data_equal_the_reference(shared_data, tmp_path):
+    """`transformers` splits the same words into the same ids and finds the same first pieces."""
+    tokenizer = WordPieceTokenizer.load(shared_data / "vocab-uncased-30522.txt")
+    tokenizer.save(tmp_path)
+    reference = transformers.BertTokenizerFast.from_pretrained(str(tmp_path))
+    sentences = real_sentences(shared_data)
+    encoded = reference([list(words) for words in sentences], is_split_into_words=True)
+    windows = list(word_windows(tokenizer, pieces_of_words(tokenizer, sentences), 512))
+    assert len(windows) == len(sentences)
+    different = []
+    for number, (window, ids) in enumerate(zip(windows, encoded["input_ids"], strict=True)):
+        word_ids = encoded.word_ids(number)
+        starts = {word: place for place, word in reversed(list(enumerate(word_ids))) if word is not None}
+        if window.input_ids != ids or dict(zip(window.words, window.positions, strict=True)) != starts:
+            different.append(sentences[number])
+    # the reference drops words without a piece, which here hold their place as [UNK]
+    assert all(any(not tokenizer.encode(word) for word in words) for words in different), different[:2]
+    assert len(different) < 20
