@@ -10,8 +10,9 @@ quality is one of training. Times are those of training alone.
     ud      parts of speech, trained on the dev file        word accuracy on test
     xquad   questions on English passages, 5 folds          F1 (and exact match), all folds together
 
-What was measured is kept in `--results`, so the script goes on where it was stopped.
+What was measured is kept in `--results`, so the script goes on where it was stopped. The Trainer needs `accelerate`:
 
+    pip install -c constraints.txt -e '.[test,bench]'
     python benchmarks/finetune.py --task sst2 --epochs 1 --seeds 3 --precision bf16
 """
 
@@ -136,7 +137,7 @@ def peer_run(setting: Setting, split: Split, epochs: int, seed: int, precision: 
             per_device_train_batch_size=setting.batch_size,
             learning_rate=setting.learning_rate,
             weight_decay=0.01,
-            warmup_ratio=0.1,
+            warmup_steps=round(0.1 * epochs * -(-len(units) // setting.batch_size)),
             bf16=precision == "bf16",
             use_cpu=True,
             seed=seed,
