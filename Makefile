@@ -25,7 +25,7 @@ quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 mi
 	$(BIN)/bertsmith quickstart --out runs/quickstart
 
 test: $(VENV)/.installed-test  ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(VENV)/.installed-test  ## lint, formatting and types
 	$(BIN)/ruff check .

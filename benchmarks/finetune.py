@@ -36,7 +36,7 @@ import transformers
 
 from bertsmith.finetune.reading import ReadingOptions, read_examples
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
+from bertsmith.finetune.settings import FineTuningSettings, runs_in
 from bertsmith.finetune.task import Unit
 from bertsmith.finetune.tasks import make_task
 from bertsmith.inference.engine import RunsOn
@@ -44,7 +44,6 @@ from bertsmith.tokenizer import WordPieceTokenizer
 from measured import Results
 
 TASK_DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
-THREADS = 2
 FOLDS = 5
 
 
@@ -80,8 +79,9 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=FOLDS, help="of xquad: how many of the five to run")
     parser.add_argument("--precision", choices=("bf16", "float32"), default="bf16", help="of both sides")
     parser.add_argument("--results", type=Path, default=Path("runs/finetune/results.jsonl"))
+    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     setting = SETTINGS[options.task]
     epochs = options.epochs or setting.epochs
@@ -96,13 +96,14 @@ def main() -> None:
                     "task": options.task,
                     "side": side,
                     "precision": options.precision,
+                    "threads": options.threads,
                     "epochs": epochs,
                     "seed": seed,
                     "fold": fold,
                 }
                 measure = partial(run, setting, split, epochs, seed, options.precision)
                 rows[side].append(done.get(what, measure))
-    print_summary(options.task, setting.figure, options.precision, epochs, rows)
+    print_summary(options, setting.figure, epochs, rows)
 
 
 def our_run(setting: Setting, split: Split, epochs: int, seed: int, precision: str) -> dict[str, float]:
@@ -153,7 +154,7 @@ def peer_run(setting: Setting, split: Split, epochs: int, seed: int, precision: 
         begun = time.perf_counter()
         trainer.train()
         seconds = time.perf_counter() - begun
-        runs_on = RunsOn("cpu", compute_dtype(precision, "cpu"), setting.max_length)
+        runs_on = RunsOn("cpu", runs_in(precision), setting.max_length)
         scored = []
         for epoch, saved in enumerate(sorted(Path(folder).glob("checkpoint-*"), key=_step), start=1):
             predictions = task.predict(task.load(saved), tokenizer, split.dev, runs_on)
@@ -190,7 +191,7 @@ def padded(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(values) for name, values in batch.items()}
 
 
-def print_summary(task: str, figure: str, precision: str, epochs: int, rows: dict[str, list[dict[str, Any]]]) -> None:
+def print_summary(options: argparse.Namespace, figure: str, epochs: int, rows: dict[str, list[dict[str, Any]]]) -> None:
     """Prints means, spreads, the ratio of the median times, and one line of JSON for tools."""
     seconds = {side: statistics.median(row["seconds"] for row in found) for side, found in rows.items()}
     for side, found in rows.items():
@@ -203,13 +204,13 @@ def print_summary(task: str, figure: str, precision: str, epochs: int, rows: dic
             f" {len(scores)} runs), {seconds[side]:.1f} s ({times})"
         )
     record = {
-        "name": f"finetune_{task}_{precision}",
+        "name": f"finetune_{options.task}_{options.precision}",
         "ours": round(seconds["ours"], 2),
         "peer": round(seconds["peer"], 2),
-        "peer_name": f"transformers {transformers.__version__} Trainer {precision}",
+        "peer_name": f"transformers {transformers.__version__} Trainer {options.precision}",
         "ratio": round(seconds["peer"] / seconds["ours"], 3),
         "unit": "s",
-        "setting": f"MiniLM 6/384, {task}, {epochs} epochs, {THREADS} threads",
+        "setting": f"MiniLM 6/384, {options.task}, {epochs} epochs, {options.threads} threads",
     }
     print(json.dumps([record]))
 

@@ -8,7 +8,7 @@ for every position, as its class does.
 Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith sizes` counts them, over the step's
 time and over the rate of the feed-forward layer's matmul, measured right before.
 
-    python benchmarks/pretrain_step.py [--rounds 7] [--only mini]
+    python benchmarks/pretrain_step.py [--rounds 7] [--only mini] [--precision float32]
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ THREADS = 2
 SETTINGS = {
     "mini": (32, (torch.float32, torch.bfloat16)),
     "small": (32, (torch.float32, torch.bfloat16)),
-    "base": (8, (torch.bfloat16,)),
+    "base": (8, (torch.float32, torch.bfloat16)),
 }
 """Sequences in a step, and the dtypes measured."""
+PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LARGEST_LOSS_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
@@ -47,11 +48,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=SETTINGS, help="one size instead of all")
+    parser.add_argument("--precision", choices=PRECISIONS, help="one of the two instead of both")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
     transformers.logging.set_verbosity_error()
     sizes = [options.only] if options.only else list(SETTINGS)
-    report([measure(size, dtype, options.rounds) for size in sizes for dtype in SETTINGS[size][1]])
+    dtypes = [PRECISIONS[options.precision]] if options.precision else list(PRECISIONS.values())
+    report([measure(size, dtype, options.rounds) for size in sizes for dtype in SETTINGS[size][1] if dtype in dtypes])
 
 
 def measure(size: str, dtype: torch.dtype, rounds: int) -> Comparison:

@@ -46,7 +46,7 @@ GRIDS = {
     "batches": [(batch, 1e-3) for batch in (8, 16, 32)],
     "small": [(batch, rate) for batch in (8, 16, 32) for rate in (5e-4, 1e-3, 2e-3)],
 }
-OUR_SHARES = (0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
+OUR_SHARES = (0.03, 0.05, 0.075, 0.1, 0.11, 0.12, 0.135, 0.15, 0.2, 0.3)
 """Parts of the peer's time that ours is given, one after the other."""
 MEASURED_STEPS = 5
 

@@ -7,6 +7,10 @@ import pytest
 
 # before torch is imported: on a busy machine its threads must yield instead of spinning (see bertsmith.cli)
 os.environ.setdefault("GOMP_SPINCOUNT", "50000")
+# several test processes share the cores: more threads than cores would only get in each other's way
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ def test_labels_lead_back_to_every_answer(shared_data, file, max_length, cut):
         size = len(tokenizer.encode(true.text))
         task = AnsweringTask.of([example], stride=64 if max_length == 160 else 128, max_answer_tokens=size + 1)
         model.learn(task.encode(tokenizer, [example], max_length))
-        (got,) = task.predict(model, tokenizer, [example], RunsOn("cpu", torch.float32, max_length))
+        (got,) = task.predict(model, tokenizer, [example], RunsOn("cpu", "float32", max_length))
         if got.score < 2.0:
             never_whole += 1
             assert size > task.stride

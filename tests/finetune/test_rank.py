@@ -22,7 +22,7 @@ from bertsmith.model import BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=6, batch_size=8, learning_rate=2e-3, precision="float32")
-CPU = RunsOn("cpu", torch.float32)
+CPU = RunsOn("cpu", "float32")
 TEXTS = {"the man": "eats bread .", "a woman": "eats bread !", "the book": "bread", "a man": "the bread"}
 
 

@@ -18,7 +18,7 @@ from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.search import search
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.train.fonts import drawable
+from bertsmith.train.fonts import _newly_installed_family, drawable
 
 SETTINGS = FineTuningSettings(epochs=2, batch_size=8, learning_rate=1e-9)
 NASTY = "<script>alert('the man')</script> & \"bread\""
@@ -178,8 +178,11 @@ def test_a_confusion_matrix_is_legible_with_any_number_of_labels():
 
 def test_labels_without_a_font_become_numbers_with_a_key(monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
+    _newly_installed_family.cache_clear()
     assert drawable(["积极", "ok"]) == (["1", "2"], None, "No font with Chinese glyphs was found: 1 积极  2 ok")
     assert drawable(["good", "ok"]) == (["good", "ok"], None, "")
     font = type("Font", (), {"name": "WenQuanYi Zen Hei"})
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [font])
     assert drawable(["积极", "ok"]) == (["积极", "ok"], "WenQuanYi Zen Hei", "")
+    _newly_installed_family.cache_clear()

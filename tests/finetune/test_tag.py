@@ -190,7 +190,7 @@ def test_a_long_sentence_is_predicted_whole(tiny_model):
     example = TaggedWords(("the", "man") * 60, ("B-PER", "I-PER") * 60)
     task = TaggingTask(("B-PER", "I-PER", "O"))
     model = task.build(tiny_model, FineTuningSettings())
-    predictions = task.predict(model, WordPieceTokenizer.load(tiny_model), [example], RunsOn("cpu", torch.float32))
+    predictions = task.predict(model, WordPieceTokenizer.load(tiny_model), [example], RunsOn("cpu", "float32"))
     assert len(predictions[0].tags) == len(predictions[0].probabilities) == 120
 
 

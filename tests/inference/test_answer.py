@@ -17,7 +17,7 @@ from bertsmith.model.heads import SpanScores
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = ["the", "man", "eats", "bread", "woman", "reads", "a", "book", "in", "café", "north"]
-FLOAT32 = RunsOn(device="cpu", compute_dtype=torch.float32)
+FLOAT32 = RunsOn("cpu", "float32")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from bertsmith.inference.engine import RunsOn
 from bertsmith.model import BertConfig, BertForMultipleChoice
 from bertsmith.tokenizer import WordPieceTokenizer
 
-CPU = RunsOn("cpu", torch.float32)
+CPU = RunsOn("cpu", "float32")
 CONTEXTS = ["the man eats", "a woman", "the book reads a very long story about bread " * 6]
 CHOICES = [["bread", "a book !"], ["reads", "eats bread .", "the the man"], ["the", "a", "man", "woman"]]
 

@@ -4,7 +4,7 @@ import sentence_transformers
 import torch
 import transformers
 
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.model import BertForMaskedLM, BertForSequenceClassification
@@ -56,21 +56,12 @@ def test_fill_mask_refuses_what_it_cannot_do(tiny_model):
 
 
 def test_embeddings_equal_sentence_transformers(minilm_folder):
-    pipeline = load_pipeline("embed", minilm_folder)
-    pipeline.engine.model.set_compute_dtype(torch.float32)
+    pipeline = load_pipeline("embed", minilm_folder, precision="float32")
     reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
     reference.max_seq_length = 512
     vectors = pipeline(TEXTS)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, reference.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
-
-
-def test_company_does_not_change_an_embedding(minilm_folder):
-    pipeline = load_pipeline("embed", minilm_folder)
-    pipeline.engine.model.set_compute_dtype(torch.float32)
-    alone = pipeline(["The man eats the bread."])
-    among = pipeline([*("word " * n for n in range(1, 60)), "The man eats the bread."])
-    np.testing.assert_allclose(alone[0], among[-1], atol=1e-5)
 
 
 def test_a_single_string_is_not_a_list(minilm_folder):
@@ -93,3 +84,205 @@ def test_packs_hold_every_sequence_once_and_keep_the_budget():
     assert sorted(index for pack in packs for index in pack) == list(range(500))
     assert all(sum(lengths[index] for index in pack) <= 1000 for pack in packs)
     assert list(packs_by_length([5000, 1], 100)) == [[1], [0]]
+
+
+@pytest.fixture(scope="module")
+def real(minilm_folder):
+    return load_pipeline("embed", minilm_folder, precision="float32", device="cpu")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_every_pooling_equals_sentence_transformers(minilm_folder, real, pooling):
+    words = sentence_transformers.models.Transformer(str(minilm_folder), max_seq_length=512)
+    layers = [words, sentence_transformers.models.Pooling(384, pooling_mode=pooling)]
+    reference = sentence_transformers.SentenceTransformer(modules=layers, device="cpu")
+    np.testing.assert_allclose(real(TEXTS, pooling=pooling, normalize=False), reference.encode(TEXTS), atol=1e-5)
+
+
+def test_the_last_four_layers_are_those_of_transformers(minilm_folder, real):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder)
+    model = transformers.BertModel.from_pretrained(minilm_folder).eval()
+    for text in TEXTS[:3]:
+        with torch.inference_mode():
+            layers = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[-4:]
+        means = [layer[0].mean(0).numpy() for layer in layers]
+        (side_by_side,) = real([text], pooling="last-four", normalize=False)
+        np.testing.assert_allclose(side_by_side, np.concatenate(means), atol=1e-4)
+        (summed,) = real([text], pooling="last-four-sum", normalize=False)
+        np.testing.assert_allclose(summed, np.sum(means, axis=0), atol=1e-4)
+
+
+def test_truncated_vectors_equal_sentence_transformers(minilm_folder, real):
+    reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu", truncate_dim=100)
+    texts = TEXTS[:3]
+    np.testing.assert_allclose(real(texts, dims=100), reference.encode(texts, normalize_embeddings=True), atol=1e-5)
+
+
+def test_a_text_is_the_same_alone_and_among_500(minilm_folder, real):
+    text = "The man eats the bread and the cheese."
+    draw = np.random.default_rng(0)
+    others = [" ".join(draw.choice(["stone", "bread", "ship", "a", "walks"], draw.integers(1, 12))) for _ in range(500)]
+    among = real([*others[:250], text, *others[250:]])
+    reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
+    expected = reference.encode([text], normalize_embeddings=True)[0]
+    np.testing.assert_allclose(real([text])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(among[250], expected, atol=1e-5)
+
+
+def test_a_stream_gives_the_vectors_of_a_call(real, monkeypatch):
+    monkeypatch.setattr("bertsmith.inference.engine.PART", 3)
+    blocks = list(real.stream(iter(TEXTS), dims=8))
+    assert [len(block) for block in blocks] == [3, 3]
+    np.testing.assert_allclose(np.concatenate(blocks), real(TEXTS, dims=8), atol=1e-6)
+
+
+def test_the_folder_says_how_it_pools(tiny_model):
+    (tiny_model / "1_Pooling").mkdir()
+    config = tiny_model / "1_Pooling" / "config.json"
+    config.write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}', encoding="utf-8")
+    assert load_pipeline("embed", tiny_model).pooling == "cls"
+    config.write_text('{"pooling_mode": "max"}', encoding="utf-8")
+    assert load_pipeline("embed", tiny_model).pooling == "max"
+    config.write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}', encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"asks for pooling 'cls\+mean'"):
+        load_pipeline("embed", tiny_model)
+    config.write_text("[", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_pipeline("embed", tiny_model)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"dims": 0}, "dims 0 is outside 1 to 64"),
+        ({"dims": 65}, "dims 65 is outside 1 to 64"),
+        ({"pooling": "median"}, "pooling 'median' is unknown"),
+        ({"pooling": "last-four"}, "needs 4 layers, the model has 1"),
+    ],
+)
+def test_vectors_that_cannot_be_had(tiny_model, options, error):
+    with pytest.raises((InputError, ConfigError), match=error):
+        load_pipeline("embed", tiny_model)(["the man"], **options)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "\0", "\ud800", "a" * 300_000, "[MASK]", "\u200b\ufeff", "\U0001f600" * 5000]
+)
+def test_hostile_texts_have_unit_vectors(tiny_model, text):
+    vectors = load_pipeline("embed", tiny_model)([text, "the man"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def test_similarity_is_the_cosine_of_sentence_transformers(minilm_folder):
+    pipeline = load_pipeline("similarity", minilm_folder, precision="float32", device="cpu")
+    left, right = (
+        ["The man eats bread.", "It rains."],
+        ["A person is eating.", "Water falls from the sky.", "It rains."],
+    )
+    reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
+    expected = sentence_transformers.util.cos_sim(reference.encode(left), reference.encode(right)).numpy()
+    got = pipeline(left, right)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert got.max() <= 1.0
+    np.testing.assert_allclose(np.diag(pipeline(left)), 1.0, atol=1e-6)
+    assert pipeline(left, []).shape == (2, 0)
+    with pytest.raises(InputError, match="not a single string"):
+        pipeline(left, "It rains.")
+
+
+def test_next_sentence_equals_the_reference(tiny_model):
+    first, second = ["the man eats bread .", "a book !", ""], ["the woman reads .", "the man " * 40, "bread"]
+    model = transformers.BertForNextSentencePrediction.from_pretrained(tiny_model).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
+    got = load_pipeline("next-sentence", tiny_model, precision="float32", device="cpu")(first, second)
+    for one, two, probability in zip(first, second, got, strict=True):
+        inputs = tokenizer(one, two, return_tensors="pt", truncation=True, max_length=32)
+        with torch.inference_mode():
+            expected = model(**inputs).logits.softmax(-1)[0, 0].item()
+        assert probability == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InputError, match="1 texts and 2 second texts"):
+        load_pipeline("next-sentence", tiny_model)(["a"], ["b", "c"])
+
+
+def test_many_texts_are_filled_as_each_by_itself(tiny_model, monkeypatch):
+    monkeypatch.setattr("bertsmith.inference.pretrained.MASKS_AT_ONCE", 3)
+    pipeline = load_pipeline("fill-mask", tiny_model, precision="float32", device="cpu")
+    texts = ["the [MASK] eats [MASK] .", "[MASK]", "a [MASK] [MASK] [MASK] [MASK]", "the man reads a [MASK] !"]
+    together = pipeline(texts, top_k=4)
+    assert [len(masks) for masks in together] == [2, 1, 4, 1]
+    for text, masks in zip(texts, together, strict=True):
+        for got, wanted in zip(masks, pipeline(text, top_k=4), strict=True):
+            assert [c.piece for c in got] == [c.piece for c in wanted]
+            assert [c.probability for c in got] == pytest.approx([c.probability for c in wanted], abs=1e-6)
+    assert pipeline([]) == []
+
+
+def test_candidates_equal_the_targets_of_the_reference(tiny_model):
+    words = ["bread", "book", "man"]
+    ours = load_pipeline("fill-mask", tiny_model, precision="float32", device="cpu")
+    (got,) = ours("the man eats [MASK] .", candidates=[*words, "Bread"])
+    reference = transformers.pipeline("fill-mask", str(tiny_model))("the man eats [MASK] .", targets=words)
+    assert [c.piece for c in got] == [row["token_str"] for row in reference]
+    assert [c.probability for c in got] == pytest.approx([row["score"] for row in reference], abs=1e-6)
+    assert len(ours("the man eats [MASK] .", candidates=words, top_k=1)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (
+            {"candidates": ["bread", "bread book"]},
+            "candidate 'bread book' is not one piece of the vocabulary but bread",
+        ),
+        ({"candidates": [""]}, "candidate '' is not one piece"),
+        ({"candidates": ["\u4e2d"]}, "is not one piece"),
+        ({"candidates": []}, "give a list of candidates"),
+        ({"candidates": "bread"}, "give a list of candidates"),
+    ],
+)
+def test_candidates_that_no_mask_can_hold(tiny_model, options, error):
+    with pytest.raises(InputError, match=error):
+        load_pipeline("fill-mask", tiny_model)("the man eats [MASK] .", **options)
+
+
+def test_a_text_with_masks_is_never_cut(tiny_model):
+    with pytest.raises(InputError, match="has 42 tokens, the model reads 32"):
+        load_pipeline("fill-mask", tiny_model)("the " * 39 + "[MASK]")
+
+
+class Recorder:
+    """Stands in for an engine, as a server's does, and notes what it is asked to read."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.reads = []
+
+    def __getattr__(self, method):
+        def call(*arguments):
+            self.reads.append(arguments[-1])
+            return getattr(self.engine, method)(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("fill-mask", ("the [MASK] eats",)),
+        ("next-sentence", (["the man"], ["a book"])),
+        ("embed", (["the man"],)),
+        ("similarity", (["the man"],)),
+    ],
+)
+def test_another_engine_may_take_the_place(tiny_model, kind, arguments):
+    pipelines = [load_pipeline(kind, tiny_model) for _ in range(2)]
+    expected = pipelines[0](*arguments)
+    for pipeline in pipelines:
+        pipeline.engine = Recorder(pipeline.engine)
+    np.testing.assert_equal(pipelines[0](*arguments), expected)
+    pipelines[1](*arguments)
+    first, second = (pipeline.engine.reads for pipeline in pipelines)
+    # equal reads are what lets a server put the calls of many requests into one pass
+    assert first
+    assert first == second
+    assert len({*first, *second}) == 1

@@ -9,7 +9,7 @@ from bertsmith.inference.rank import Rank
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
-CPU = RunsOn("cpu", torch.float32)
+CPU = RunsOn("cpu", "float32")
 TEXTS = ["the man eats bread .", "a woman reads", "bread", "the book ! " * 20, "a man reads a book"]
 
 

@@ -15,7 +15,7 @@ from bertsmith.model import BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 BIO = ("B-PER", "I-PER", "B-LOC", "I-LOC", "O")
-CPU = RunsOn("cpu", torch.float32)
+CPU = RunsOn("cpu", "float32")
 
 
 def make_tagger(folder: Path, labels, out: Path) -> Path:

@@ -14,15 +14,19 @@ import typer
 
 from bertsmith import __version__
 from bertsmith.cli import (
+    attention,
     convert,
     corpus,
     export,
     finetune,
     inspect,
+    lab,
+    learn,
     predict,
     pretrain,
     quickstart,
     report,
+    serve,
     sizes,
     vocab,
 )
@@ -46,6 +50,13 @@ app.command("finetune")(finetune.finetune)
 app.command("evaluate")(finetune.evaluate)
 app.command("predict")(predict.predict)
 app.command("embed")(predict.embed)
+app.command("similarity")(predict.similarity)
+app.command("next-sentence")(predict.next_sentence)
+app.command("serve")(serve.serve)
+app.command("attention")(attention.attention)
+app.command("attribute")(attention.attribute)
+app.command("lab")(lab.lab)
+app.command("learn")(learn.learn)
 app.command("import")(convert.import_model)
 app.add_typer(export.app, name="export")
 app.command("sizes")(sizes.sizes)

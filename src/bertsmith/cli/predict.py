@@ -1,19 +1,50 @@
-"""`bertsmith fill-mask`, `predict` and `embed`: using a model."""
+"""`bertsmith fill-mask`, `predict`, `embed`, `similarity` and `next-sentence`: using a model."""
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bertsmith.cli.corpus import EngineOption
+
+
+class PrecisionOption(str, Enum):
+    """The precision of the matmuls."""
+
+    float32 = "float32"
+    bf16 = "bf16"
+    int8 = "int8"
+    auto = "auto"
+
+
+class PoolingOption(str, Enum):
+    """How the states of a text become one vector."""
+
+    mean = "mean"
+    cls = "cls"
+    max = "max"
+    last_four = "last-four"
+    last_four_sum = "last-four-sum"
+
+
 ModelOption = Annotated[Path, typer.Option(help="Model folder.")]
+Precision = Annotated[
+    PrecisionOption | None,
+    typer.Option(help="auto measures and takes the fastest that is faithful; default: bf16 where native."),
+]
 
 
 def fill_mask(
     text: Annotated[str, typer.Argument(help="A text with one or more [MASK].")],
     model: ModelOption,
     top_k: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
+    candidate: Annotated[
+        list[str] | None, typer.Option(help="Consider these words alone; once for each, every one a single piece.")
+    ] = None,
+    precision: Precision = None,
 ) -> None:
     """Fill the masks in a text."""
     from rich.console import Console
@@ -21,12 +52,13 @@ def fill_mask(
 
     from bertsmith.inference import load_pipeline
 
-    for number, candidates in enumerate(load_pipeline("fill-mask", model)(text, top_k=top_k), 1):
+    pipeline = load_pipeline("fill-mask", model, precision=precision.value if precision else None)
+    for number, candidates in enumerate(pipeline(text, top_k=top_k, candidates=candidate or None), 1):
         table = Table(title=f"mask {number}", title_justify="left")
         table.add_column("piece")
         table.add_column("probability", justify="right")
-        for candidate in candidates:
-            table.add_row(candidate.piece, f"{candidate.probability:.1%}")
+        for found in candidates:
+            table.add_row(found.piece, f"{found.probability:.1%}")
         Console().print(table)
 
 
@@ -78,24 +110,74 @@ def predict(
 
 
 def embed(
-    file: Annotated[Path, typer.Argument(help="Text file: one text a line.")],
+    files: Annotated[list[Path], typer.Argument(help="Text files: one text a line; plain, gzip or zstd.")],
     model: ModelOption,
-    out: Annotated[Path, typer.Option(help="NumPy file to write: [N, H] float32, unit length.")],
+    out: Annotated[
+        Path, typer.Option(help=".npy or .parquet: a row for every line; the same command goes on where it stopped.")
+    ],
+    pooling: Annotated[
+        PoolingOption | None,
+        typer.Option(help="How a text becomes a vector; default: as the folder says, or mean."),
+    ] = None,
+    normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
+    dims: Annotated[int | None, typer.Option(min=1, help="Keep so many first numbers of a vector.")] = None,
+    precision: Precision = None,
+    batch_tokens: Annotated[int, typer.Option(min=0, help="Tokens of a forward pass; 0: what suits the device.")] = 0,
+    encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the files; each takes one at a time.")] = 1,
+    engine: Annotated[
+        EngineOption, typer.Option(help="Processes here, or a Ray cluster (RAY_ADDRESS).")
+    ] = EngineOption.local,
 ) -> None:
-    """Turn every line of a file into a vector."""
-    import numpy as np
+    """Turn every line of files into a vector; a blank line gives a row of zeros."""
+    from rich.console import Console
 
-    from bertsmith.data.decoding import read_lines
-    from bertsmith.errors import InputError
-    from bertsmith.files import atomic_path
+    from bertsmith.inference.embed_files import EmbedSettings, embed_files
+    from bertsmith.progress import LiveProgress
+
+    settings = EmbedSettings(
+        pooling=pooling.value if pooling else None,
+        normalize=normalize,
+        dims=dims,
+        precision=precision.value if precision else None,
+        batch_tokens=batch_tokens,
+        encoding=encoding,
+    )
+    with LiveProgress(Console(stderr=True)) as progress:
+
+        def show(done: int, total: int) -> None:
+            rate = progress.rate("embedding", done)
+            figures = f"{done:,} of {total:,} lines" + (f", {rate:,.0f} lines/s" if rate else "")
+            progress.update("embedding", done, total, figures)
+
+        found = embed_files(files, model, out, settings, engine=engine.value, workers=workers, on_progress=show)
+    blank = f" ({found.blank:,} blank lines are zeros)" if found.blank else ""
+    print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
+
+
+def similarity(
+    text: Annotated[str, typer.Argument(help="A text.")],
+    others: Annotated[list[str], typer.Argument(help="What it is compared with.")],
+    model: ModelOption,
+    precision: Precision = None,
+) -> None:
+    """Compare a text with others; prints the cosine similarity of each, the most alike first."""
     from bertsmith.inference import load_pipeline
 
-    if not file.is_file():
-        raise InputError(f"{file}: no such file")
-    texts = [line.strip() for line in read_lines(file) if line.strip()]
-    if not texts:
-        raise InputError(f"{file}: holds no text")
-    vectors = load_pipeline("embed", model)(texts)
-    with atomic_path(out) as temporary, temporary.open("wb") as handle:
-        np.save(handle, vectors)
-    print(f"{vectors.shape[0]} vectors of {vectors.shape[1]} numbers in {out}")
+    pipeline = load_pipeline("similarity", model, precision=precision.value if precision else None)
+    scores = pipeline([text], others)[0].tolist()
+    for place in sorted(range(len(others)), key=lambda place: -scores[place]):
+        print(f"{scores[place]:.4f}\t{others[place]}")
+
+
+def next_sentence(
+    text: Annotated[str, typer.Argument(help="Text A.")],
+    next_text: Annotated[str, typer.Argument(help="Text B.")],
+    model: ModelOption,
+    precision: Precision = None,
+) -> None:
+    """Tell how likely text B follows text A, by the head of pre-training."""
+    from bertsmith.inference import load_pipeline
+
+    pipeline = load_pipeline("next-sentence", model, precision=precision.value if precision else None)
+    print(f"{float(pipeline([text], [next_text])[0]):.4f}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.reading import ReadingOptions, read_examples
-from bertsmith.finetune.settings import compute_dtype
+from bertsmith.finetune.settings import compute_dtype, runs_in
 from bertsmith.finetune.task import Evaluation
 from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.engine import RunsOn
@@ -41,6 +41,7 @@ def evaluate_folder(
     model = task.load(described) if adapter is None else load_adapted(folder, adapter)
     examples = read_examples(task.name, path, options)
     device = best_device()
-    runs_on = RunsOn(device, compute_dtype(precision, device), max_length)
+    compute_dtype(precision, device)
+    runs_on = RunsOn(device, runs_in(precision), max_length)
     predictions = task.predict(model, WordPieceTokenizer.load(folder), examples, runs_on)
     return task.evaluate(examples, predictions)

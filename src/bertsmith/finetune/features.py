@@ -31,6 +31,7 @@ from bertsmith.finetune.tagged import TaggedWords
 from bertsmith.finetune.task import Evaluation, Unit
 from bertsmith.finetune.tensor_file import read_tensors, write_tensors
 from bertsmith.inference.engine import TOKEN_BUDGET, RunsOn, packs_by_length
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.tag import Tag, WordTags
 from bertsmith.inference.task_file import read_task_file, runs_on_of
 from bertsmith.model import BertModel, LayerFeatures, PretrainedBert
@@ -327,8 +328,15 @@ def _keys(batch: RaggedBatch) -> list[bytes]:
     return [rows.numpy().tobytes() for rows in both.split(batch.lengths)]
 
 
-def load_feature_tagger(folder: Path) -> Tag:
+def load_feature_tagger(
+    folder: Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+) -> Tag:
     """Returns the tagging pipeline over a folder that `bertsmith finetune features` has written.
+
+    Args:
+        folder: the model folder.
+        precision: as in `RunsOn`.
+        device: likewise.
 
     Raises:
         CheckpointError: the folder holds no such model.
@@ -337,4 +345,5 @@ def load_feature_tagger(folder: Path) -> Tag:
     if values.get("task") != FeatureTaggingTask.name:
         raise CheckpointError(f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline")
     model: Any = FeatureTaggingTask.from_description(values).load(folder)
-    return Tag(model, WordPieceTokenizer.load(folder), runs_on_of(folder))
+    runs_on = runs_on_of(folder, precision=precision, device=device)
+    return Tag(model, WordPieceTokenizer.load(folder), runs_on)

@@ -12,44 +12,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import CheckpointError, InputError
+from bertsmith.errors import InputError
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
 from bertsmith.inference.task_file import read_task_file, runs_on_of
-from bertsmith.model import BertConfig
-from bertsmith.model.checkpoint import read_architecture
+from bertsmith.inference.uses import task_of_folder
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Record = dict[str, Any]
 Rows = Sequence[tuple[str, ...]]
-
-
-def kind_of_folder(folder: str | Path) -> str:
-    """Returns the name of the pipeline that a folder is for.
-
-    Raises:
-        CheckpointError: its model has no head that predicts.
-    """
-    task = read_task_file(folder).get("task")
-    if task is not None:
-        return str(task)
-    architecture = read_architecture(folder)
-    if architecture == "BertForSequenceClassification":
-        config = BertConfig.load(folder)
-        known = {"multi_label_classification": "multilabel", "regression": "regress"}
-        # 只有一个输出、又没有注明类型的，是交叉编码器
-        single = "rank" if len(config.id2label) == 1 else "classify"
-        return known.get(config.problem_type or "", single)
-    kinds = {
-        "BertForTokenClassification": "tag",
-        "BertForQuestionAnswering": "answer",
-        "BertForMultipleChoice": "choose",
-    }
-    if architecture not in kinds:
-        raise CheckpointError(f"{folder}: holds a {architecture}, which predicts nothing here; fine-tune it first")
-    return kinds[architecture]
 
 
 @dataclass(frozen=True)
@@ -82,7 +55,7 @@ class Predictor:
         values = read_task_file(described)
         paired = bool(values.get("paired", False)) if pairs is None else pairs
         if adapter is None:
-            kind = kind_of_folder(folder)
+            kind = task_of_folder(folder)
             return cls(kind, load_pipeline(kind, folder), paired)  # type: ignore[call-overload]
         task, _ = load_task(adapter)
         arguments = {name: values[name] for name in _ARGUMENTS.get(task.name, ())}

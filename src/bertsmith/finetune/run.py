@@ -24,7 +24,7 @@ from rich.console import Console
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import claim_folder, locked, write_text
 from bertsmith.finetune.adapters import load_adapted, save_adapter
-from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
+from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
 from bertsmith.finetune.task import Evaluation, ExampleT, PredictionT, Task, Unit
 from bertsmith.finetune.tasks import save_task
 from bertsmith.inference.checks import require_fit
@@ -181,7 +181,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         require_fit(self.tokenizer, BertConfig.load(model_folder), model_folder)
         self.model = self._start()
         self.dtype = compute_dtype(settings.precision, device)
-        self.runs_on = RunsOn(self.device, self.dtype, settings.max_length)
+        self.runs_on = RunsOn(self.device, runs_in(settings.precision), settings.max_length)
         self.progress = _Progress()
 
     def finish(

@@ -103,3 +103,11 @@ def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:
     if precision == "auto":
         return best_compute_dtype(device)
     return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def runs_in(precision: str) -> Literal["bf16", "float32"] | None:
+    """Returns the precision in which a model that was trained in `precision` predicts, as `RunsOn` takes it.
+
+    `auto` means here what the hardware is best at, not a measurement: a run that is resumed must compute the same.
+    """
+    return None if precision == "auto" else "bf16" if precision == "bf16" else "float32"

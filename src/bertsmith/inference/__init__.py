@@ -3,8 +3,11 @@
 from bertsmith.inference.answer import Answer, AnswerCandidate, Answered
 from bertsmith.inference.choose import Choice, Choose
 from bertsmith.inference.classify import Classify, LabelsPrediction, MultiLabel, Prediction, Regress
+from bertsmith.inference.embed import Embed, Similarity
+from bertsmith.inference.engine import Engine, RunsOn, RunsSequences
 from bertsmith.inference.pipelines import load_pipeline
-from bertsmith.inference.pretrained import Candidate, Embed, FillMask
+from bertsmith.inference.precision import PrecisionChoice, PrecisionTrial
+from bertsmith.inference.pretrained import Candidate, FillMask, NextSentence
 from bertsmith.inference.rank import Rank, Ranked
 from bertsmith.inference.tag import Tag, TextEntity, WordTags
 
@@ -17,13 +20,20 @@ __all__ = [
     "Choose",
     "Classify",
     "Embed",
+    "Engine",
     "FillMask",
     "LabelsPrediction",
     "MultiLabel",
+    "NextSentence",
+    "PrecisionChoice",
+    "PrecisionTrial",
     "Prediction",
     "Rank",
     "Ranked",
     "Regress",
+    "RunsOn",
+    "RunsSequences",
+    "Similarity",
     "Tag",
     "TextEntity",
     "WordTags",

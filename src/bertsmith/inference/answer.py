@@ -24,7 +24,8 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference.checks import require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TASK_FILE, read_task_file, runs_on_of
 from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
 from bertsmith.model import BertForQuestionAnswering
@@ -125,13 +126,15 @@ class Answer:
         if null_threshold is not None and not math.isfinite(null_threshold):
             raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
         self.cutter = WindowCutter(tokenizer, runs_on.length_for(model.config), stride)
-        self.max_answer_tokens = max_answer_tokens
         self.n_best = n_best
+        self._read = BestSpans(n_best, max_answer_tokens)
         self.null_threshold = null_threshold
-        self.engine = Engine(model, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Answer:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Answer:
         """Loads a folder that `bertsmith finetune answer` has written, with its threshold, or any other span reader.
 
         One without `task.json` answers every question; pass `null_threshold` to the class for one that need not.
@@ -141,7 +144,7 @@ class Answer:
         """
         options = _stored_options(folder)
         model, tokenizer = BertForQuestionAnswering.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder), **options)
+        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), **options)
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
         """Answers questions.
@@ -179,7 +182,7 @@ class Answer:
             rows = self.engine.run(
                 [window.input_ids for _, window in block],
                 [window.token_type_ids for _, window in block],
-                lambda model, batch: best_of_each(model(batch), batch, self.n_best, self.max_answer_tokens),
+                self._read,
             )
             for (reading, window), row in zip(block, rows.tolist(), strict=True):
                 # 窗口按题目次序到来：换了一题，说明前一题的窗口已全部读完，可以作答
@@ -189,6 +192,23 @@ class Answer:
                 reading.add(window, row)
         if current is not None:
             yield current.answer(self.n_best, self.null_threshold)
+
+
+@dataclass(frozen=True)
+class BestSpans:
+    """Reads the best spans of every window; a value, so that an engine sees which calls read alike.
+
+    Attributes:
+        count: spans for each window.
+        max_tokens: longest span.
+    """
+
+    count: int
+    max_tokens: int
+
+    def __call__(self, model: BertForQuestionAnswering, batch: RaggedBatch) -> Tensor:
+        """Returns [N, 1 + count, 3], see `best_of_each`."""
+        return best_of_each(model(batch), batch, self.count, self.max_tokens)
 
 
 def best_of_each(scores: SpanScores, batch: RaggedBatch, count: int, max_tokens: int) -> Tensor:

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import runs_on_of
 from bertsmith.model import BertForMultipleChoice
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -36,13 +41,15 @@ class Choose:
         require_fit(tokenizer, model.config)
         self.max_length = runs_on.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine = Engine(model, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Choose:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Choose:
         """Loads a folder that `bertsmith finetune choose` has written, or any other of this architecture."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        runs_on = runs_on_of(folder)
+        runs_on = runs_on_of(folder, precision=precision, device=device)
         return cls(BertForMultipleChoice.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
 
     def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
@@ -64,12 +71,16 @@ class Choose:
             counts = [len(texts) for texts in choices[part]]
             encoded = encode_choices(self.tokenizer, contexts[part], choices[part], self.max_length)
             # 每个选项单独算分：题目的选项数可以不同，长短相近的序列也能排在一起算
-            scores = self.engine.run(
-                encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch, 1)
-            )
+            scores = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], choice_score)
             rows = scores.squeeze(-1).split(counts)
             found += [Choice(int(row.argmax()), tuple(row.softmax(-1).tolist())) for row in rows]
         return found
+
+
+def choice_score(model: BertForMultipleChoice, batch: RaggedBatch) -> Tensor:
+    """Reads [N, 1], the score of each sequence."""
+    scores: Tensor = model(batch, 1)
+    return scores
 
 
 def encode_choices(

@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference.checks import parts, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import read_task_file, runs_on_of
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -44,18 +46,15 @@ class LabelsPrediction:
 
 
 class TextScorer:
-    """What the three pipelines share: a model, its tokenizer, and the logits of texts."""
+    """What the four pipelines share: how texts become sequences, and what is read of them."""
 
-    def __init__(
-        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
-    ) -> None:
-        require_fit(tokenizer, model.config)
-        self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
-        self.max_length = runs_on.length_for(model.config)
+    def __init__(self, config: BertConfig, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
+        require_fit(tokenizer, config)
+        self.labels = [config.id2label[index] for index in range(len(config.id2label))]
+        self.max_length = runs_on.length_for(config)
         self.tokenizer = tokenizer
-        self.engine = Engine(model, runs_on)
 
-    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
+    def logits(self, engine: RunsSequences, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
         """Returns [N, num_labels] float32; longer texts are cut.
 
         Raises:
@@ -66,10 +65,14 @@ class TextScorer:
         for part in parts(len(texts)):
             second = None if pairs is None else list(pairs[part])
             encoded = self.tokenizer(list(texts[part]), second, max_length=self.max_length)
-            rows.append(
-                self.engine.run(encoded["input_ids"], encoded["token_type_ids"], lambda model, batch: model(batch))
-            )
+            rows.append(engine.run(encoded["input_ids"], encoded["token_type_ids"], sequence_logits))
         return torch.cat(rows)
+
+
+def sequence_logits(model: BertForSequenceClassification, batch: RaggedBatch) -> Tensor:
+    """Reads [N, num_labels], the logits of each sequence."""
+    logits: Tensor = model(batch)
+    return logits
 
 
 class Classify:
@@ -79,14 +82,17 @@ class Classify:
         self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
     ) -> None:
         _require_problem(model, "classify")
-        self.scorer = TextScorer(model, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
         self.labels = self.scorer.labels
 
     @classmethod
-    def load(cls, folder: str | Path) -> Classify:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Classify:
         """Loads a folder that `bertsmith finetune classify` has written, or any other classifier of texts."""
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder))
+        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device))
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
         """Classifies texts; longer ones are cut to what the model reads.
@@ -103,7 +109,7 @@ class Classify:
         """
         return [
             Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True)))
-            for row in self.scorer.logits(texts, pairs).softmax(-1).tolist()
+            for row in self.scorer.logits(self.engine, texts, pairs).softmax(-1).tolist()
         ]
 
 
@@ -121,19 +127,22 @@ class MultiLabel:
         _require_problem(model, "multilabel")
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold {threshold} is outside [0, 1]")
-        self.scorer = TextScorer(model, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
         self.labels = self.scorer.labels
         self.threshold = threshold
 
     @classmethod
-    def load(cls, folder: str | Path) -> MultiLabel:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> MultiLabel:
         """Loads a folder that `bertsmith finetune multilabel` has written, or one with that problem type.
 
         The threshold is that of `task.json`, or 0.5.
         """
         threshold = float(read_task_file(folder).get("threshold", 0.5))
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder), threshold=threshold)
+        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), threshold=threshold)
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
         """Labels texts; arguments and errors as in `Classify`."""
@@ -142,7 +151,7 @@ class MultiLabel:
                 tuple(label for label, value in zip(self.labels, row, strict=True) if value > self.threshold),
                 dict(zip(self.labels, row, strict=True)),
             )
-            for row in self.scorer.logits(texts, pairs).sigmoid().tolist()
+            for row in self.scorer.logits(self.engine, texts, pairs).sigmoid().tolist()
         ]
 
 
@@ -153,17 +162,20 @@ class Regress:
         self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
     ) -> None:
         _require_problem(model, "regress")
-        self.scorer = TextScorer(model, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Regress:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Regress:
         """Loads a folder that `bertsmith finetune regress` has written, or one with that problem type."""
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder))
+        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device))
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns [N] numbers; arguments and errors as in `Classify`."""
-        return self.scorer.logits(texts, pairs)[:, 0].double().numpy()
+        return self.scorer.logits(self.engine, texts, pairs)[:, 0].double().numpy()
 
 
 def _require_problem(model: BertForSequenceClassification, wanted: str) -> None:

@@ -1,24 +1,103 @@
 """The engine: many sequences through a model, fast and in order.
 
-Sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient nor
-too large for memory; results come back in the caller's order. Nothing is padded.
+Notable:
+- sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient
+  nor too large for memory; results come back in the caller's order, and nothing is padded
+- pipelines know the engine only by `RunsSequences`, three methods, so that a server can put its own in the place
+- weights are cast or rounded, and laid out for the kernels, once: when they are first used
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.inference.checks import PART
+from bertsmith.inference.precision import (
+    Precision,
+    PrecisionChoice,
+    apply_precision,
+    check_precision,
+    choose_precision,
+    native_precision,
+)
 from bertsmith.model import BertConfig, PretrainedBert
-from bertsmith.model.layers import best_compute_dtype, best_device
+from bertsmith.model.layers import best_device
 
 TOKEN_BUDGET = 4096
-"""Tokens per forward call: large enough to keep the matmuls busy, small enough to stay in the caches."""
+"""Tokens of a forward pass on a GPU: enough to keep it busy."""
+CPU_TOKEN_BUDGET = 1024
+"""The same on a CPU: the states between two matmuls stay in its caches."""
+
+Read = Callable[[Any, RaggedBatch], Tensor]
+"""Calls a model on a batch and reads its output."""
+ReadAt = Callable[[Any, RaggedBatch, Tensor], Tensor]
+"""The same at M places alone: the last argument is [M] int64, places among the T tokens of the batch."""
+
+
+class RunsSequences(Protocol):
+    """What a pipeline needs of an engine; a server puts one in its place that batches the calls of many requests.
+
+    A `read` is a function of a module, or a frozen value with `__call__`: never a lambda, never bound to one call. Two
+    calls of the same model whose `read` are equal may share a forward pass.
+    """
+
+    def run(
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
+    ) -> Tensor:
+        """Maps every sequence to one row.
+
+        Args:
+            sequences: N non-empty sequences of ids with their special tokens; N is at least 1.
+            token_type_ids: segments in the same lengths, or None for all 0.
+            read: calls the model on a batch of n sequences and returns [n, ...].
+
+        Returns:
+            [N, ...] float32 on the CPU, in the order of `sequences`.
+        """
+        ...
+
+    def run_tokens(
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
+    ) -> list[Tensor]:
+        """Maps every token to one row.
+
+        Args:
+            sequences: as in `run`, or none.
+            token_type_ids: likewise.
+            read: calls the model on a batch of T tokens and returns [T, ...].
+
+        Returns:
+            For each sequence, in order, [S, ...] float32 on the CPU.
+        """
+        ...
+
+    def run_positions(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        positions: Sequence[Sequence[int]],
+        read: ReadAt,
+    ) -> list[Tensor]:
+        """Maps chosen tokens of every sequence to one row each.
+
+        Args:
+            sequences: as in `run`, or none.
+            token_type_ids: likewise.
+            positions: for each sequence, which of its tokens are read, counted from 0; there may be none.
+            read: calls the model on a batch and M places among its tokens, and returns [M, ...].
+
+        Returns:
+            For each sequence, in order, [m, ...] float32 on the CPU, m being the number of its positions.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,13 +106,27 @@ class RunsOn:
 
     Attributes:
         device: None takes the GPU where there is one.
-        compute_dtype: of the matmuls; None takes bfloat16 where the hardware has it.
+        precision: `float32`, `bf16`, `int8` or `auto`, see `bertsmith.inference.precision`; None takes bf16 where the
+            hardware multiplies it natively, else float32.
         max_length: most ids in a sequence; 0 takes what the model reads.
+        batch_tokens: tokens of a forward pass; 0 takes what suits the device.
     """
 
     device: torch.device | str | None = None
-    compute_dtype: torch.dtype | None = None
+    precision: Precision | None = None
     max_length: int = 0
+    batch_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the values.
+
+        Raises:
+            ConfigError: the precision is unknown, or a number is negative.
+        """
+        if self.precision is not None:
+            check_precision(self.precision)
+        if self.max_length < 0 or self.batch_tokens < 0:
+            raise ConfigError(f"max_length {self.max_length} and batch_tokens {self.batch_tokens} cannot be negative")
 
     def length_for(self, config: BertConfig) -> int:
         """Returns the most ids in a sequence that both the model and this setting allow."""
@@ -44,84 +137,105 @@ DEFAULT = RunsOn()
 
 
 class Engine:
-    """Runs a model over lists of id sequences."""
+    """Runs a model over lists of id sequences: the `RunsSequences` of every pipeline that no server has taken over.
 
-    def __init__(
-        self,
-        model: PretrainedBert,
-        runs_on: RunsOn = DEFAULT,
-    ) -> None:
+    Attributes:
+        model: in evaluation mode, on `device`.
+        device: where it computes.
+        precision: `float32`, `bf16` or `int8`, as it was asked for or chosen.
+        choice: what `auto` measured; None where nothing was left to choose.
+        batch_tokens: most tokens of a forward pass.
+    """
+
+    def __init__(self, model: PretrainedBert, runs_on: RunsOn = DEFAULT) -> None:
         """Prepares a model for prediction.
 
         Args:
             model: any of `bertsmith.model`'s models; it is put into evaluation mode.
             runs_on: where and how.
+
+        Raises:
+            ConfigError: the precision is not to be had on this device.
         """
         self.device = best_device() if runs_on.device is None else torch.device(runs_on.device)
         self.model: PretrainedBert = model.to(self.device).eval()
-        self.model.set_compute_dtype(runs_on.compute_dtype or best_compute_dtype(self.device))
+        self.batch_tokens = runs_on.batch_tokens or (CPU_TOKEN_BUDGET if self.device.type == "cpu" else TOKEN_BUDGET)
+        self.choice: PrecisionChoice | None = None
+        if runs_on.precision == "auto":
+            self.choice = choose_precision(self.model, self.device)
+        self.precision = self.choice.precision if self.choice else runs_on.precision or native_precision(self.device)
+        if self.choice is None:
+            apply_precision(self.model, self.precision, self.device)
 
     @torch.inference_mode()
     def run(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        read: Callable[[Any, RaggedBatch], Tensor],
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
     ) -> Tensor:
-        """Maps every sequence to one row.
-
-        Args:
-            sequences: N non-empty sequences of ids with their special tokens.
-            token_type_ids: segments in the same lengths, or None for all 0.
-            read: calls the model on a batch of n sequences and returns [n, ...].
-
-        Returns:
-            [N, ...] float32 on the CPU, in the order of `sequences`.
-        """
-
-        def split(batch: RaggedBatch) -> Sequence[Tensor]:
-            return read(self.model, batch).float().cpu().unbind()
-
-        return torch.stack(self._rows(sequences, token_type_ids, split))
+        """Maps every sequence to one row, see `RunsSequences`."""
+        rows: Tensor | None = None
+        for pack, batch in self._batches(sequences, token_type_ids):
+            found = read(self.model, batch).float().cpu()
+            # 结果只分配一次，逐批写到调用者的次序上：不留下成千上万个小张量
+            rows = found.new_empty(len(sequences), *found.shape[1:]) if rows is None else rows
+            rows[torch.tensor(pack)] = found
+        if rows is None:
+            raise InputError("nothing to run: give at least one sequence")
+        return rows
 
     @torch.inference_mode()
     def run_tokens(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        read: Callable[[Any, RaggedBatch], Tensor],
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
     ) -> list[Tensor]:
-        """Maps every token to one row.
-
-        Args:
-            sequences: as in `run`.
-            token_type_ids: likewise.
-            read: calls the model on a batch of T tokens and returns [T, ...].
-
-        Returns:
-            For each sequence, in order, [S, ...] float32 on the CPU.
-        """
-
-        def split(batch: RaggedBatch) -> Sequence[Tensor]:
-            rows: Sequence[Tensor] = read(self.model, batch).float().cpu().split(batch.lengths)
-            return rows
-
-        return self._rows(sequences, token_type_ids, split)
-
-    def _rows(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        read: Callable[[RaggedBatch], Sequence[Tensor]],
-    ) -> list[Tensor]:
-        """Returns what `read` gives for each sequence, in the caller's order."""
+        """Maps every token to one row, see `RunsSequences`."""
         rows: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for pack in packs_by_length([len(sequence) for sequence in sequences], TOKEN_BUDGET):
-            types = None if token_type_ids is None else [token_type_ids[index] for index in pack]
-            batch = RaggedBatch.from_sequences([sequences[index] for index in pack], types).to(self.device)
-            for index, result in zip(pack, read(batch), strict=True):
-                rows[index] = result
+        for pack, batch in self._batches(sequences, token_type_ids):
+            found = read(self.model, batch).float().cpu()
+            for index, part in zip(pack, found.split(batch.lengths), strict=True):
+                rows[index] = part
         return rows
+
+    @torch.inference_mode()
+    def run_positions(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        positions: Sequence[Sequence[int]],
+        read: ReadAt,
+    ) -> list[Tensor]:
+        """Maps chosen tokens to one row each, see `RunsSequences`."""
+        _check_positions(sequences, positions)
+        rows: list[Tensor] = [torch.empty(0)] * len(sequences)
+        for pack, batch in self._batches(sequences, token_type_ids):
+            starts = batch.first_token_positions.tolist()
+            places = [start + place for index, start in zip(pack, starts, strict=True) for place in positions[index]]
+            found = read(self.model, batch, torch.tensor(places, dtype=torch.long, device=self.device)).float().cpu()
+            counts = [len(positions[index]) for index in pack]
+            for index, part in zip(pack, found.split(counts), strict=True):
+                rows[index] = part
+        return rows
+
+    def _batches(
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None
+    ) -> Iterator[tuple[list[int], RaggedBatch]]:
+        for pack in packs_by_length([len(sequence) for sequence in sequences], self.batch_tokens):
+            types = None if token_type_ids is None else [token_type_ids[index] for index in pack]
+            yield pack, RaggedBatch.from_sequences([sequences[index] for index in pack], types).to(self.device)
+
+
+def stream_rows(engine: RunsSequences, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
+    """Maps every sequence of an input of any length to one row, in order and in bounded memory.
+
+    Args:
+        engine: what runs them.
+        sequences: as in `RunsSequences.run`; read `PART` ahead.
+        read: likewise.
+
+    Yields:
+        [n, ...] float32 on the CPU, the rows of the next n sequences.
+    """
+    left = iter(sequences)
+    while block := list(islice(left, PART)):
+        yield engine.run(block, None, read)
 
 
 def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -145,3 +259,12 @@ def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         used += lengths[index]
     if pack:
         yield pack
+
+
+def _check_positions(sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> None:
+    if len(positions) != len(sequences):
+        raise InputError(f"{len(sequences)} sequences and {len(positions)} lists of positions; give one for each")
+    for number, (sequence, places) in enumerate(zip(sequences, positions, strict=True)):
+        wrong = next((place for place in places if not 0 <= place < len(sequence)), None)
+        if wrong is not None:
+            raise InputError(f"sequence {number}: position {wrong} is outside 0 to {len(sequence) - 1}")

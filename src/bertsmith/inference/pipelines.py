@@ -8,18 +8,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, overload
 
+import torch
+
 from bertsmith.errors import ConfigError
 from bertsmith.inference.answer import Answer
 from bertsmith.inference.choose import Choose
 from bertsmith.inference.classify import Classify, MultiLabel, Regress
-from bertsmith.inference.pretrained import Embed, FillMask
+from bertsmith.inference.embed import Embed, Similarity
+from bertsmith.inference.precision import Precision
+from bertsmith.inference.pretrained import FillMask, NextSentence
 from bertsmith.inference.rank import Rank
 from bertsmith.inference.tag import Tag
 
-Pipeline = FillMask | Embed | Classify | MultiLabel | Regress | Tag | Answer | Choose | Rank
+Device = torch.device | str | None
+Pipeline = FillMask | NextSentence | Embed | Similarity | Classify | MultiLabel | Regress | Tag | Answer | Choose | Rank
 PIPELINES = {
     "fill-mask": FillMask,
+    "next-sentence": NextSentence,
     "embed": Embed,
+    "similarity": Similarity,
     "classify": Classify,
     "multilabel": MultiLabel,
     "regress": Regress,
@@ -31,41 +38,74 @@ PIPELINES = {
 
 
 @overload
-def load_pipeline(kind: Literal["fill-mask"], folder: str | Path) -> FillMask: ...
+def load_pipeline(
+    kind: Literal["fill-mask"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> FillMask: ...
 @overload
-def load_pipeline(kind: Literal["embed"], folder: str | Path) -> Embed: ...
+def load_pipeline(
+    kind: Literal["next-sentence"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> NextSentence: ...
 @overload
-def load_pipeline(kind: Literal["classify"], folder: str | Path) -> Classify: ...
+def load_pipeline(
+    kind: Literal["embed"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Embed: ...
 @overload
-def load_pipeline(kind: Literal["multilabel"], folder: str | Path) -> MultiLabel: ...
+def load_pipeline(
+    kind: Literal["similarity"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Similarity: ...
 @overload
-def load_pipeline(kind: Literal["regress"], folder: str | Path) -> Regress: ...
+def load_pipeline(
+    kind: Literal["classify"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Classify: ...
 @overload
-def load_pipeline(kind: Literal["tag"], folder: str | Path) -> Tag: ...
+def load_pipeline(
+    kind: Literal["multilabel"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> MultiLabel: ...
 @overload
-def load_pipeline(kind: Literal["answer"], folder: str | Path) -> Answer: ...
+def load_pipeline(
+    kind: Literal["regress"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Regress: ...
 @overload
-def load_pipeline(kind: Literal["choose"], folder: str | Path) -> Choose: ...
+def load_pipeline(
+    kind: Literal["tag"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Tag: ...
 @overload
-def load_pipeline(kind: Literal["rank"], folder: str | Path) -> Rank: ...
+def load_pipeline(
+    kind: Literal["answer"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Answer: ...
 @overload
-def load_pipeline(kind: Literal["features"], folder: str | Path) -> Tag: ...
-def load_pipeline(kind: str, folder: str | Path) -> Pipeline:
+def load_pipeline(
+    kind: Literal["choose"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Choose: ...
+@overload
+def load_pipeline(
+    kind: Literal["rank"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Rank: ...
+@overload
+def load_pipeline(
+    kind: Literal["features"], folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Tag: ...
+def load_pipeline(
+    kind: str, folder: str | Path, *, precision: Precision | None = None, device: Device = None
+) -> Pipeline:
     """Loads a model folder for one use.
 
     Args:
-        kind: a name of `PIPELINES`.
+        kind: a name of `PIPELINES`, or `features`.
         folder: a model folder with its tokenizer.
+        precision: `float32`, `bf16`, `int8`, or `auto` for the fastest that is faithful on this machine; None takes
+            bf16 where the hardware multiplies it natively, else float32.
+        device: None takes the GPU where there is one.
 
     Raises:
-        ConfigError: no pipeline has that name, or the folder is for another one.
+        ConfigError: no pipeline has that name, the folder is for another one, or the precision is not to be had here.
         CheckpointError: the folder does not hold such a model.
     """
     if kind == "features":
         # 冻结编码器之上的小网络属于微调那一层，用到时才引入：本层的模块不依赖它
         from bertsmith.finetune.features import load_feature_tagger
 
-        return load_feature_tagger(Path(folder))
+        return load_feature_tagger(Path(folder), precision=precision, device=device)
     if kind not in PIPELINES:
         raise ConfigError(f"pipeline {kind!r} is unknown; use one of {', '.join(PIPELINES)}, features")
-    return PIPELINES[kind].load(folder)  # type: ignore[attr-defined, no-any-return]
+    return PIPELINES[kind].load(folder, precision=precision, device=device)  # type: ignore[attr-defined, no-any-return]

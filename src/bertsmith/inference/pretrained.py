@@ -1,26 +1,27 @@
-"""The pipelines that need no fine-tuning: filling masks, and turning texts into vectors."""
+"""The pipelines over the two heads of pre-training: filling masks, and telling whether a text follows another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
-from bertsmith.model import (
-    BertForMaskedLM,
-    BertForPreTraining,
-    BertModel,
-)
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.precision import Precision
+from bertsmith.model import BertForMaskedLM, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
+
+MASKS_AT_ONCE = 256
+"""Each mask brings a row of logits as long as the vocabulary: 30 MB for so many and 30,000 pieces."""
 
 
 @dataclass(frozen=True)
@@ -32,84 +33,165 @@ class Candidate:
 
 
 class FillMask:
-    """Fills every `[MASK]` in a text."""
+    """Fills every `[MASK]` in texts.
 
-    def __init__(self, model: BertForMaskedLM | BertForPreTraining, tokenizer: WordPieceTokenizer) -> None:
+    Attributes:
+        model: the network, for those who want to look inside it.
+        engine: what runs the model; may be replaced.
+    """
+
+    def __init__(
+        self, model: BertForMaskedLM | BertForPreTraining, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+    ) -> None:
         require_fit(tokenizer, model.config)
         self.model = model
+        self.max_length = runs_on.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine = Engine(model, RunsOn(compute_dtype=torch.float32))
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> FillMask:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> FillMask:
         """Loads a folder that holds a tokenizer and a model with the masked-LM head; other heads are left aside."""
-        return cls(BertForMaskedLM.from_pretrained(folder), WordPieceTokenizer.load(folder))
+        model = BertForMaskedLM.from_pretrained(folder)
+        return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision))
 
-    @torch.inference_mode()
-    def __call__(self, text: str, *, top_k: int = 5) -> list[list[Candidate]]:
-        """Fills the masks of one text.
+    # a string is itself a sequence of strings, to a type checker; here it never means a list of letters
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, texts: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
+    ) -> list[list[Candidate]]: ...
+    @overload
+    def __call__(
+        self, texts: Sequence[str], *, top_k: int = 5, candidates: Sequence[str] | None = None
+    ) -> list[list[list[Candidate]]]: ...
+    def __call__(
+        self, texts: str | Sequence[str], *, top_k: int = 5, candidates: Sequence[str] | None = None
+    ) -> list[list[Candidate]] | list[list[list[Candidate]]]:
+        """Fills the masks of one text, or of many.
 
         Args:
-            text: holds `[MASK]` at least once.
-            top_k: candidates per mask, at least 1.
+            texts: a text that holds `[MASK]` at least once, or a list of such texts.
+            top_k: most candidates per mask, at least 1.
+            candidates: consider these words alone; each must be one piece of the vocabulary. Their probabilities are
+                those among all pieces, so they add up to less than 1: how little is itself an answer.
 
         Returns:
-            For each mask, from left to right, its `top_k` likeliest pieces, best first.
+            For each mask, from left to right, its likeliest pieces, best first; for a list of texts, a list of that.
 
         Raises:
-            InputError: the text has no `[MASK]`, or is longer than the model reads.
+            InputError: a text has no `[MASK]` or is longer than the model reads, `top_k` is out of range, or a
+                candidate is not one piece.
         """
-        ids = add_special_tokens(self.tokenizer, self.tokenizer.encode(text, parse_special=True))
-        positions = [index for index, piece in enumerate(ids) if piece == self.tokenizer.mask_token_id]
-        if not positions:
-            raise InputError(f"no [MASK] in {text[:60]!r}; write [MASK] where a word is to be filled in")
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise InputError(f"top_k {top_k} is outside 1 to {self.tokenizer.vocab_size}, the vocabulary's size")
-        device = self.engine.device
-        output = self.model(RaggedBatch.from_sequences([ids]).to(device), torch.tensor(positions, device=device))
-        logits = output if isinstance(output, Tensor) else output.mlm_logits
+        allowed = None if candidates is None else self._pieces(candidates)
+        sequences = [self._sequence(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        positions = [self._masks(ids) for ids in sequences]
+        filled: list[list[list[Candidate]]] = []
+        for part in _parts_of_masks(positions):
+            rows = self.engine.run_positions(sequences[part], None, positions[part], mask_logits)
+            filled += [self._best(logits, top_k, allowed) for logits in rows]
+        return filled[0] if isinstance(texts, str) else filled
+
+    def _sequence(self, text: str) -> list[int]:
+        ids = add_special_tokens(self.tokenizer, self.tokenizer.encode(text, parse_special=True))
+        if self.tokenizer.mask_token_id not in ids:
+            raise InputError(f"no [MASK] in {text[:60]!r}; write [MASK] where a word is to be filled in")
+        # 不截断：被截掉的部分可能正含有要填的词
+        if len(ids) > self.max_length:
+            raise InputError(f"{text[:60]!r} has {len(ids)} tokens, the model reads {self.max_length}; shorten it")
+        return ids
+
+    def _masks(self, ids: Sequence[int]) -> list[int]:
+        return [index for index, piece in enumerate(ids) if piece == self.tokenizer.mask_token_id]
+
+    def _pieces(self, candidates: Sequence[str]) -> Tensor:
+        """Returns the ids of candidates, each once."""
+        if isinstance(candidates, str) or not candidates:
+            raise InputError("give a list of candidates: ['bread', 'cheese']")
+        found = []
+        for word in candidates:
+            # 「##ing」这样的词内片段按原样查找，其余像文本一样规范化
+            ids = [self.tokenizer.piece_to_id[word]] if word in self.tokenizer.piece_to_id else []
+            ids = ids or self.tokenizer.encode(word)
+            if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
+                pieces = " ".join(self.tokenizer.vocab[index] for index in ids) or "nothing"
+                raise InputError(f"candidate {word[:60]!r} is not one piece of the vocabulary but {pieces[:80]}")
+            found += ids
+        return torch.tensor(list(dict.fromkeys(found)))
+
+    def _best(self, logits: Tensor, top_k: int, allowed: Tensor | None) -> list[list[Candidate]]:
+        """Returns the best pieces of M masks from logits [M, V]."""
         # 有的模型把词表补齐到整数倍：多出来的编号没有对应的词片
-        best = logits[:, : self.tokenizer.vocab_size].float().softmax(-1).topk(top_k)
+        probabilities = logits[:, : self.tokenizer.vocab_size].softmax(-1)
+        if allowed is not None:
+            probabilities = probabilities[:, allowed]
+        best = probabilities.topk(min(top_k, probabilities.shape[1]))
+        indices = best.indices if allowed is None else allowed[best.indices]
         return [
-            [Candidate(self.tokenizer.vocab[i], p) for p, i in zip(values, indices, strict=True)]
-            for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            [Candidate(self.tokenizer.vocab[i], p) for p, i in zip(values, pieces, strict=True)]
+            for values, pieces in zip(best.values.tolist(), indices.tolist(), strict=True)
         ]
 
 
-class Embed:
-    """Turns texts into unit vectors: the mean of the last layer's states."""
+class NextSentence:
+    """Tells whether a text follows another, as pre-training asked it (Devlin et al. 2019, §3.1).
 
-    def __init__(self, model: BertModel, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
+    Attributes:
+        engine: what runs the model; may be replaced.
+    """
+
+    def __init__(self, model: BertForPreTraining, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
         require_fit(tokenizer, model.config)
         self.max_length = runs_on.length_for(model.config)
-        self.hidden_size = model.config.hidden_size
         self.tokenizer = tokenizer
-        self.engine = Engine(model, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Embed:
-        """Loads any model folder; heads are left aside."""
-        return cls(BertModel.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder))
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> NextSentence:
+        """Loads a folder that holds a pre-training model, with both heads."""
+        model = BertForPreTraining.from_pretrained(folder)
+        return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision))
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embeds texts; longer ones are cut to what the model reads.
+    def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
+        """Scores pairs; where the two are too long together, the longer one is cut.
 
         Args:
-            texts: N texts.
+            texts: N texts A.
+            next_texts: N texts B, one for each.
 
         Returns:
-            [N, H] float32, every row of length 1.
+            [N], the probability that B follows A.
 
         Raises:
-            InputError: a single string was given.
+            InputError: a single string was given, or the numbers differ.
         """
-        require_list(texts)
-        vectors = np.zeros((len(texts), self.hidden_size), dtype=np.float32)
+        require_list(texts, next_texts)
+        found = np.empty(len(texts))
         for part in parts(len(texts)):
-            encoded = self.tokenizer(list(texts[part]), max_length=self.max_length)
-            means = self.engine.run(encoded["input_ids"], None, _mean_states)
-            vectors[part] = nn.functional.normalize(means, dim=-1).numpy()
-        return vectors
+            encoded = self.tokenizer(list(texts[part]), list(next_texts[part]), max_length=self.max_length)
+            logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], next_sentence_logits)
+            # 第 0 类是「B 接在 A 之后」，与发布的模型一致
+            found[part] = logits.double().softmax(-1)[:, 0].numpy()
+        return found
+
+
+def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
+    """Reads [M, V] float32, the logits at M places among the tokens of a batch."""
+    head = model.masked_lm
+    states = model.bert(batch).hidden_states.index_select(0, places)
+    # 解码用 float32：词嵌入本就是 float32，不必每次把整张表转成 bf16
+    return head.decode(head.norm(head.activation(head.transform(states))).float(), model.bert.embedding.word.weight)
+
+
+def next_sentence_logits(model: BertForPreTraining, batch: RaggedBatch) -> Tensor:
+    """Reads [N, 2], the logits of "B follows A" and "B is random"."""
+    logits: Tensor = model.next_sentence(model.bert(batch).pooled)
+    return logits
 
 
 def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> list[int]:
@@ -117,9 +199,13 @@ def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> lis
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
-def _mean_states(model: BertModel, batch: RaggedBatch) -> Tensor:
-    states: Tensor = model(batch).hidden_states.float()
-    # 参差批次上的分段求和：每条序列只对自己的真实词元取平均
-    sequence = torch.repeat_interleave(batch.cu_seqlens.diff().long(), output_size=batch.num_tokens)
-    sums = states.new_zeros(batch.num_sequences, states.shape[1]).index_add_(0, sequence, states)
-    return sums / batch.cu_seqlens.diff()[:, None]
+def _parts_of_masks(positions: Sequence[Sequence[int]]) -> Iterator[slice]:
+    """Cuts a list of texts where so many masks have come together, so that their logits fit in memory."""
+    start = masks = 0
+    for number, places in enumerate(positions):
+        if masks and masks + len(places) > MASKS_AT_ONCE:
+            yield slice(start, number)
+            start, masks = number, 0
+        masks += len(places)
+    if masks:
+        yield slice(start, len(positions))

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.checks import require_list
 from bertsmith.inference.classify import TextScorer
-from bertsmith.inference.engine import DEFAULT, RunsOn
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import runs_on_of
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -42,13 +44,16 @@ class Rank:
                 f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
                 " a ranker has one output and no problem_type"
             )
-        self.scorer = TextScorer(model, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Rank:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Rank:
         """Loads a folder that `bertsmith finetune rank` has written, or any other cross-encoder with one output."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        runs_on = runs_on_of(folder)
+        runs_on = runs_on_of(folder, precision=precision, device=device)
         return cls(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[Ranked]:
@@ -85,5 +90,5 @@ class Rank:
             InputError: a single string was given, or the numbers differ.
         """
         # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
-        scores: NDArray[np.float64] = self.scorer.logits(queries, texts)[:, 0].double().sigmoid().numpy()
+        scores: NDArray[np.float64] = self.scorer.logits(self.engine, queries, texts)[:, 0].double().sigmoid().numpy()
         return scores

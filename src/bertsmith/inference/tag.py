@@ -24,8 +24,9 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import runs_on_of
 from bertsmith.model import BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -91,13 +92,15 @@ class Tag:
         self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
         self.max_length = runs_on.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine = Engine(model, runs_on)
+        self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Tag:
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Tag:
         """Loads a folder that `bertsmith finetune tag` has written, or any other tagger."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        runs_on = runs_on_of(folder)
+        runs_on = runs_on_of(folder, precision=precision, device=device)
         return cls(BertForTokenClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
 
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:

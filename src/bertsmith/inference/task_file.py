@@ -10,9 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertsmith.errors import CheckpointError
 from bertsmith.files import write_text
 from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.precision import Precision
 
 TASK_FILE = "task.json"
 
@@ -45,6 +48,14 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
     return dict(values)
 
 
-def runs_on_of(folder: str | Path) -> RunsOn:
-    """Returns where a pipeline runs by default, with the longest sequence that the folder's model was trained on."""
-    return RunsOn(max_length=int(read_task_file(folder).get("max_length", 0)))
+def runs_on_of(
+    folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+) -> RunsOn:
+    """Returns where a pipeline runs, with the longest sequence that the folder's model was trained on.
+
+    Args:
+        folder: the model folder.
+        precision: as in `RunsOn`.
+        device: likewise.
+    """
+    return RunsOn(device, precision, int(read_task_file(folder).get("max_length", 0)))

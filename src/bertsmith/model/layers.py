@@ -7,19 +7,25 @@ end of the embedding, decides the precision of the whole model, and no hidden co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.model.matmul import linear, packed
+from bertsmith.model.matmul import Int8Weight, linear, linear_int8, packed, quantized
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` that computes in its input's dtype over float32 weights."""
+    """`nn.Linear` that computes in its input's dtype over float32 weights.
 
-    _kept: tuple[tuple[torch.dtype, int, int], Tensor] | None = None
+    Attributes:
+        int8: float32 states meet an 8-bit copy of the weight; only while no gradient is taken, and on the CPU.
+    """
+
+    int8 = False
+    _kept: tuple[tuple[torch.dtype, int, int], Tensor | Int8Weight] | None = None
 
     def reset_parameters(self) -> None:
         """Draws first weights, unless there is no memory for them yet."""
@@ -29,6 +35,8 @@ class Linear(nn.Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
+        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and not hidden.is_cuda:
+            return linear_int8(hidden, self._int8_weight(), self.bias)
         return linear(hidden, self._weight_for(hidden.dtype), self.bias)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -40,10 +48,20 @@ class Linear(nn.Linear):
         if dtype == self.weight.dtype or torch.is_grad_enabled() or torch.compiler.is_compiling():
             self._kept = None
             return self.weight.to(dtype)
+        kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
+        assert isinstance(kept, Tensor)
+        return kept
+
+    def _int8_weight(self) -> Int8Weight:
+        kept = self._keep(torch.int8, lambda: quantized(self.weight.detach()))
+        assert isinstance(kept, Int8Weight)
+        return kept
+
+    def _keep(self, dtype: torch.dtype, make: Callable[[], Tensor | Int8Weight]) -> Tensor | Int8Weight:
         # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废
         key = (dtype, self.weight._version, self.weight.data_ptr())
         if self._kept is None or self._kept[0] != key:
-            self._kept = (key, packed(self.weight.to(dtype)))
+            self._kept = (key, make())
         return self._kept[1]
 
 

@@ -4,6 +4,9 @@ torch multiplies float32 on x86 with MKL, which keeps its AVX-512 kernels for In
 in the same package and does torch's bf16, compiles its kernels for whatever processor it finds: on an AMD EPYC with
 AVX-512 it multiplies float32 more than twice as fast, to the same accuracy. The choice depends on the processor alone,
 never on a measurement, so that a run that is resumed computes the same bits.
+
+For prediction alone there is int8 as well, through oneDNN's kernels: each row of the weight and each row of the states
+is stretched over its own 8-bit scale, so that one outlier costs its own row precision and no other.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import functools
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +25,11 @@ _FEWEST_ROWS = 16
 """Below this a call of oneDNN costs more than it saves."""
 _WIDEST_OUTPUT = 8192
 """Above this (the vocabulary) MKL is faster at the gradient of the weights."""
+_STEPS = 255
+"""Of an 8-bit scale, from the least number of a row to the largest."""
+_LARGEST_INT8 = 127
+_SMALLEST_SCALE = 1e-30
+"""Of a row of zeros: well above what a processor may flush to zero."""
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -72,10 +80,93 @@ def _has_bf16_kernels() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+class Int8Weight(NamedTuple):
+    """A matrix in 8 bits: weight ≈ scales[:, None] * integers.
+
+    Attributes:
+        integers: [out, in], in the opaque layout of oneDNN's kernels.
+        scales: [out] float32.
+        zeros: [out] int32, all 0: the scale of a weight is symmetric.
+        row_sums: [out] float32, of the matrix as it is after rounding.
+    """
+
+    integers: Tensor
+    scales: Tensor
+    zeros: Tensor
+    row_sums: Tensor
+
+
+def quantized(weight: Tensor) -> Int8Weight:
+    """Rounds a matrix to 8 bits, with a scale for each output.
+
+    Args:
+        weight: [out, in] float32, on the CPU.
+    """
+    largest = weight.abs().amax(1)
+    if not _adds_pairs_in_32_bits():
+        # 没有 VNNI 的处理器先把相邻两个乘积加进 16 位：同号的一对权重之和超过 128 就会溢出，按最大的一对定标可保精确
+        pairs = weight[:, : weight.shape[1] // 2 * 2].unflatten(1, (-1, 2)).sum(2)
+        largest = torch.maximum(largest, pairs.abs().amax(1))
+    scales = largest.clamp(min=_SMALLEST_SCALE) / _LARGEST_INT8
+    integers = torch.round(weight / scales[:, None]).to(torch.int8)
+    row_sums = integers.float().sum(1) * scales
+    laid_out = torch.ops.onednn.qlinear_prepack(integers, None)
+    return Int8Weight(laid_out, scales, torch.zeros_like(scales, dtype=torch.int32), row_sums)
+
+
+def linear_int8(hidden: Tensor, weight: Int8Weight, bias: Tensor) -> Tensor:
+    """Multiplies float32 states with an 8-bit matrix; the states are rounded to 8 bits too, each row by itself.
+
+    A row x becomes low + step * q with q from 0 to 255, so W x + b ≈ step * W q + low * W 1 + b. That the row has a
+    scale of its own makes the result independent of what else is in the batch.
+
+    Args:
+        hidden: [T, in] float32, on the CPU.
+        weight: [out, in].
+        bias: [out] float32.
+
+    Returns:
+        [T, out] float32.
+    """
+    low = hidden.amin(1, keepdim=True)
+    # 整行相等时步长为 0：垫一个极小的数，商仍是 0，不会出现 0/0
+    step = ((hidden.amax(1, keepdim=True) - low) / _STEPS).clamp_(min=_SMALLEST_SCALE)
+    inverse = step.reciprocal()
+    # 加半步后截断就是四舍五入，一次乘加完成平移和缩放
+    rounded = torch.addcmul(0.5 - low * inverse, hidden, inverse).to(torch.uint8)
+    integers, scales, zeros, row_sums = weight
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
+        rounded, 1.0, 0, integers, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return torch.addcmul(torch.addcmul(bias, low, row_sums), product, step)
+
+
+@functools.cache
+def has_int8_kernels() -> bool:
+    """Tells whether oneDNN multiplies 8-bit integers here: in torch's builds for x86."""
+    return (
+        torch.backends.mkldnn.is_available()
+        and platform.machine() in ("x86_64", "AMD64")
+        and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    )
+
+
+@functools.cache
+def _adds_pairs_in_32_bits() -> bool:
+    """Tells whether the processor has VNNI: products of bytes are added in 32 bits, and cannot overflow."""
+    found = torch.cpu.get_capabilities()
+    return any(bool(found.get(name)) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
+
+
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Tells whether oneDNN beats torch's default at float32 here: on x86 processors that are not Intel's."""
+    """Tells whether oneDNN beats torch's default at float32 here: on x86 with AVX-512 that is not Intel's.
+
+    With AVX2 alone MKL is as fast forwards and up to 1.7 times as fast at the gradient of the weights.
+    """
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
+        return False
+    if not torch.cpu.get_capabilities().get("avx512_f"):
         return False
     cpuinfo = Path("/proc/cpuinfo")
     if platform.machine() != "x86_64" or not cpuinfo.is_file() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):

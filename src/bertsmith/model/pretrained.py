@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.model.block import TransformerBlock
 from bertsmith.model.checkpoint import LoadReport, load_model_folder, read_architecture, save_model_folder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.embeddings import BertEmbedding
@@ -92,6 +93,21 @@ class PretrainedBert(nn.Module):
         for module in self.modules():
             if isinstance(module, BertEmbedding):
                 module.compute_dtype = dtype
+
+    def set_int8(self, enabled: bool) -> None:
+        """Runs the four matmuls of every block in 8 bits while no gradient is taken, or no longer.
+
+        Everything else (embeddings, norms, softmax, pooler, heads, adapters) stays as it is. The compute dtype must
+        be float32 and the model on the CPU.
+
+        Args:
+            enabled: whether to do so from now on.
+        """
+        for module in self.modules():
+            if isinstance(module, TransformerBlock):
+                layers = (module.attention.project, module.attention_output, module.expand, module.contract)
+                for layer in layers:
+                    layer.int8 = enabled
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Trades time for memory while training.

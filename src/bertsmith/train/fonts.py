@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Sequence
 
 from matplotlib import font_manager
@@ -25,11 +27,24 @@ def drawable(labels: Sequence[str]) -> tuple[list[str], str | None, str]:
     """
     if not any("\u2e80" <= character <= "\uffef" for label in labels for character in label):
         return list(labels), None, ""
-    installed = {entry.name for entry in font_manager.fontManager.ttflist}
-    family = next((name for name in CJK_FONTS if name in installed), None)
+    family = _known_family() or _newly_installed_family()
     if family is not None:
         return list(labels), family, ""
     # 没有中文字体时画出来是方框：改用编号，并把对照写在图外
     numbered = "  ".join(f"{number} {label}" for number, label in enumerate(labels, 1))
     numbers = [str(number) for number in range(1, len(labels) + 1)]
     return numbers, None, f"No font with Chinese glyphs was found: {numbered}"
+
+
+def _known_family() -> str | None:
+    installed = {entry.name for entry in font_manager.fontManager.ttflist}
+    return next((name for name in CJK_FONTS if name in installed), None)
+
+
+@functools.cache
+def _newly_installed_family() -> str | None:
+    # matplotlib 的字体缓存可能早于字体的安装：再到系统里找一次
+    for path in font_manager.findSystemFonts():
+        if re.search(r"CJK|SourceHan|wqy|YaHei|PingFang|SimHei|Hiragino|Heiti", path):
+            font_manager.fontManager.addfont(path)
+    return _known_family()

@@ -1,0 +1,72 @@
+"""`bertsmith attention` and `attribute`: looking at what a model reads, and at what a prediction goes by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelOption = Annotated[Path, typer.Option(help="Model folder.")]
+
+
+def attention(
+    text: Annotated[str, typer.Argument(help="A text; [MASK] is recognised.")],
+    pair: Annotated[str | None, typer.Argument(help="The second text of a pair.")] = None,
+    *,
+    model: ModelOption,
+    out: Annotated[Path, typer.Option(help="Folder for attention.html and the PNG files.")],
+    layer: Annotated[int | None, typer.Option(min=1, help="Layer that is shown first; default: the last.")] = None,
+    head: Annotated[int | None, typer.Option(min=1, help="Head that is shown first; default: the mean of all.")] = None,
+) -> None:
+    """Show what every head of a model reads in a text: a page to explore, and pictures."""
+    from bertsmith.interpret.attention_folder import write_attention
+    from bertsmith.interpret.maps import load_for_maps, maps_of
+
+    found = maps_of(*load_for_maps(model), text, pair)
+    for note in write_attention(
+        found, out, layer=None if layer is None else layer - 1, head=None if head is None else head - 1
+    ):
+        print(note)
+
+
+def attribute(
+    texts: Annotated[
+        list[str], typer.Argument(help="A text or two; for choices the context and each choice by itself.")
+    ],
+    *,
+    model: ModelOption,
+    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="A label; span, start or end; a choice. Default: what the model predicts."),
+    ] = None,
+    word: Annotated[str | None, typer.Option(help="Taggers: the word, or its number from 1.")] = None,
+    method: Annotated[str, typer.Option(help="integrated-gradients or gradient-x-input.")] = "integrated-gradients",
+    baseline: Annotated[str, typer.Option(help="What integrated gradients hide words with: mask or pad.")] = "mask",
+    out: Annotated[Path | None, typer.Option(help="File to write as well: .html, or .png for a picture.")] = None,
+) -> None:
+    """Show which tokens a prediction goes by: the text coloured, and whether the values add up."""
+    from rich.console import Console
+
+    from bertsmith.interpret.attributed_picture import write_attribution
+    from bertsmith.interpret.attributed_text import terminal_text
+    from bertsmith.interpret.attribution import attribute as attribute_tokens
+    from bertsmith.interpret.scored import Explainable
+
+    if out is not None and out.suffix.lower() not in (".html", ".png"):
+        raise typer.BadParameter(f"{out}: the file must end in .html or .png.", param_hint="--out")
+    scored = Explainable.load(model, adapter=adapter).score(texts, target=target, word=word)
+    found = attribute_tokens(scored, method=method, baseline=baseline)  # type: ignore[arg-type]
+    note = "" if out is None else write_attribution(found, out)
+    console = Console(highlight=False)
+    console.print(f"{scored.target}: {found.completeness.score:.4f}", markup=False)
+    for coloured in terminal_text(found):
+        console.print(coloured)
+    order = sorted(range(len(found.tokens)), key=lambda place: -abs(found.values[place]))
+    strongest = ", ".join(f"{found.tokens[place]} {found.values[place]:+.3f}" for place in order[:10])
+    for line in (f"strongest: {strongest}", found.check, scored.note, note):
+        if line:
+            console.print(line, markup=False)
+    if out is not None:
+        console.print(f"written to {out}", markup=False)

@@ -1,0 +1,41 @@
+"""`bertsmith lab`: look inside models, in the browser."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class PageLanguage(str, Enum):
+    """Languages of the page."""
+
+    en = "en"
+    zh = "zh"
+
+
+def lab(
+    model: Annotated[list[str], typer.Option(help="Model folder, or NAME=FOLDER; repeat it to look into several.")],
+    *,
+    runs: Annotated[
+        list[Path] | None, typer.Option(help="Run folder to watch, or a folder that holds some; may be repeated.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; the lab asks for no key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8001,
+    language: Annotated[PageLanguage, typer.Option(help="Language to begin with.")] = PageLanguage.en,
+    progress: Annotated[
+        Path | None, typer.Option(help="File of the flash cards; otherwise the one of `bertsmith learn`.")
+    ] = None,
+) -> None:
+    """Look inside models in the browser: masks, attention, tokens, your task, training runs, and the lessons."""
+    from bertsmith.errors import ConfigError
+    from bertsmith.serve.settings import ServeSettings, named_models
+
+    try:
+        from bertsmith.lab.run import run_lab
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve,lab]'") from None
+    settings = ServeSettings(models=named_models(model), host=host, port=port, drain=0.0)
+    run_lab(settings, runs or (), language=language.value, progress=progress)

@@ -1,0 +1,291 @@
+"""Texts as vectors, and how alike two texts are.
+
+Notable:
+- how the states of a text's tokens become one vector is called pooling; what a folder of sentence-transformers says
+  about it is followed, otherwise it is the mean
+- `last-four` is the feature-based use of the paper (Devlin et al. 2019, §5.3, table 7): the last four layers side by
+  side, for a model that was never tuned to make vectors of texts
+- a text's vector does not depend on what it is embedded with, but for the rounding of float32
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize as unit_rows
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.inference.checks import PART, require_fit, require_list
+from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences, stream_rows
+from bertsmith.inference.precision import Precision
+from bertsmith.model import BertConfig, BertModel
+from bertsmith.tokenizer import WordPieceTokenizer
+
+Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
+
+_POOLING_FILE = "1_Pooling/config.json"
+_NAMES_THERE: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max"}
+
+
+class Embed:
+    """Turns texts into vectors.
+
+    Attributes:
+        engine: what runs the model; may be replaced.
+        pooling: what is done unless a call says otherwise.
+        hidden_size: H, width of a vector; four times that with `last-four`.
+    """
+
+    def __init__(
+        self,
+        model: BertModel,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+        *,
+        pooling: Pooling = "mean",
+    ) -> None:
+        """Prepares a model for embedding.
+
+        Args:
+            model: the encoder.
+            tokenizer: of the model.
+            runs_on: where and how.
+            pooling: see `__call__`.
+
+        Raises:
+            ConfigError: the pooling is unknown, or the model has too few layers for it.
+            CheckpointError: model and tokenizer do not belong together.
+        """
+        require_fit(tokenizer, model.config)
+        check_pooling(pooling, model.config)
+        self.config = model.config
+        self.pooling: Pooling = pooling
+        self.hidden_size = model.config.hidden_size
+        self.max_length = runs_on.length_for(model.config)
+        self.tokenizer = tokenizer
+        self.engine: RunsSequences = Engine(model, runs_on)
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Embed:
+        """Loads any model folder; heads are left aside.
+
+        Raises:
+            CheckpointError: the folder holds no model, or asks for a pooling that is not known here.
+        """
+        model = BertModel.from_pretrained(folder, need_pooler=False)
+        pooling = pooling_of(folder)
+        return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision), pooling=pooling)
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dims: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Embeds texts; longer ones are cut to what the model reads.
+
+        Args:
+            texts: N texts.
+            pooling: `mean` of the last layer's states, the state of `[CLS]` (`cls`), the largest of each number
+                (`max`), or the mean over the tokens of the last four layers, side by side (`last-four`, 4H numbers) or
+                added up (`last-four-sum`). None takes the pipeline's.
+            normalize: scale every vector to length 1, so that a product of two is their cosine similarity.
+            dims: keep only so many first numbers, before scaling. Models that were trained for it (Kusupati et al.
+                2022) lose little, others a good deal. None keeps all.
+
+        Returns:
+            [N, H] float32, 4H wide for `last-four`, or [N, dims].
+
+        Raises:
+            InputError: a single string was given, or `dims` is out of range.
+            ConfigError: the pooling is unknown, or the model has too few layers for it.
+        """
+        require_list(texts)
+        vectors = np.empty((len(texts), self.width(pooling, dims)), dtype=np.float32)
+        done = 0
+        for block in self.stream(texts, pooling=pooling, normalize=normalize, dims=dims):
+            vectors[done : done + len(block)] = block
+            done += len(block)
+        return vectors
+
+    def stream(
+        self, texts: Iterable[str], *, pooling: Pooling | None = None, normalize: bool = True, dims: int | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """Embeds texts as they come, in bounded memory; arguments and errors as in `__call__`.
+
+        Yields:
+            The vectors of the next texts, in order, some thousands at a time.
+        """
+        width = self.width(pooling, dims)
+        sequences = chain.from_iterable(map(self._sequences, _blocks(texts)))
+        for rows in stream_rows(self.engine, sequences, READS[pooling or self.pooling]):
+            vectors = rows[:, :width]
+            yield (unit_rows(vectors, dim=-1) if normalize else vectors).numpy()
+
+    def width(self, pooling: Pooling | None = None, dims: int | None = None) -> int:
+        """Returns how many numbers a vector has.
+
+        Raises:
+            InputError: `dims` is out of range.
+            ConfigError: the pooling is unknown, or the model has too few layers for it.
+        """
+        chosen = pooling or self.pooling
+        check_pooling(chosen, self.config)
+        whole = self.hidden_size * (4 if chosen == "last-four" else 1)
+        if dims is None:
+            return whole
+        if not 1 <= dims <= whole:
+            raise InputError(f"dims {dims} is outside 1 to {whole}, what a vector of this model has")
+        return dims
+
+    def _sequences(self, texts: list[str]) -> list[list[int]]:
+        rows: list[list[int]] = self.tokenizer(texts, max_length=self.max_length)["input_ids"]
+        return rows
+
+
+class Similarity:
+    """Tells how alike texts are: the cosine similarity of their vectors."""
+
+    def __init__(self, embed: Embed) -> None:
+        self.embed = embed
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+    ) -> Similarity:
+        """Loads any model folder; see `Embed.load`."""
+        return cls(Embed.load(folder, precision=precision, device=device))
+
+    @property
+    def engine(self) -> RunsSequences:
+        """What runs the model; may be replaced."""
+        return self.embed.engine
+
+    @engine.setter
+    def engine(self, engine: RunsSequences) -> None:
+        self.embed.engine = engine
+
+    def __call__(
+        self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
+    ) -> NDArray[np.float32]:
+        """Compares every text with every other.
+
+        Args:
+            texts: N texts.
+            others: M texts; None compares the texts with one another.
+            pooling: as in `Embed`.
+
+        Returns:
+            [N, M] float32 in [-1, 1]; a row for each text.
+
+        Raises:
+            InputError: a single string was given.
+        """
+        require_list(texts)
+        require_list(others or [])
+        vectors = self.embed([*texts, *(others or [])], pooling=pooling)
+        left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
+        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
+        return np.clip(left @ right.T, -1.0, 1.0)
+
+
+def mean_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+    """Reads [N, H], the mean of the last layer's states."""
+    return _mean(model(batch).hidden_states.float(), batch)
+
+
+def cls_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+    """Reads [N, H], the last layer's state of `[CLS]`."""
+    states: Tensor = model(batch).cls
+    return states
+
+
+def max_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+    """Reads [N, H], of each number the largest among the last layer's states."""
+    states: Tensor = model(batch).hidden_states.float()
+    return torch.segment_reduce(states, "max", lengths=batch.cu_seqlens.diff().long())
+
+
+def last_four_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+    """Reads [N, 4H], the means of the last four layers' states, the lowest of the layers first."""
+    layers: list[Tensor] = model(batch, need_layers=True).layers
+    return torch.cat([_mean(states.float(), batch) for states in layers[-4:]], dim=-1)
+
+
+def last_four_sums(model: BertModel, batch: RaggedBatch) -> Tensor:
+    """Reads [N, H], the mean of the sum of the last four layers' states."""
+    parts = last_four_states(model, batch).view(batch.num_sequences, 4, -1)
+    return parts.sum(1)
+
+
+READS: dict[Pooling, Callable[[BertModel, RaggedBatch], Tensor]] = {
+    "mean": mean_states,
+    "cls": cls_states,
+    "max": max_states,
+    "last-four": last_four_states,
+    "last-four-sum": last_four_sums,
+}
+
+
+def check_pooling(pooling: str, config: BertConfig) -> None:
+    """Makes sure that a model can pool in a way.
+
+    Raises:
+        ConfigError: the way is unknown, or needs more layers than there are.
+    """
+    if pooling not in get_args(Pooling):
+        raise ConfigError(f"pooling {pooling!r} is unknown; use {', '.join(get_args(Pooling))}")
+    if pooling.startswith("last-four") and config.num_hidden_layers < 4:
+        raise ConfigError(f"pooling {pooling} needs 4 layers, the model has {config.num_hidden_layers}")
+
+
+def pooling_of(folder: str | Path) -> Pooling:
+    """Returns the pooling that a folder of sentence-transformers asks for; `mean` where it says nothing.
+
+    Raises:
+        CheckpointError: it asks for one that is not known here, or the file is damaged.
+    """
+    path = Path(folder) / _POOLING_FILE
+    if not path.is_file():
+        return "mean"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        # 旧版每种方式一个开关，新版一个名字；拼接多种方式的文件夹这里不支持，要明说而不是猜
+        wanted = values.get("pooling_mode") or [
+            key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+            for key, on in values.items()
+            if key.startswith("pooling_mode_") and on
+        ]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+    name = wanted if isinstance(wanted, str) else "+".join(map(str, wanted))
+    if name not in _NAMES_THERE:
+        raise CheckpointError(f"{path}: asks for pooling {name!r}; this package has {', '.join(_NAMES_THERE)}")
+    return _NAMES_THERE[name]
+
+
+def _mean(states: Tensor, batch: RaggedBatch) -> Tensor:
+    # 参差批次上的分段求和：每条序列只对自己的真实词元取平均
+    lengths = batch.cu_seqlens.diff().long()
+    sequence = torch.repeat_interleave(lengths, output_size=batch.num_tokens)
+    sums = states.new_zeros(batch.num_sequences, states.shape[1]).index_add_(0, sequence, states)
+    return sums / lengths[:, None]
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(texts)
+    while block := list(islice(left, PART)):
+        yield block

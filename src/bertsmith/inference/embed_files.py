@@ -1,0 +1,375 @@
+"""Files of any size as one file of vectors: a row for every line, in bounded memory, resumable at any moment.
+
+Notable:
+- the work is cut into parts of some thousand lines; a finished part lies in `OUT.parts` and is there whole or not at
+  all, so the same command goes on where an earlier one was killed
+- a part depends on its lines and the request alone, so the result is the same to the byte after any number of kills
+- row = line, always: a blank line gives a row of zeros, which is like nothing, rather than a vector of no text
+- with several workers a file is a unit of work; all parts are put together at the end, in the order of the files
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.data.decoding import check_encoding, detect_encoding, read_lines
+from bertsmith.data.engine import Engine as UnitEngine
+from bertsmith.data.engine import map_units
+from bertsmith.data.sources import Span
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.files import atomic_path, locked, make_folder, write_text
+from bertsmith.inference.checks import PART
+from bertsmith.inference.embed import Embed, Pooling, pooling_of
+from bertsmith.inference.engine import Engine, RunsOn
+from bertsmith.inference.precision import Precision
+from bertsmith.model import BertModel
+from bertsmith.tokenizer import WordPieceTokenizer
+
+ENDINGS = (".npy", ".parquet")
+_REQUEST = "request.json"
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class EmbedSettings:
+    """What the vectors are.
+
+    Attributes:
+        pooling: as in `Embed`; None as the folder says.
+        normalize: whether every vector has length 1.
+        dims: how many numbers of each are kept; None keeps all.
+        precision: as in `RunsOn`; what `auto` chooses at first is kept when the work goes on.
+        batch_tokens: likewise.
+        encoding: `auto` or a codec.
+    """
+
+    pooling: Pooling | None = None
+    normalize: bool = True
+    dims: int | None = None
+    precision: Precision | None = None
+    batch_tokens: int = 0
+    encoding: str = "auto"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What was written.
+
+    Attributes:
+        rows: as many as the files have lines.
+        blank: how many of them are zeros, for blank lines.
+        width: numbers in a row.
+        precision: in which they were computed.
+    """
+
+    rows: int
+    blank: int
+    width: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class _File:
+    """An input file: its number, what it was when the work began, and how many lines it has."""
+
+    number: int
+    path: str
+    size: int
+    modified: int
+    encoding: str
+    lines: int
+
+
+def embed_files(
+    files: Sequence[str | Path],
+    folder: str | Path,
+    out: str | Path,
+    settings: EmbedSettings | None = None,
+    *,
+    engine: UnitEngine = "local",
+    workers: int | None = 1,
+    on_progress: Progress | None = None,
+) -> Embedded:
+    """Embeds every line of files; goes on where an earlier call with the same request was broken off.
+
+    Args:
+        files: text files, plain, gzip or zstd; the rows come in their order.
+        folder: the model folder.
+        out: `.npy` for an array [lines, width] float32, or `.parquet` for a column `vector` of fixed-size lists. What
+            stands there is replaced at the end.
+        settings: what the vectors are.
+        engine: `local` or `ray`, see `map_units`.
+        workers: processes, each with its share of the cores; one file is the work of one of them. None for all cores.
+        on_progress: told how many lines are done and how many there are.
+
+    Raises:
+        InputError: a file is missing, malformed, or was changed meanwhile; or there is no line.
+        ConfigError: `out` ends otherwise, or a setting is impossible.
+        CheckpointError: the model folder is unusable, or a finished part is damaged.
+        RunFolderError: the disk is full, or `OUT.parts` belongs to another request or another process.
+    """
+    settings, out = settings or EmbedSettings(), Path(out)
+    if out.suffix not in ENDINGS:
+        raise ConfigError(f"--out {out}: the name must end in {' or '.join(ENDINGS)}")
+    _check(files, folder, settings)
+    parts = make_folder(out.with_name(out.name + ".parts"))
+    count = (os.cpu_count() or 1) if workers is None and engine == "local" else workers
+    with locked(parts):
+        try:
+            todo, precision, width = _planned(parts, files, folder, settings, engine, count)
+        except BertsmithError:
+            # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
+            if not (parts / _REQUEST).exists():
+                shutil.rmtree(parts)
+            raise
+        lines = sum(file.lines for file in todo)
+        threads = 0 if engine == "ray" or count == 1 else max(1, (os.cpu_count() or 1) // (count or 1))
+        work = _FileWork(str(folder), _written(folder), parts, settings, precision, threads)
+        _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
+        finished = [part for file in todo for part in work.parts_of(file)]
+        blank = _put_together(out, finished, lines, width)
+        shutil.rmtree(parts)
+    return Embedded(lines, blank, width, precision)
+
+
+@dataclass(frozen=True)
+class _FileWork:
+    """Makes the parts of a file; travels to the workers."""
+
+    folder: str
+    written: int
+    parts: Path
+    settings: EmbedSettings
+    precision: str
+    threads: int
+
+    def __call__(self, file: _File) -> int:
+        return sum(self.steps(file))
+
+    def steps(self, file: _File) -> Iterator[int]:
+        """Makes what is missing of a file; yields how many lines each part has."""
+        _require_unchanged(file)
+        lines = read_lines(Path(file.path), file.encoding)
+        for part in self.parts_of(file):
+            texts = list(islice(lines, part.lines))
+            if len(texts) < part.lines:
+                raise InputError(f"{file.path}: was changed while it was embedded; run again when it stays as it is")
+            if not part.path.is_file():
+                vectors = self._embed(texts)
+                with atomic_path(part.path) as temporary, temporary.open("wb") as handle:
+                    np.save(handle, vectors, allow_pickle=False)
+            yield part.lines
+
+    def parts_of(self, file: _File) -> list[_Part]:
+        """Returns the parts of a file in order; the cut depends on its number of lines alone."""
+        return [
+            _Part(self.parts / f"{file.number:05d}-{start // PART:07d}.npy", min(PART, file.lines - start))
+            for start in range(0, file.lines, PART)
+        ]
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        embed = _loaded(self.folder, self.written, self.precision, self.settings.batch_tokens)
+        options = {"pooling": self.settings.pooling, "dims": self.settings.dims}
+        spoken = [text.strip() for text in texts]
+        rows = [number for number, text in enumerate(spoken) if text]
+        vectors = np.zeros((len(texts), embed.width(**options)), dtype=np.float32)  # type: ignore[arg-type]
+        if rows:
+            chosen = [spoken[row] for row in rows]
+            vectors[rows] = embed(chosen, normalize=self.settings.normalize, **options)  # type: ignore[arg-type]
+        return vectors
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where the vectors of consecutive lines lie, and how many lines that are."""
+
+    path: Path
+    lines: int
+
+    def read(self, width: int) -> NDArray[np.float32]:
+        """Returns [lines, width].
+
+        Raises:
+            CheckpointError: the file is damaged or cut off.
+        """
+        try:
+            vectors: NDArray[np.float32] = np.load(self.path, allow_pickle=False)
+            if vectors.shape != (self.lines, width) or vectors.dtype != np.float32:
+                raise ValueError(f"holds {vectors.shape} {vectors.dtype}, not {(self.lines, width)} float32")
+        except (OSError, ValueError, EOFError) as error:
+            raise CheckpointError(f"{self.path}: damaged ({error}); remove it and run the same command again") from None
+        return vectors
+
+
+def _check(files: Sequence[str | Path], folder: str | Path, settings: EmbedSettings) -> None:
+    """Finds what is wrong before any work is done."""
+    if not files:
+        raise InputError("no file to embed")
+    check_encoding(settings.encoding)
+    for file in files:
+        if not Path(file).is_file():
+            raise InputError(f"{file}: no such file")
+    RunsOn(precision=settings.precision, batch_tokens=settings.batch_tokens)
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"{folder}: no such model folder")
+
+
+def _planned(
+    parts: Path,
+    files: Sequence[str | Path],
+    folder: str | Path,
+    settings: EmbedSettings,
+    engine: UnitEngine,
+    workers: int | None,
+) -> tuple[list[_File], str, int]:
+    """Returns the files, precision and width of the work that was broken off here, or plans it and writes that down."""
+    request = {"model": str(Path(folder).resolve()), "weights": _written(folder), **asdict(settings)}
+    request["files"] = [str(Path(file).resolve()) for file in files]
+    path = parts / _REQUEST
+    if path.is_file():
+        saved = _read_request(path)
+        if different := sorted(key for key in request if saved["request"].get(key) != request[key]):
+            raise RunFolderError(
+                f"{parts}: holds unfinished vectors of another request ({', '.join(different)}); choose another --out,"
+                " or remove it to begin anew"
+            )
+        todo = [_File(**file) for file in saved["files"]]
+        for file in todo:
+            _require_unchanged(file)
+        return todo, saved["precision"], saved["width"]
+    # 没有请求却有部分：来历不明，不能当成这一次的结果
+    for stale in parts.glob("*.npy"):
+        stale.unlink()
+    todo = [_counted(number, Path(file), settings.encoding) for number, file in enumerate(files)]
+    if not any(file.lines for file in todo):
+        raise InputError(f"{', '.join(map(str, files))}: no line to embed")
+    # 多进程时在子进程里量：父进程一旦用过 OpenMP 线程，之后派生的子进程就会卡死
+    precision, width = next(
+        map_units(_Probe(str(folder), _written(folder), settings), [0], engine=engine, workers=workers)
+    )
+    written = {
+        "request": request,
+        "files": [asdict(file) for file in todo],
+        "precision": precision,
+        "width": width,
+    }
+    write_text(path, json.dumps(written, ensure_ascii=False, indent=1))
+    return todo, precision, width
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Finds the precision and the width of a request; travels to a worker."""
+
+    folder: str
+    written: int
+    settings: EmbedSettings
+
+    def __call__(self, _unit: int) -> tuple[str, int]:
+        embed = _loaded(self.folder, self.written, self.settings.precision, self.settings.batch_tokens)
+        assert isinstance(embed.engine, Engine)
+        return embed.engine.precision, embed.width(self.settings.pooling, self.settings.dims)
+
+
+def _make_parts(
+    work: _FileWork, todo: Sequence[_File], engine: UnitEngine, workers: int | None, report: Callable[[int], None]
+) -> None:
+    done = 0
+    # 单进程时逐部分报告进度；多进程时一个文件做完才有消息
+    alone = engine == "local" and workers == 1
+    by_part = (count for file in todo for count in work.steps(file))
+    for count in by_part if alone else map_units(work, todo, engine=engine, workers=workers):
+        done += count
+        report(done)
+
+
+def _put_together(out: Path, parts: Sequence[_Part], lines: int, width: int) -> int:
+    """Writes all parts, one after the other, as one file; returns the number of blank rows."""
+    blank = 0
+    with atomic_path(out) as temporary:
+        writer = _write_npy if out.suffix == ".npy" else _write_parquet
+
+        def blocks() -> Iterator[NDArray[np.float32]]:
+            nonlocal blank
+            for part in parts:
+                vectors = part.read(width)
+                blank += int((~vectors.any(axis=1)).sum())
+                yield vectors
+
+        with temporary.open("wb") as handle:
+            writer(handle, blocks(), lines, width)
+    return blank
+
+
+def _write_npy(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], lines: int, width: int) -> None:
+    header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (lines, width)}
+    np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
+    for vectors in blocks:
+        handle.write(vectors.tobytes())
+
+
+def _write_parquet(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], _lines: int, width: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("vector", pa.list_(pa.float32(), width))])
+    with pq.ParquetWriter(handle, schema) as writer:
+        for vectors in blocks:
+            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
+            writer.write_table(pa.table([column], schema=schema))
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(folder: str, _written_at: int, precision: Any, batch_tokens: int) -> Embed:
+    """Loads the pipeline, once in a process for each state of the folder."""
+    model = BertModel.from_pretrained(folder, need_pooler=False)
+    runs_on = RunsOn(precision=precision, batch_tokens=batch_tokens)
+    return Embed(model, WordPieceTokenizer.load(folder), runs_on, pooling=pooling_of(folder))
+
+
+def _written(folder: str | Path) -> int:
+    """Returns when the weights of a folder were written, in ns; 0 where there are none."""
+    weights = Path(folder) / "model.safetensors"
+    return weights.stat().st_mtime_ns if weights.is_file() else 0
+
+
+def _counted(number: int, path: Path, encoding: str) -> _File:
+    state = path.stat()
+    found = detect_encoding(Span(str(path))) if encoding == "auto" else encoding
+    lines = sum(1 for _ in read_lines(path, found))
+    return _File(number, str(path.resolve()), state.st_size, state.st_mtime_ns, found, lines)
+
+
+def _require_unchanged(file: _File) -> None:
+    path = Path(file.path)
+    state = path.stat() if path.is_file() else None
+    if state is None or (state.st_size, state.st_mtime_ns) != (file.size, file.modified):
+        raise InputError(
+            f"{file.path}: was changed since its vectors were begun; restore it, or remove the folder of parts to"
+            " begin anew"
+        )
+
+
+def _read_request(path: Path) -> dict[str, Any]:
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if not {"request", "files", "precision", "width"} <= saved.keys():
+            raise ValueError("a field is missing")
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); remove {path.parent} to begin anew") from None
+    return dict(saved)

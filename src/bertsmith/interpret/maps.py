@@ -1,0 +1,189 @@
+"""Attention maps as data: who reads whom, in every layer and head, and what a stack of layers adds up to.
+
+Notable:
+- numbers only: pictures are made from them next door (`figures`, `attention_page`), or by whoever likes other pictures
+- asking for maps takes the model's explicit attention path, the equation as it is printed, in float32
+- special tokens written in the text (`[MASK]`) are recognised: one looks at what the model reads there
+- a pruned head has no map; its place holds NaN, so that layer and head keep their numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import CheckpointError, InputError
+from bertsmith.inference.checks import require_fit
+from bertsmith.model import BertModel, PretrainedBert
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer.encoding import Encoding
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What every head of a model does with one text or pair.
+
+    Attributes:
+        tokens: S pieces, special tokens included.
+        token_type_ids: S segments, 0 for the first text and 1 for the second.
+        maps: [L, A, S, S] float32 in [0, 1]; row i says how much token i takes from every token, and adds up to 1. NaN
+            where a head was pruned.
+        separators: the places of `[SEP]` among the tokens.
+        dropped: how many pieces did not fit the model and were cut off; 0 as a rule.
+    """
+
+    tokens: list[str]
+    token_type_ids: list[int]
+    maps: Floats
+    separators: tuple[int, ...]
+    dropped: int = 0
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there are two segments."""
+        return any(self.token_type_ids)
+
+    @property
+    def note(self) -> str:
+        """A sentence for the reader where the text was cut; empty otherwise."""
+        if not self.dropped:
+            return ""
+        size = len(self.tokens)
+        return (
+            f"The text has {size + self.dropped} tokens, the model reads {size}: the last {self.dropped} are cut off."
+        )
+
+
+def load_for_maps(folder: str | Path) -> tuple[BertModel, WordPieceTokenizer]:
+    """Loads any model folder for `maps_of`: the encoder and the tokenizer; heads are left aside.
+
+    Raises:
+        CheckpointError: the folder holds no model, or one that its tokenizer does not belong to.
+    """
+    model, tokenizer = BertModel.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder)
+    require_fit(tokenizer, model.config, folder)
+    return model, tokenizer
+
+
+def backbone(model: PretrainedBert) -> BertModel:
+    """Returns the encoder of a model: the model itself, or the one under its head.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    bert = model if isinstance(model, BertModel) else getattr(model, "bert", None)
+    if not isinstance(bert, BertModel):
+        raise CheckpointError(
+            f"a {type(model).__name__} has no encoder to look into; give a BertModel or one with a head"
+        )
+    return bert
+
+
+@torch.inference_mode()
+def maps_of(model: PretrainedBert, tokenizer: WordPieceTokenizer, text: str, pair: str | None = None) -> AttentionMaps:
+    """Runs a text through a model and keeps the attention probabilities of all heads.
+
+    A text longer than the model reads is cut, of a pair the longer one; see `AttentionMaps.note`.
+
+    Args:
+        model: any architecture; it is put into evaluation mode.
+        tokenizer: of the model.
+        text: the text, or the first of a pair.
+        pair: the second text.
+
+    Raises:
+        InputError: a text holds no word, or is no string.
+    """
+    bert = backbone(model)
+    encoded, dropped = encode_whole(tokenizer, bert.config.max_position_embeddings, text, pair)
+    ids, types = encoded["input_ids"], encoded["token_type_ids"]
+    if max(types) >= bert.config.type_vocab_size:
+        raise InputError("the model knows a single segment; give one text, not a pair")
+    device = bert.embedding.word.weight.device
+    output = bert.eval()(RaggedBatch.from_sequences([ids], [types]).to(device), need_maps=True)
+    shape = (bert.config.num_hidden_layers, bert.config.num_attention_heads, len(ids), len(ids))
+    # 被剪掉的头没有图：填 NaN，层号和头号不变，下游按“没有”处理
+    maps = np.full(shape, np.nan, dtype=np.float32)
+    for layer, (layer_maps,) in enumerate(output.attentions or ()):
+        maps[layer, list(bert.config.heads_left(layer))] = layer_maps.float().cpu().numpy()
+    separators = tuple(place for place, index in enumerate(ids) if index == tokenizer.sep_token_id)
+    return AttentionMaps([tokenizer.vocab[index] for index in ids], list(types), maps, separators, dropped)
+
+
+def encode_whole(
+    tokenizer: WordPieceTokenizer, max_length: int, text: str, pair: str | None, *, parse_special: bool = True
+) -> tuple[Encoding, int]:
+    """Encodes one text or pair as the pipelines do, cut to `max_length`.
+
+    Returns:
+        The model's input, and how many pieces were cut off.
+
+    Raises:
+        InputError: a text holds no word, or is no string.
+    """
+    texts = [text] if pair is None else [text, pair]
+    for number, one in enumerate(texts, 1):
+        if not isinstance(one, str):
+            raise InputError(f"text {number} is a {type(one).__name__}; give a string")
+        if not tokenizer.encode(one, parse_special=parse_special):
+            raise InputError(f"text {number}, {one[:60]!r}, holds no word; write something")
+    whole = tokenizer(text, pair, parse_special=parse_special)
+    cut = tokenizer(text, pair, parse_special=parse_special, max_length=max_length)
+    return cut, len(whole["input_ids"]) - len(cut["input_ids"])
+
+
+def mean_over_heads(maps: Floats) -> Floats:
+    """Averages the heads of each layer that were not pruned: [L, A, S, S] to [L, S, S], rows adding up to 1."""
+    mean: Floats = np.nanmean(maps, axis=1)
+    return mean
+
+
+def rollout(maps: Floats) -> Floats:
+    """Follows attention down to the input (attention rollout, Abnar and Zuidema 2020, §3).
+
+    A token's state in layer l is half itself, by the residual connection, and half a mixture by attention; multiplied
+    through the layers that says how much of each input token arrives. It takes the mean of the heads and knows nothing
+    of the values or the feed-forward layers.
+
+    Args:
+        maps: [L, A, S, S], as in `AttentionMaps`.
+
+    Returns:
+        [L, S, S] float32: for each layer, what token i takes from input token j; rows add up to 1.
+    """
+    size = maps.shape[-1]
+    # 残差连接算作一半：0.5 A + 0.5 I，否则连乘几层后每一行都趋于同一个分布
+    mixing = 0.5 * mean_over_heads(maps).astype(np.float64) + 0.5 * np.eye(size)
+    reached = np.eye(size)
+    layers = []
+    for layer in mixing:
+        reached = layer @ reached
+        # 每行本来就和为 1；逐层归一只为不让舍入误差累积
+        reached /= reached.sum(-1, keepdims=True)
+        layers.append(reached)
+    return np.stack(layers).astype(np.float32)
+
+
+def cls_attention(maps: Floats) -> Floats:
+    """Returns what `[CLS]` reads in each layer, the mean of its heads: [L, S], rows adding up to 1."""
+    return mean_over_heads(maps)[:, 0]
+
+
+def thumbnails(maps: Floats, size: int) -> Floats:
+    """Shrinks maps for a small picture: [..., S, S] to [..., s, s] with s = min(S, size).
+
+    A cell is the largest weight in its block, so that a thin diagonal does not fade as it would in a mean.
+    """
+    length = maps.shape[-1]
+    if length <= size:
+        return maps
+    edges = np.arange(size) * length // size
+    shrunk: Floats = np.maximum.reduceat(np.maximum.reduceat(maps, edges, axis=-1), edges, axis=-2)
+    return shrunk

@@ -1,0 +1,282 @@
+"""What an attribution explains: one number that a fine-tuned model computes from one sequence.
+
+Each task has its own: the logit of a class or label, a regressor's or ranker's output, the logit of a tag at a word,
+the score of an answer's start, end or both, the score of a choice. The sequence is cut as the task's pipeline cuts it,
+so that what is explained is what was predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import CheckpointError, InputError
+from bertsmith.finetune.predict import Predictor
+from bertsmith.inference.tag import word_windows, words_in_texts
+from bertsmith.inference.task_file import read_task_file
+from bertsmith.inference.windows import Window
+from bertsmith.interpret.maps import encode_whole
+from bertsmith.model import PretrainedBert
+from bertsmith.tokenizer import WordPieceTokenizer
+
+Read = Callable[[RaggedBatch], Tensor]
+"""Calls a model on a batch of n sequences and returns [n, ...]."""
+
+ANSWER_PARTS = ("span", "start", "end")
+"""What can be explained of an answer: the sum of both scores, or one of them."""
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A sequence, and the number to explain.
+
+    Attributes:
+        model: what computes it.
+        tokenizer: of the model.
+        texts: one or two, as they were written.
+        input_ids: S ids, special tokens included.
+        token_type_ids: S segments: which of the texts a token is from.
+        offsets: S pairs of characters in that text, end excluded; (0, 0) for special tokens.
+        target: the number in words, such as `class 'good'`.
+        read: calls the model on a batch of n sequences of S tokens and returns the n numbers.
+        note: a sentence for the reader, such as that the text was cut; empty as a rule.
+    """
+
+    model: PretrainedBert
+    tokenizer: WordPieceTokenizer
+    texts: tuple[str, ...]
+    input_ids: list[int]
+    token_type_ids: list[int]
+    offsets: list[tuple[int, int]]
+    target: str
+    read: Read
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Explainable:
+    """A fine-tuned model whose predictions can be explained.
+
+    Attributes:
+        folder: its model folder, for messages.
+        kind: the name of its task.
+        pipeline: what predicts, and so decides what is explained where the caller leaves it open.
+        model: what computes.
+        tokenizer: of the model.
+        max_length: most ids in a sequence.
+        paired: whether it was trained on pairs; None where the folder does not say.
+    """
+
+    folder: Path
+    kind: str
+    pipeline: Any
+    model: PretrainedBert
+    tokenizer: WordPieceTokenizer
+    max_length: int
+    paired: bool | None = None
+
+    @classmethod
+    def load(cls, folder: str | Path, *, adapter: str | Path | None = None) -> Explainable:
+        """Loads a fine-tuned folder, ours or another's; with an adapter, the backbone it was trained over.
+
+        Raises:
+            CheckpointError: the folder holds no model that predicts, or one over frozen features.
+        """
+        described = Path(folder if adapter is None else adapter)
+        predictor = Predictor.load(folder, adapter=adapter)
+        kind, pipeline = predictor.kind, predictor.pipeline
+        if kind == "features":
+            raise CheckpointError(f"{folder}: reads frozen features of a model; attributions need a fine-tuned head")
+        # 各流水线把分词器和最大长度放在自己切文本的那一部分里
+        cutting = {"answer": "cutter", "tag": "", "choose": ""}.get(kind, "scorer")
+        cuts = getattr(pipeline, cutting) if cutting else pipeline
+        paired = read_task_file(described).get("paired")
+        return cls(described, kind, pipeline, pipeline.engine.model, cuts.tokenizer, cuts.max_length, paired)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the head's outputs; empty for heads that have none."""
+        names = self.model.config.id2label
+        return [names[index] for index in range(len(names))]
+
+    def score(self, texts: Sequence[str], *, target: str | None = None, word: str | None = None) -> ScoredText:
+        """Chooses what is to be explained of one input.
+
+        Args:
+            texts: a text or two (classify, multilabel, regress), a text (tag), a query and a text (rank), a question
+                and its passage (answer), a context and its choices (choose).
+            target: a label (classify, multilabel, tag), `span`, `start` or `end` (answer), a choice or its number from
+                1 (choose); None takes what the model predicts.
+            word: tag only: the word as it is written, or its number from 1; None takes the surest word that the model
+                does not tag `O`, or the surest at all.
+
+        Raises:
+            InputError: there are too many texts or too few, one holds no word, or there is no such target or word.
+        """
+        least, most = {"tag": (1, 1), "answer": (2, 2), "rank": (2, 2), "choose": (2, 10**6)}.get(self.kind, (1, 2))
+        if self.kind in ("classify", "multilabel", "regress") and self.paired is not None:
+            least = most = 2 if self.paired else 1
+        if not least <= len(texts) <= most:
+            wanted = str(least) if least == most else f"{least} or more" if most > 2 else f"{least} or {most}"
+            raise InputError(f"{self.folder}: {self.kind} reads {wanted} text(s), and {len(texts)} were given")
+        if word is not None and self.kind != "tag":
+            raise InputError(f"{self.folder}: the model is for {self.kind}; a word is chosen for taggers only")
+        if self.kind == "tag":
+            return _tag(self, texts[0], target, word)
+        if self.kind == "answer":
+            return _answer(self, texts[0], texts[1], target)
+        if self.kind == "choose":
+            return _choice(self, texts[0], texts[1:], target)
+        return _text(self, texts, target)
+
+    def scored(
+        self, texts: Sequence[str], encoded: Mapping[str, Any], target: str, read: Read, dropped: int, note: str = ""
+    ) -> ScoredText:
+        """Returns a sequence with its number; `dropped` tokens of the texts are not in it."""
+        if dropped:
+            note += (
+                f" The model reads {self.max_length} tokens at once; {dropped} of the text are not in this sequence."
+            )
+        ids, types, offsets = (list(encoded[name]) for name in ("input_ids", "token_type_ids", "offsets"))
+        return ScoredText(self.model, self.tokenizer, tuple(texts), ids, types, offsets, target, read, note.strip())
+
+    @torch.inference_mode()
+    def run(self, encoded: Mapping[str, Any], read: Read) -> Tensor:
+        """Returns what `read` reads of one sequence."""
+        device = next(self.model.parameters()).device
+        return read(RaggedBatch.from_sequences([encoded["input_ids"]], [encoded["token_type_ids"]]).to(device))[0]
+
+
+def _text(explained: Explainable, texts: Sequence[str], target: str | None) -> ScoredText:
+    """Explains an output over the pooled `[CLS]`."""
+    pair = texts[1] if len(texts) > 1 else None
+    encoded, dropped = encode_whole(explained.tokenizer, explained.max_length, texts[0], pair, parse_special=False)
+    model = explained.model
+    if explained.kind in ("regress", "rank"):
+        if target is not None:
+            raise InputError(f"target {target[:60]!r}: a model with one output leaves nothing to choose; leave it out")
+        return explained.scored(texts, encoded, "the output", lambda batch: model(batch)[:, 0], dropped)
+    column = _column(explained.labels, target)
+    if column is None:
+        column = int(explained.run(encoded, model).argmax())
+    named = f"{'label' if explained.kind == 'multilabel' else 'class'} {explained.labels[column]!r}"
+    return explained.scored(texts, encoded, named, lambda batch: model(batch)[:, column], dropped)
+
+
+def _choice(explained: Explainable, context: str, choices: Sequence[str], target: str | None) -> ScoredText:
+    """Explains the score of one choice; the others are sequences of their own and have no part in it."""
+    if target is None:
+        index = explained.pipeline([context], [choices])[0].index
+    elif target in choices:
+        index = list(choices).index(target)
+    elif target.isascii() and target.isdigit() and 1 <= int(target) <= len(choices):
+        index = int(target) - 1
+    else:
+        raise InputError(f"target {target[:60]!r} is none of the choices; give one of them, or 1 to {len(choices)}")
+    texts = (context, choices[index])
+    encoded, dropped = encode_whole(explained.tokenizer, explained.max_length, *texts, parse_special=False)
+    model: Any = explained.model
+    return explained.scored(texts, encoded, f"choice {index + 1}", lambda batch: model(batch, 1)[:, 0], dropped)
+
+
+def _tag(explained: Explainable, text: str, target: str | None, word: str | None) -> ScoredText:
+    """Explains a tag's logit at the first piece of a word, in the window where the word is read."""
+    (pieces,), (places,) = words_in_texts(explained.tokenizer, [text])
+    if not pieces.sizes:
+        raise InputError(f"text 1, {text[:60]!r}, holds no word; write something")
+    column = _column(explained.labels, target)
+    words = [text[start:end] for start, end in places.tolist()]
+    if word is None:
+        tagged = explained.pipeline.score_words([words])[0]
+        # 优先解释一个被标成实体的词：多数词是 O，解释它没有意思
+        number = min(range(len(words)), key=lambda n: (tagged.tags[n] == "O", -tagged.probabilities[n]))
+    else:
+        number = _word_number(words, word)
+    windows = word_windows(explained.tokenizer, [pieces], explained.max_length)
+    window = next(window for window in windows if number in window.words)
+    at = window.positions[number - window.words.start]
+    # 每个词片在原文中的位置；比整窗还长的词只保留开头的词片，与 word_windows 一致
+    tokens = explained.tokenizer.align_flat([text])
+    sizes = [min(size, explained.max_length - 2) for size in pieces.sizes]
+    starts, bounds = [0, *accumulate(pieces.sizes)], [0, *accumulate(sizes)]
+    kept = [start + piece for start, size in zip(starts, sizes, strict=False) for piece in range(size)]
+    size = len(window.input_ids)
+    first = bounds[window.words.start] - window.positions[0] + 1
+    inside = kept[first : first + size - 2]
+    offsets = [(0, 0), *((int(tokens.starts[piece]), int(tokens.ends[piece])) for piece in inside), (0, 0)]
+    encoded = {"input_ids": window.input_ids, "token_type_ids": [0] * size, "offsets": offsets}
+    model, labels = explained.model, explained.labels
+
+    def logits(batch: RaggedBatch) -> Tensor:
+        rows: Tensor = model(batch).view(-1, size, len(labels))[:, at]
+        return rows
+
+    if column is None:
+        column = int(explained.run(encoded, logits).argmax())
+    named = f"tag {labels[column]!r} of word {number + 1}, {words[number]!r}"
+    dropped = len(tokens.ids) - len(inside)
+    return explained.scored((text,), encoded, named, lambda batch: logits(batch)[:, column], dropped)
+
+
+def _answer(explained: Explainable, question: str, context: str, target: str | None) -> ScoredText:
+    """Explains the score of the best span, in the window where it was found."""
+    part = "span" if target is None else target
+    if part not in ANSWER_PARTS:
+        raise InputError(f"target {part[:60]!r}: an answer has {', '.join(ANSWER_PARTS)} to explain")
+    answered = explained.pipeline([question], [context])[0]
+    best = answered.candidates[0]
+    cut = explained.pipeline.cutter.cut(question, context)
+    model, passage = explained.model, cut.passage
+    start, end = passage.starts.index(best.start), passage.ends.index(best.end)
+
+    def reader(window: Window, part: str) -> Read:
+        size, shift = len(window.input_ids), window.head - window.first
+
+        def read(batch: RaggedBatch) -> Tensor:
+            scores = model(batch)
+            starts, ends = scores.start.view(-1, size)[:, start + shift], scores.end.view(-1, size)[:, end + shift]
+            parts: dict[str, Tensor] = {"span": starts + ends, "start": starts, "end": ends}
+            return parts[part]
+
+        return read
+
+    # 答案可能落在几个重叠的窗口里：取得分最高的那个，与流水线一致
+    holding = [window for window in cut.windows() if window.first <= start and end < window.first + window.size]
+    window = max(holding, key=lambda window: float(explained.run(window._asdict(), reader(window, "span"))))
+    inside = range(window.first, window.first + window.size)
+    asked = explained.tokenizer(question)["offsets"]
+    offsets = [*asked, *((passage.starts[token], passage.ends[token]) for token in inside), (0, 0)]
+    note = ""
+    if answered.no_answer:
+        note = "The model says that the passage does not answer; what is explained is its best span."
+    named = {"span": "the answer", "start": "the start of the answer", "end": "the end of the answer"}[part]
+    dropped = len(passage.ids) - window.size
+    encoded = {**window._asdict(), "offsets": offsets}
+    return explained.scored((question, context), encoded, f"{named} {best.text!r}", reader(window, part), dropped, note)
+
+
+def _column(labels: Sequence[str], target: str | None) -> int | None:
+    if target is None:
+        return None
+    if target not in labels:
+        shown = ", ".join(labels[:12]) + (", …" if len(labels) > 12 else "")
+        raise InputError(f"target {target[:60]!r} is no label of the model; its labels: {shown}")
+    return list(labels).index(target)
+
+
+def _word_number(words: Sequence[str], wanted: str) -> int:
+    """Finds a word by how it is written, or by its number from 1; of several the first."""
+    if wanted in words:
+        return list(words).index(wanted)
+    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= len(words):
+        return int(wanted) - 1
+    raise InputError(
+        f"word {wanted[:60]!r} is not in the text; give one of its words, or a number from 1 to {len(words)}"
+    )

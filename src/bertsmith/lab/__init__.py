@@ -1,0 +1,1 @@
+"""The lab: looking inside models in the browser, everything on this machine."""

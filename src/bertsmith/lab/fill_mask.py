@@ -1,0 +1,151 @@
+"""*Fill the mask*: what the model would write at `[MASK]`, and its words a click away from the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from bertsmith.inference import Candidate
+from bertsmith.lab.frame import Frame
+from bertsmith.lab.markup import Bar, bars, percent
+from bertsmith.lab.models import LabError, LabModel, missing_head, received, starting_text
+from bertsmith.learn.lesson import Text
+
+TOP = 10
+"""Candidates for each mask."""
+
+_STARTS = ("the man eats the [MASK] .", "Paris is the [MASK] of France.", "今天天气很[MASK]。")
+_NAME = Text("Text", "文本")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text, and the candidates for each of its masks, best first."""
+
+    text: str
+    masks: list[list[Candidate]]
+
+
+def fill(model: LabModel, text: str) -> Filled:
+    """Fills the masks of a text.
+
+    Raises:
+        InputError: the text is empty, too long or holds no mask, or the model cannot fill masks.
+    """
+    text = received(text, _NAME)
+    mask = model.tokenizer.special_tokens.mask
+    with model.pipeline("fill-mask") as pipeline:
+        if mask not in text:
+            raise LabError(
+                Text(f"Write {mask} where a word is to be filled in.", f"请在要填词的地方写上 {mask}。"),
+            )
+        size = len(model.tokenizer(text, parse_special=True)["input_ids"])
+        if size > pipeline.max_length:
+            raise LabError(
+                Text(
+                    f"The text has {size} tokens, the model reads {pipeline.max_length}; shorten it.",
+                    f"文本有 {size} 个词元，模型只读 {pipeline.max_length} 个；请缩短。",
+                )
+            )
+        return Filled(text, pipeline(text, top_k=min(TOP, model.tokenizer.vocab_size)))
+
+
+def inserted(model: LabModel, text: str, mask_number: int, piece: str) -> str:
+    """Puts a piece where a mask stood.
+
+    Args:
+        model: whose mask it is.
+        text: holds the mask.
+        mask_number: which of its masks, from 0.
+        piece: `##` joins it to what stands before.
+
+    Raises:
+        LabError: the text no longer has that mask.
+    """
+    ids_and_places = model.tokenizer(text, parse_special=True)
+    places = [
+        place
+        for index, place in zip(ids_and_places["input_ids"], ids_and_places["offsets"], strict=True)
+        if index == model.tokenizer.mask_token_id
+    ]
+    if mask_number >= len(places):
+        raise LabError(Text("The text has changed; fill it again first.", "文本已经改过，请先重新填一次。"))
+    start, end = places[mask_number]
+    before, after = text[:start], text[end:]
+    # 词内片段要与前一个词连写，英文词之间的空格须去掉
+    return before.rstrip(" ") + piece[2:] + after if piece.startswith("##") else before + piece + after
+
+
+def build(frame: Frame) -> None:
+    """Lays the tab out."""
+    frame.lead(
+        Text(
+            "Write a text with <code>[MASK]</code> in it. The model was trained to guess what stands there; choose a"
+            " guess to write it into the text.",
+            "写一段带有 <code>[MASK]</code> 的文字。模型受过训练，会猜那里原来是什么词；点一个猜测，就写进文本里。",
+        )
+    )
+    place = frame.place_for_notice(
+        lambda model: None if "fill-mask" in model.served.pipelines else missing_head(model, "fill-mask")
+    )
+    text = gr.Textbox(
+        starting_text(frame.first.tokenizer, _STARTS),
+        label=frame.say(_NAME),
+        max_lines=6,
+        elem_id="fill-text",
+    )
+    with gr.Row(elem_classes="buttons"):
+        button = gr.Button(frame.say(Text("Fill", "填词")), variant="primary", elem_id="fill-button")
+        mask = gr.Button(frame.say(Text("Add [MASK]", "加上 [MASK]")), elem_id="fill-add")
+    results = gr.HTML(
+        elem_id="fill-results",
+        js_on_load=(
+            "element.addEventListener('click', event => {"
+            " const button = event.target.closest('[data-choice]');"
+            " if (button) trigger('click', {choice: button.dataset.choice}); });"
+        ),
+    )
+    shown: gr.State = gr.State([])
+
+    def show(model: LabModel, typed: str) -> tuple[str, list[list[Candidate]]]:
+        filled = fill(model, typed)
+        return _results(frame, filled.masks), filled.masks
+
+    def choose(
+        model: LabModel, typed: str, masks: Sequence[Sequence[Candidate]], event: Mapping[str, Any]
+    ) -> tuple[str, str, Sequence[Sequence[Candidate]]]:
+        number, candidate = map(int, str(event["choice"]).split(":"))
+        chosen = inserted(model, received(typed, _NAME), number, masks[number][candidate].piece)
+        # 填上一个词，其余空的猜测也会跟着变：有空就接着算
+        if model.tokenizer.special_tokens.mask in chosen:
+            filled = fill(model, chosen)
+            return chosen, _results(frame, filled.masks), filled.masks
+        return chosen, f"<p class='done' role='status'>{frame.say(_DONE)}</p>", []
+
+    frame.answer([button.click, text.submit], show, [text], place, [results, shown])
+    frame.answer([results.click], choose, [text, shown], place, [text, results, shown], with_event=True)
+    mask.click(
+        lambda typed: f"{(typed or '').rstrip()} [MASK]".lstrip(),
+        [text],
+        [text],
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    frame.on_choice(lambda _: ["", []], [results, shown])
+
+
+_DONE = Text("Written into the text.", "已写进文本。")
+
+
+def _results(frame: Frame, masks: Sequence[Sequence[Candidate]]) -> str:
+    parts = []
+    for number, candidates in enumerate(masks):
+        caption = frame.say(Text(f"Mask {number + 1}", f"第 {number + 1} 个空")) if len(masks) > 1 else ""
+        rows = [Bar(one.piece, one.probability, percent(one.probability)) for one in candidates]
+        hint = frame.say(Text("write it into the text", "写进文本"))
+        parts.append(bars(rows, caption=caption, choice=str(number), hint=hint))
+    return "".join(parts)

@@ -1,0 +1,305 @@
+"""*Learn*: the story of the paper, its computations live on the chosen model, questions, flash cards.
+
+The lessons are those of `bertsmith learn`, and so is the file that keeps the cards; only the drawing is the browser's.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from bertsmith.errors import InputError
+from bertsmith.lab.frame import Frame
+from bertsmith.lab.markup import notice, table, written
+from bertsmith.lab.models import LabError, LabModel
+from bertsmith.learn import (
+    COMPUTATIONS,
+    Card,
+    Computation,
+    Deck,
+    Input,
+    Lesson,
+    Question,
+    Section,
+    Study,
+    compute,
+    grade,
+    lessons,
+)
+from bertsmith.learn.deck import Answer
+from bertsmith.learn.lesson import Language, Step, Text
+
+_STYLED = re.compile(r"\*\*(?P<b>.+?)\*\*|`(?P<code>[^`]+)`|\*(?P<i>[^*\s][^*]*)\*")
+_GRADES: tuple[tuple[Answer, Text], ...] = (
+    ("again", Text("not known", "没记住")),
+    ("hard", Text("hard", "勉强")),
+    ("good", Text("good", "记得")),
+    ("easy", Text("easy", "很容易")),
+)
+_RESULTS_KEPT = 64
+
+Opened = tuple[Lesson, gr.Column, list[gr.HTML]]
+"""A lesson, what holds it, and the places of its sections."""
+
+_results: OrderedDict[tuple[str, ...], Computation] = OrderedDict()
+_one_at_a_time = threading.Lock()
+
+
+def markdown(text: str) -> str:
+    """Returns paragraphs with **bold**, *italic* and `code` as HTML; whatever else is in them is shown as it is."""
+    # 先转义、后加样式：文字里的尖括号永远成不了标签
+    paragraphs = [_STYLED.sub(_styled, written(paragraph)) for paragraph in text.split("\n\n")]
+    return "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+
+
+def parsed(given: Input, value: Any) -> Any:
+    """Returns what was typed for an input in the form that the computation takes.
+
+    Raises:
+        LabError: it should be numbers and is not.
+    """
+    if given.kind == "integer":
+        return int(value) if isinstance(value, int | float) and float(value).is_integer() else value
+    if given.kind not in ("numbers", "matrix"):
+        return value or ""
+    rows = [row.replace(",", " ").split() for row in re.split(r"[;\n；]", str(value or "")) if row.strip()]
+    try:
+        numbers = [[float(cell) for cell in row] for row in rows]
+    except ValueError:
+        raise LabError(
+            Text(
+                f"{given.label.en}: write numbers with spaces between, rows with ; between.",
+                f"“{given.label.zh}”：请写数字，用空格隔开；各行之间用分号。",
+            )
+        ) from None
+    return numbers if given.kind == "matrix" else [cell for row in numbers for cell in row]
+
+
+def typed(given: Input) -> Any:
+    """Returns an input's default as one would type it."""
+    if given.kind == "matrix":
+        return "; ".join(" ".join(f"{cell:g}" for cell in row) for row in given.default)
+    return " ".join(f"{cell:g}" for cell in given.default) if given.kind == "numbers" else given.default
+
+
+def computed(id: str, language: Language, study: Study, values: dict[str, Any]) -> Computation:
+    """Runs a computation, or returns what it found the last time.
+
+    Raises:
+        InputError: an input is not possible.
+    """
+    model = str(study.folder) if COMPUTATIONS[id].needs_study else ""
+    key = (id, language, model, repr(sorted(values.items())))
+    with _one_at_a_time:
+        if key not in _results:
+            _results[key] = compute(id, language=language, study=study, **values)
+        _results.move_to_end(key)
+        # 有的计算要训练一个小网络：算过的就留着，但只留最近的一些
+        while len(_results) > _RESULTS_KEPT:
+            _results.popitem(last=False)
+        return _results[key]
+
+
+def section_html(section: Section, found: Computation | None) -> str:
+    """Returns a section's text with its numbers, and the steps of its computation."""
+    told = markdown(section.fill(found))
+    if found is None:
+        return f"<div class='lesson'>{told}</div>"
+    steps = "".join(map(_step, found.steps))
+    return (
+        f"<div class='lesson'>{told}<section class='steps'><h4>{written(found.title)}</h4>"
+        f"{notice(found.note)}{steps}</section></div>"
+    )
+
+
+def build(frame: Frame, progress: Path | None, tab: gr.Tab) -> None:
+    """Lays the tab out.
+
+    Args:
+        frame: of the page.
+        progress: the file of the flash cards; None for the reader's own, see `bertsmith.learn.default_path`.
+        tab: this tab; opening it opens the chosen part.
+    """
+    frame.lead(
+        Text(
+            "The BERT paper in six parts, worked by hand. The computations run on the model above, on inputs of yours.",
+            "六个部分讲完 BERT 论文，亲手算一遍。计算用的是上面所选的模型，输入都可以改。",
+        )
+    )
+    story = lessons(frame.language)
+    place = frame.place_for_notice()
+    part = gr.Dropdown(
+        [(f"{lesson.number}  {lesson.title}", lesson.id) for lesson in story],
+        value=story[0].id,
+        label=frame.say(Text("Part", "部分")),
+        elem_id="learn-part",
+        filterable=False,
+    )
+    again = gr.Button(frame.say(Text("Compute with this model", "用这个模型计算")), elem_id="learn-again", size="sm")
+    columns = []
+    for lesson in story:
+        with gr.Column(visible=lesson is story[0], elem_id=f"lesson-{lesson.id}") as column:
+            texts = [_section(frame, section, f"{lesson.id}-{n}") for n, section in enumerate(lesson.sections, 1)]
+            gr.HTML(f"<h3>{frame.say(Text('Questions', '问题'))}</h3>")
+            for question in lesson.questions:
+                _question(frame, question)
+            gr.HTML(_links(frame, lesson))
+        columns.append((lesson, column, texts))
+    _cards(frame, story, part, progress)
+    _wire_opening(frame, [tab.select, part.input, again.click], part, place, columns)
+
+
+def _wire_opening(
+    frame: Frame, triggers: Sequence[Any], part: gr.Dropdown, place: gr.HTML, columns: Sequence[Opened]
+) -> None:
+    everything = [*(column for _, column, _ in columns), *(text for _, _, texts in columns for text in texts)]
+
+    def open_part(model: LabModel, chosen: str) -> list[Any]:
+        study = model.study()
+        shown: list[Any] = [gr.Column(visible=lesson.id == chosen) for lesson, _, _ in columns]
+        for lesson, _, texts in columns:
+            if lesson.id != chosen:
+                shown += [gr.skip()] * len(texts)
+                continue
+            for section in lesson.sections:
+                id = section.computation
+                shown.append(section_html(section, computed(id, frame.language, study, {}) if id else None))
+        return shown
+
+    frame.answer(triggers, open_part, [part], place, everything, slow=True)
+
+
+def _section(frame: Frame, section: Section, name: str) -> gr.HTML:
+    """Lays a section out: its text, and below it what can be changed about its computation."""
+    text = gr.HTML("" if section.computation else section_html(section, None))
+    id = section.computation
+    if id is None or not COMPUTATIONS[id].inputs:
+        return text
+    recipe = COMPUTATIONS[id]
+    with gr.Accordion(frame.say(Text("Change the inputs", "改一改输入")), open=False):
+        place = frame.place_for_notice()
+        fields = [_field(frame, given) for given in recipe.inputs]
+        button = gr.Button(frame.say(Text("Compute", "计算")), elem_id=f"compute-{name}")
+
+    def run(model: LabModel, *values: Any) -> tuple[str]:
+        given = {each.name: parsed(each, value) for each, value in zip(recipe.inputs, values, strict=True)}
+        return (section_html(section, computed(id, frame.language, model.study(), given)),)
+
+    frame.answer([button.click], run, fields, place, [text], slow=True)
+    return text
+
+
+def _field(frame: Frame, given: Input) -> Any:
+    name = frame.say(given.label)
+    if given.kind == "choice":
+        return gr.Dropdown(list(given.choices), value=given.default, label=name, filterable=False)
+    if given.kind == "integer":
+        return gr.Number(given.default, label=name, precision=0)
+    return gr.Textbox(typed(given), label=name)
+
+
+def _question(frame: Frame, question: Question) -> None:
+    choices = [(choice, number) for number, choice in enumerate(question.choices)]
+    radio = gr.Radio(choices, value=None, label=question.prompt, elem_classes="question")
+    told = gr.HTML()
+
+    def show(choice: int | None) -> str:
+        if choice is None:
+            return ""
+        marked = grade(question, int(choice))
+        verdict = Text("Right.", "对。") if marked.correct else Text(f"No: {marked.answer}", f"不对：{marked.answer}")
+        return f"<div role='status'>{markdown(f'**{frame.say(verdict)}** {marked.explanation}')}</div>"
+
+    radio.input(show, [radio], [told], queue=False, show_progress="hidden", api_visibility="private")
+
+
+def _links(frame: Frame, lesson: Lesson) -> str:
+    rows = "".join(
+        f"<li>{written(link.about)}: <code>{written(link.name)}</code>, {written(link.file)}</li>"
+        for link in lesson.code_links
+    )
+    return f"<h3>{frame.say(Text('In the code', '在代码里'))}</h3><ul class='code-links'>{rows}</ul>"
+
+
+def _cards(frame: Frame, story: Sequence[Lesson], part: gr.Dropdown, progress: Path | None) -> None:
+    """Lays the flash cards out: the front, then the back, then how well it went."""
+    gr.HTML(f"<h3>{frame.say(Text('Flash cards', '记忆卡片'))}</h3>")
+    place = frame.place_for_notice()
+    face = gr.HTML(elem_id="card")
+    with gr.Row(elem_classes="buttons"):
+        ask = gr.Button(frame.say(Text("Next card", "下一张")), elem_id="card-next")
+        turn = gr.Button(frame.say(Text("Turn it over", "翻面")), elem_id="card-turn", visible=False)
+        marks = [
+            gr.Button(frame.say(name), elem_id=f"card-{answer}", visible=False, size="sm") for answer, name in _GRADES
+        ]
+    current = gr.State("")
+    buttons = [ask, turn, *marks]
+
+    def shown(asking: bool, turning: bool, marking: bool) -> list[Any]:
+        return [gr.Button(visible=on) for on in (asking, turning, *([marking] * len(marks)))]
+
+    def deck() -> Deck:
+        return Deck(progress, frame.language)
+
+    def next_card(lesson: str) -> list[Any]:
+        due = deck().due(lesson=lesson)
+        if not due:
+            done = Text("No card of this part is due; come back another day.", "这一部分没有到期的卡片，改天再来。")
+            return [notice(frame.say(done)), "", *shown(True, False, False)]
+        left = frame.say(Text(f"{len(due)} due", f"到期 {len(due)} 张"))
+        front = f"<div class='card'><small>{left}</small>{markdown(due[0].front)}</div>"
+        return [front, due[0].id, *shown(False, True, False)]
+
+    def turned(id: str) -> list[Any]:
+        card = _card(story, id)
+        back = f"<div class='card'>{markdown(card.front)}<hr>{markdown(card.back)}</div>"
+        return [back, id, *shown(False, False, True)]
+
+    def marker(answer: Answer) -> Callable[..., list[Any]]:
+        def mark(lesson: str, id: str) -> list[Any]:
+            deck().answer(_card(story, id), answer)
+            return next_card(lesson)
+
+        return mark
+
+    outputs = [face, current, *buttons]
+    frame.answer([ask.click], next_card, [part], place, outputs, with_model=False)
+    frame.answer([turn.click], turned, [current], place, outputs, with_model=False)
+    for (answer, _), button in zip(_GRADES, marks, strict=True):
+        frame.answer([button.click], marker(answer), [part, current], place, outputs, with_model=False)
+
+
+def _card(story: Sequence[Lesson], id: str) -> Card:
+    for lesson in story:
+        for card in lesson.cards:
+            if card.id == id:
+                return card
+    raise InputError(f"there is no card {id[:40]!r}")
+
+
+def _styled(found: re.Match[str]) -> str:
+    (tag, text) = next((tag, text) for tag, text in found.groupdict().items() if text is not None)
+    return f"<{tag}>{text}</{tag}>"
+
+
+def _step(step: Step) -> str:
+    """Returns one step of a computation: its name, its value, what to look at."""
+    note = f"<p class='lead'>{written(step.note)}</p>" if step.note else ""
+    cells = step.cells()
+    if not step.is_table:
+        return f"<div class='step'><b>{written(step.label)}</b>: <code>{written(cells[0][0])}</code>{note}</div>"
+    width = max(map(len, cells), default=0)
+    columns = list(step.columns)
+    if not columns:
+        columns = [""] * width
+    elif len(columns) < width:
+        columns = ["", *columns]
+    texts = 1 if step.rows else 0
+    shown = table(columns, cells, name=step.label, texts=texts)
+    return f"<div class='step'><b>{written(step.label)}</b>{note}{shown}</div>"

@@ -1,0 +1,240 @@
+"""The models of a lab: what the server has loaded, and what only looking inside needs.
+
+Predictions go through the server's own pipelines, so that the page and the HTTP endpoints share one queue. Maps,
+embedding norms and attributions need the bare encoder or its gradients; they are loaded when they are first asked for
+(weights are mapped files: the machine holds them once) and used by one visitor at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import InputError
+from bertsmith.inference import Embed
+from bertsmith.interpret.attribution import Attribution, attribute
+from bertsmith.interpret.maps import AttentionMaps, load_for_maps, maps_of
+from bertsmith.interpret.scored import Explainable
+from bertsmith.learn.lesson import Text
+from bertsmith.learn.study import Study
+from bertsmith.model import BertModel
+from bertsmith.serve.models import ServedModel
+from bertsmith.serve.settings import ServeSettings
+from bertsmith.serve.ticket import CURRENT, Ticket
+from bertsmith.tokenizer import WordPieceTokenizer
+
+MOST_CHARACTERS = 20_000
+"""Characters of a text that one types; files are for the command line."""
+
+TASKS = ("classify", "multilabel", "regress", "tag", "features", "answer", "choose", "rank")
+"""The pipelines that a head of one's own makes."""
+
+_MAPS_KEPT = 2
+"""Texts whose maps are kept: enough to compare two, few enough for long texts and large models."""
+
+
+class LabError(InputError):
+    """Something that the lab cannot do with what it was given, said in both languages."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__(text.en)
+        self.text = text
+
+
+class LabModel:
+    """A model folder in the lab.
+
+    Attributes:
+        name: what the page calls it.
+        served: its pipelines and tokenizer in the server.
+    """
+
+    def __init__(self, served: ServedModel, settings: ServeSettings) -> None:
+        self.name = served.name
+        self.served = served
+        self._settings = settings
+        # 梯度和前向钩子会临时改动模型：同一时刻只让一位访客进入
+        self._inside = threading.RLock()
+        self._maps: OrderedDict[tuple[str, str | None], AttentionMaps] = OrderedDict()
+
+    @property
+    def tokenizer(self) -> WordPieceTokenizer:
+        """The model's tokenizer."""
+        return self.served.tokenizer
+
+    @property
+    def task(self) -> str | None:
+        """What its head was fine-tuned for; None for a model that was not."""
+        return next((kind for kind in self.served.pipelines if kind in TASKS), None)
+
+    @contextmanager
+    def pipeline(self, kind: str) -> Iterator[Any]:
+        """Lends one of the server's pipelines.
+
+        Raises:
+            LabError: the model has no such head.
+        """
+        if kind not in self.served.pipelines:
+            raise missing_head(self, kind)
+        # 与 HTTP 请求同走一条队列：页面上的计算也受期限和词元上限的约束
+        ticket = Ticket(time.monotonic() + self._settings.deadline, self._settings.limits)
+        ticket.on_its_way = False
+        token = CURRENT.set(ticket)
+        try:
+            yield self.served.pipelines[kind]
+        finally:
+            CURRENT.reset(token)
+
+    def maps(self, text: str, pair: str | None) -> AttentionMaps:
+        """Returns the attention maps of a text or pair; asking again for the same one costs nothing.
+
+        Raises:
+            InputError: a text holds no word, or the model knows no pairs.
+        """
+        key = (text, pair)
+        with self._inside:
+            if key not in self._maps:
+                model, tokenizer = self._encoder
+                self._maps[key] = maps_of(model, tokenizer, text, pair)
+            self._maps.move_to_end(key)
+            while len(self._maps) > _MAPS_KEPT:
+                self._maps.popitem(last=False)
+            return self._maps[key]
+
+    @property
+    def encoder(self) -> BertModel:
+        """The encoder, without its heads."""
+        with self._inside:
+            return self._encoder[0]
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Returns a vector of length 1 for each text, [N, H]; of a fine-tuned model those of its encoder."""
+        if "embed" in self.served.pipelines:
+            with self.pipeline("embed") as pipeline:
+                vectors: NDArray[np.float32] = pipeline(list(texts))
+                return vectors
+        with self._inside:
+            return self._embedder(list(texts))
+
+    def attribute(self, texts: Sequence[str]) -> Attribution:
+        """Explains what the head predicts for one input, see `Explainable.score`.
+
+        Raises:
+            InputError: the input is not one that the head reads.
+            CheckpointError: the head is of a kind that is not explained.
+        """
+        with self._inside:
+            return attribute(self._explainable.score(texts))
+
+    def study(self) -> Study:
+        """Returns the model as the lessons want it."""
+        with self._inside:
+            return self._study
+
+    @cached_property
+    def _encoder(self) -> tuple[BertModel, WordPieceTokenizer]:
+        return load_for_maps(self.served.folder)
+
+    @cached_property
+    def _embedder(self) -> Embed:
+        return Embed.load(self.served.folder)
+
+    @cached_property
+    def _explainable(self) -> Explainable:
+        return Explainable.load(self.served.folder)
+
+    @cached_property
+    def _study(self) -> Study:
+        return Study.load(self.served.folder)
+
+
+class LabModels:
+    """All models of a lab, by name; the first is shown at first."""
+
+    def __init__(self, served: Sequence[ServedModel], settings: ServeSettings) -> None:
+        self._models = {model.name: LabModel(model, settings) for model in served}
+
+    @property
+    def names(self) -> list[str]:
+        """The names, in the order in which they were given."""
+        return list(self._models)
+
+    def named(self, name: str) -> LabModel:
+        """Returns a model.
+
+        Raises:
+            LabError: there is none of that name.
+        """
+        if name not in self._models:
+            raise LabError(
+                Text("There is no such model; choose another one above.", "没有这个模型，请在上面另选一个。")
+            )
+        return self._models[name]
+
+    def able(self, kinds: Sequence[str]) -> list[str]:
+        """Returns the names of the models that have one of some pipelines."""
+        return [name for name, model in self._models.items() if set(kinds) & set(model.served.pipelines)]
+
+
+_HEADS = {
+    "fill-mask": Text("masked-LM head", "MLM（完形填空）头"),
+    "next-sentence": Text("next-sentence head", "NSP（下一句）头"),
+}
+
+
+def missing_head(model: LabModel, kind: str) -> LabError:
+    """Says that a model cannot do what a tab is for."""
+    head = _HEADS.get(kind, Text(f"head for {kind}", f"{kind} 头"))
+    return LabError(
+        Text(
+            f"The model {model.name} has no {head.en}: it cannot do this. Other tabs work with it; choose another model"
+            " above to use this one.",
+            f"模型 {model.name} 没有 {head.zh}，做不了这件事。别的标签页可以用它；要用这一页，请在上面换一个模型。",
+        )
+    )
+
+
+def received(text: str | None, name: Text, *, may_be_empty: bool = False) -> str:
+    """Checks a text that somebody typed.
+
+    Args:
+        text: what the browser sent.
+        name: what the page calls the field.
+        may_be_empty: whether nothing is an answer.
+
+    Returns:
+        The text; half characters (lone surrogates), which no encoding takes, are replaced.
+
+    Raises:
+        LabError: it is empty or far too long.
+    """
+    text = text or ""
+    if not text.strip() and not may_be_empty:
+        raise LabError(Text(f"{name.en}: write something first.", f"“{name.zh}”是空的，请先写点什么。"))
+    if len(text) > MOST_CHARACTERS:
+        raise LabError(
+            Text(
+                f"{name.en}: {len(text):,} characters are too many, {MOST_CHARACTERS:,} at most are read here; the"
+                " command line takes files.",
+                f"“{name.zh}”有 {len(text):,} 个字符，太长了，这里最多读 {MOST_CHARACTERS:,} 个；长文件请用命令行。",
+            )
+        )
+    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+
+
+def starting_text(tokenizer: WordPieceTokenizer, options: Sequence[str]) -> str:
+    """Returns the one of some texts that the vocabulary covers best: fewest unknown pieces, then fewest of all."""
+
+    def cost(text: str) -> tuple[int, int]:
+        ids = tokenizer.encode(text, parse_special=True)
+        return sum(index == tokenizer.unk_token_id for index in ids), len(ids)
+
+    return min(options, key=cost)

@@ -1,0 +1,136 @@
+"""The page: header, model chooser and tabs, laid out in one language.
+
+Notable:
+- nothing comes from another host: the theme names fonts that are installed, analytics are off, and what Gradio would
+  offer to share or to record is not there
+- each language is a page of its own at its own address, so that a link leads where it was copied
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+# Gradio 在导入时就读这个变量：必须在导入之前关掉统计
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import gradio as gr
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from gradio.themes.utils import colors, sizes
+
+from bertsmith.lab import attention, fill_mask, learn, my_task, next_sentence, similarity, tokens, training
+from bertsmith.lab.frame import Frame
+from bertsmith.lab.models import LabModels
+from bertsmith.lab.training import RunFolders
+from bertsmith.learn.lesson import LANGUAGES, Language, Text
+
+_TITLE = Text("bertsmith lab", "bertsmith 实验室")
+_TABS: tuple[tuple[str, Text, Callable[[Frame], None]], ...] = (
+    ("fill", Text("Fill the mask", "完形填空"), fill_mask.build),
+    ("attention", Text("Attention", "注意力"), attention.build),
+    ("next", Text("Next sentence", "下一句"), next_sentence.build),
+    ("tokens", Text("Tokens", "词元"), tokens.build),
+    ("task", Text("My task", "我的任务"), my_task.build),
+    ("similarity", Text("Similarity map", "相似度"), similarity.build),
+)
+_TRAINING, _LEARN = Text("Training", "训练"), Text("Learn", "学习")
+_ICON = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'><rect width='32' height='32' rx='7' fill='#1f5fae'/>"
+    "<path d='M9 7v18h9a5 5 0 0 0 1.500-9.700A4.600 4.600 0 0 0 17 7z M13 11h4a1.800 1.800 0 0 1 0 3.600h-4z"
+    " M13 18h5a1.900 1.900 0 0 1 0 3.800h-5z' fill='white' fill-rule='evenodd'/></svg>"
+)
+
+
+def build_page(models: LabModels, runs: RunFolders, language: Language, progress: Path | None = None) -> gr.Blocks:
+    """Lays out the page in one language; arguments as in `mount`."""
+    page = gr.Blocks(title=_TITLE(language), analytics_enabled=False)
+    with page:
+        gr.HTML(_header(language))
+        frame = Frame(models, language)
+        with gr.Tabs(elem_id="tabs"):
+            opened = []
+            for name, title, build in _TABS:
+                with gr.Tab(frame.say(title), id=name) as tab:
+                    build(frame)
+                opened.append(tab)
+            with gr.Tab(frame.say(_TRAINING), id="training") as watching:
+                timer = training.build(frame, runs, watching)
+            with gr.Tab(frame.say(_LEARN), id="learn") as tab:
+                learn.build(frame, progress, tab)
+            training.look_while_open(timer, watching, [*opened, tab])
+    return page
+
+
+def mount(
+    app: FastAPI, models: LabModels, runs: RunFolders, *, language: Language = "en", progress: Path | None = None
+) -> None:
+    """Puts the pages on a server's application: `/en/`, `/zh/`, and `/` for the one to begin with.
+
+    Args:
+        app: of `bertsmith.serve.app.build_app`.
+        models: to look into.
+        runs: to watch.
+        language: to begin with.
+        progress: the file of the flash cards; None for the reader's own.
+    """
+
+    async def begin() -> Response:
+        return RedirectResponse(f"/{language}/", status_code=307)
+
+    async def icon() -> Response:
+        return Response(_ICON, media_type="image/svg+xml")
+
+    async def manifest() -> Response:
+        return JSONResponse({"name": "bertsmith lab", "start_url": "/", "display": "browser"})
+
+    for path, endpoint in (("/", begin), ("/favicon.ico", icon), ("/manifest.json", manifest)):
+        app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
+    style = (resources.files("bertsmith.lab") / "pages" / "lab.css").read_text(encoding="utf-8")
+    for each in LANGUAGES:
+        gr.mount_gradio_app(
+            app,
+            build_page(models, runs, each, progress),
+            path=f"/{each}",
+            theme=theme(),
+            css=style,
+            # 页面语言要如实标明：读屏软件按它发音，浏览器按它选字形
+            head=f"<link rel='icon' href='/favicon.ico'><script>document.documentElement.lang='{each}'</script>",
+            footer_links=[],
+            run_history=False,
+            enable_monitoring=False,
+            max_file_size=1,
+            show_error=False,
+        )
+
+
+def theme() -> gr.themes.Base:
+    """Returns the look: fonts that are on the reader's machine, none that would be fetched."""
+    return gr.themes.Base(
+        primary_hue=colors.blue,
+        neutral_hue=colors.slate,
+        radius_size=sizes.radius_md,
+        font=["system-ui", "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", "sans-serif"],
+        font_mono=["ui-monospace", "Noto Sans Mono", "Noto Sans Mono CJK SC", "monospace"],
+    ).set(
+        button_primary_background_fill="#1f5fae",
+        button_primary_background_fill_hover="#174a89",
+        button_primary_background_fill_dark="#2a6fc4",
+        button_primary_text_color="white",
+    )
+
+
+def _header(language: Language) -> str:
+    """Returns the heading, and the way to the other language."""
+    links = "".join(
+        f"<a href='/{each}/' lang='{each}'{' aria-current=page' if each == language else ''}>{name}</a>"
+        for each, name in (("en", "English"), ("zh", "中文"))
+    )
+    named = Text("Language", "语言")(language)
+    said = Text("Look inside your model; everything stays on this machine.", "看看模型里面；一切都在本机完成。")
+    return (
+        f"<header class='top'><div><h1>{_TITLE(language)}</h1><p>{said(language)}</p></div>"
+        f"<nav aria-label='{named}'>{links}</nav></header>"
+    )

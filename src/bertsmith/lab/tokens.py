@@ -1,0 +1,161 @@
+"""*Tokens*: how a text becomes the sum of three embeddings (Devlin et al. 2019, §3, figure 2), in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from bertsmith.interpret.maps import encode_whole
+from bertsmith.lab.figures import draw_norms
+from bertsmith.lab.frame import Frame
+from bertsmith.lab.markup import notice, table, written
+from bertsmith.lab.models import LabError, LabModel, received, starting_text
+from bertsmith.learn.lesson import Text
+
+_FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B, or nothing", "文本 B，可以不写")
+_STARTS = ("the man reads the newspaper .", "Tokenization is embarrassingly simple.", "今天天气很好。")
+_NORMS = {
+    "token": Text("token embedding", "词元嵌入"),
+    "segment": Text("segment embedding", "片段嵌入"),
+    "position": Text("position embedding", "位置嵌入"),
+    "sum": Text("their sum", "三者之和"),
+}
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One token.
+
+    Attributes:
+        piece: of the vocabulary.
+        id: its number there.
+        written: the characters of the text that it stands for; empty for `[CLS]` and `[SEP]`.
+        offsets: where they are, end excluded.
+        segment: 0 for text A, 1 for text B.
+        position: from 0.
+    """
+
+    piece: str
+    id: int
+    written: str
+    offsets: tuple[int, int]
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the model reads of one text or pair.
+
+    Attributes:
+        rows: S tokens.
+        norms: by name S lengths of the three embeddings, of their sum, and after LayerNorm.
+        dropped: tokens that were cut off.
+    """
+
+    rows: list[TokenRow]
+    norms: dict[str, NDArray[np.float32]]
+    dropped: int
+
+
+def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
+    """Takes the input of a model apart.
+
+    Raises:
+        InputError: a text is empty or too long, or the model knows no pairs.
+    """
+    first, second = received(first, _FIRST), received(second, _SECOND, may_be_empty=True)
+    pair = second if second.strip() else None
+    embedding, tokenizer = model.encoder.embedding, model.tokenizer
+    encoded, dropped = encode_whole(tokenizer, embedding.position.num_embeddings, first, pair)
+    if max(encoded["token_type_ids"]) >= embedding.token_type.num_embeddings:
+        raise LabError(
+            Text("The model knows one segment only; leave text B empty.", "这个模型只有一种片段，请不要写文本 B。")
+        )
+    texts = (first, pair or "")
+    rows = [
+        TokenRow(tokenizer.vocab[index], index, texts[segment][start:end], (start, end), segment, position)
+        for position, (index, segment, (start, end)) in enumerate(
+            zip(encoded["input_ids"], encoded["token_type_ids"], encoded["offsets"], strict=True)
+        )
+    ]
+    with torch.inference_mode():
+        device = embedding.word.weight.device
+        ids, segments = (torch.tensor(encoded[name], device=device) for name in ("input_ids", "token_type_ids"))
+        parts = {
+            "token": F.embedding(ids, embedding.word.weight),
+            "segment": F.embedding(segments, embedding.token_type.weight),
+            "position": embedding.position.weight[: len(rows)],
+        }
+        parts["sum"] = parts["token"] + parts["segment"] + parts["position"]
+        parts["normed"] = embedding.norm(parts["sum"])
+        norms = {name: vectors.float().norm(dim=-1).cpu().numpy() for name, vectors in parts.items()}
+    return Tokens(rows, norms, dropped)
+
+
+def build(frame: Frame) -> None:
+    """Lays the tab out."""
+    frame.lead(
+        Text(
+            "A text is cut into pieces of the vocabulary. Each becomes the sum of three learned vectors: which piece it"
+            " is, which text it is from, where it stands.",
+            "文本先切成词表里的词片。每个词片变成三个学来的向量之和：它是哪个词片，属于哪段文本，在第几个位置。",
+        )
+    )
+    place = frame.place_for_notice()
+    first = gr.Textbox(
+        starting_text(frame.first.tokenizer, _STARTS), label=frame.say(_FIRST), max_lines=6, elem_id="tokens-first"
+    )
+    second = gr.Textbox(label=frame.say(_SECOND), max_lines=6, elem_id="tokens-second")
+    button = gr.Button(frame.say(Text("Cut into tokens", "切成词元")), variant="primary", elem_id="tokens-button")
+    results = gr.HTML(elem_id="tokens-results")
+    figure = gr.Plot(show_label=False, elem_id="tokens-norms", elem_classes="scrolls", container=False)
+
+    def show(model: LabModel, one: str, two: str) -> tuple[Any, ...]:
+        found = tokens_of(model, one, two)
+        norms = {frame.say(name): found.norms[key].tolist() for key, name in _NORMS.items()}
+        return _results(frame, found), draw_norms([row.piece for row in found.rows], norms)
+
+    frame.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
+    frame.on_choice(lambda _: ["", None], [results, figure])
+
+
+def _results(frame: Frame, found: Tokens) -> str:
+    width = 120 + 26 * len(found.rows)
+    parts = [f"<style>#tokens-norms .js-plotly-plot{{min-width:{width}px}}</style>"]
+    if found.dropped:
+        said = Text(
+            f"The model reads {len(found.rows)} tokens; the last {found.dropped} are cut off.",
+            f"模型只读 {len(found.rows)} 个词元，末尾的 {found.dropped} 个被截去了。",
+        )
+        parts.append(notice(frame.say(said)))
+    pieces = "".join(f"<li class='segment{row.segment % 2}'>{written(row.piece)}</li>" for row in found.rows)
+    parts.append(f"<ol class='pieces'>{pieces}</ol>")
+    head = [
+        *(frame.say(one) for one in (Text("piece", "词片"), Text("in the text", "原文"))),
+        "id",
+        *(frame.say(one) for one in (Text("characters", "字符"), Text("segment", "片段"), Text("position", "位置"))),
+        *(f"‖{frame.say(one)}‖" for one in _NORMS.values()),
+        frame.say(Text("‖after LayerNorm‖", "‖LayerNorm 之后‖")),
+    ]
+    columns = [values.tolist() for values in found.norms.values()]
+    rows = [
+        [
+            row.piece,
+            row.written,
+            f"{row.id}",
+            "–" if row.offsets == (0, 0) else f"{row.offsets[0]}–{row.offsets[1]}",
+            "AB"[row.segment] if row.segment < 2 else f"{row.segment}",
+            f"{row.position}",
+            *(f"{values[row.position]:.3f}" for values in columns),
+        ]
+        for row in found.rows
+    ]
+    parts.append(table(head, rows, name=frame.say(Text("Tokens", "词元")), texts=2))
+    return "".join(parts)

@@ -1,0 +1,183 @@
+"""`compute`: every computation of the lessons by name, with the inputs that a reader may change.
+
+The terminal calls them with their defaults, the browser with what the reader typed; both get the same `Computation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.learn.computations import (
+    attention,
+    backward,
+    counting,
+    experiments,
+    finetuning,
+    losses,
+    masking,
+    reading,
+    schedule,
+)
+from bertsmith.learn.lesson import Computation, Input, Language, Text
+from bertsmith.learn.study import Study
+from bertsmith.model.config import NAMED_SIZES
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a computation is made.
+
+    Attributes:
+        title: for people.
+        function: takes the language, a `Study` where `needs_study`, and the inputs by name.
+        inputs: what a reader may change.
+        needs_study: whether it runs on the reader's model.
+    """
+
+    title: Text
+    function: Callable[..., Computation]
+    inputs: tuple[Input, ...] = ()
+    needs_study: bool = False
+
+
+def _sentence(name: str, default: str, en: str = "sentence", zh: str = "句子") -> Input:
+    return Input(name, Text(en, zh), "text", default)
+
+
+_SIZE = Input("size", Text("size", "尺寸"), "choice", "base", choices=tuple(NAMED_SIZES))
+
+COMPUTATIONS: dict[str, Recipe] = {
+    "both_sides": Recipe(
+        Text("What a change at the end reaches", "句末的改动影响到哪里"),
+        reading.both_sides,
+        (
+            _sentence("first", "the man reads the book", "sentence", "句子"),
+            _sentence("second", "the man reads the bread", "the same with another word", "换了一个词的句子"),
+        ),
+        needs_study=True,
+    ),
+    "input_sum": Recipe(
+        Text("Three embeddings, summed", "三种嵌入相加"),
+        reading.input_sum,
+        (
+            _sentence("first", "the man reads", "sentence A", "句子 A"),
+            _sentence("second", "the woman sleeps", "sentence B", "句子 B"),
+            Input("place", Text("token to look at", "要看的词元"), "integer", 2, smallest=0, largest=511),
+        ),
+        needs_study=True,
+    ),
+    "two_tokens": Recipe(
+        Text("Attention between two tokens", "两个词元之间的注意力"),
+        attention.two_tokens,
+        (
+            Input("x", Text("X, a row per token", "X，每个词元一行"), "matrix", [[1, 0], [1, 2]]),
+            Input("query", Text("W_Q", "W_Q"), "matrix", [[1, 1], [0, 1]]),
+            Input("key", Text("W_K", "W_K"), "matrix", [[1, 0], [1, 1]]),
+            Input("value", Text("W_V", "W_V"), "matrix", [[2, 0], [0, 3]]),
+        ),
+    ),
+    "cls_summary": Recipe(
+        Text("What reaches [CLS]", "什么能到达 [CLS]"),
+        reading.cls_summary,
+        (_sentence("text", "the man reads the book"),),
+        needs_study=True,
+    ),
+    "parameters": Recipe(
+        Text("Counting the parameters", "数一数参数"),
+        counting.parameters,
+        (
+            _SIZE,
+            Input("vocab_size", Text("pieces", "词片数"), "integer", 30522, smallest=1, largest=10**7),
+        ),
+    ),
+    "masking": Recipe(
+        Text("What is hidden", "遮住了什么"),
+        masking.masking,
+        (
+            _sentence("text", "in the morning the woman reads the book at the barn and the farmer eats the bread"),
+            Input("seed", Text("draw", "第几次抽取"), "integer", 18, smallest=0, largest=10**6),
+        ),
+        needs_study=True,
+    ),
+    "mlm_loss": Recipe(
+        Text("Masked LM, from logits to a number", "MLM：从 logits 到一个数"),
+        losses.mlm_loss,
+        (_sentence("text", "the man reads the book"), _sentence("hidden", "book", "word to hide", "要遮住的词")),
+        needs_study=True,
+    ),
+    "nsp_loss": Recipe(
+        Text("Next sentence, from logits to a number", "NSP：从 logits 到一个数"),
+        losses.nsp_loss,
+        (
+            _sentence("first", "the man reads the book", "sentence A", "句子 A"),
+            _sentence("second", "he sleeps at night", "sentence B", "句子 B"),
+            Input("truth", Text("the truth", "真实情况"), "choice", "is next", choices=losses.CLASSES),
+        ),
+        needs_study=True,
+    ),
+    "head_sizes": Recipe(
+        Text("What a task adds", "一个任务要加多少"),
+        finetuning.head_sizes,
+        (_SIZE, Input("labels", Text("classes", "类别数"), "integer", 3, smallest=1, largest=10**5)),
+    ),
+    "answer_span": Recipe(
+        Text("The best span", "最好的片段"),
+        finetuning.answer_span,
+        (
+            Input("start", Text("S·T_i, [CLS] first", "S·T_i，[CLS] 在前"), "numbers", [1, 0, 3, 2, -1]),
+            Input("end", Text("E·T_j, [CLS] first", "E·T_j，[CLS] 在前"), "numbers", [1, 4, 0, 2, 1]),
+        ),
+    ),
+    "ablation": Recipe(
+        Text("Taking one idea away", "拿走一个想法"),
+        experiments.ablation,
+        (Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6),),
+    ),
+    "schedule": Recipe(
+        Text("The learning rate over time", "学习率随时间的变化"),
+        schedule.schedule,
+        (
+            Input("steps", Text("steps", "步数"), "integer", 1_000_000, smallest=1, largest=10**9),
+            Input("warmup", Text("warm-up steps", "预热步数"), "integer", 10_000, smallest=0, largest=10**9),
+        ),
+    ),
+    "gradient_check": Recipe(
+        Text("A gradient, derived and measured", "梯度：推导与测量"),
+        backward.gradient_check,
+        (Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6),),
+    ),
+    "recovered_attention": Recipe(
+        Text("What attention gives away", "注意力泄露了什么"),
+        backward.recovered_attention,
+        (Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6),),
+    ),
+}
+"""Every computation by name, in the order of the story."""
+
+
+def compute(id: str, *, language: Language = "en", study: Study | None = None, **inputs: Any) -> Computation:
+    """Runs a computation.
+
+    Args:
+        id: a name of `COMPUTATIONS`.
+        language: of titles, labels and notes.
+        study: the model to compute with, where one is needed; None for a small one made on the spot.
+        **inputs: what to change, see `COMPUTATIONS[id].inputs`; the rest keeps its default.
+
+    Raises:
+        InputError: there is no such computation or input, or a value is not possible.
+    """
+    if id not in COMPUTATIONS:
+        raise InputError(f"there is no computation {id[:40]!r}; there are {', '.join(COMPUTATIONS)}")
+    recipe = COMPUTATIONS[id]
+    known = {each.name: each for each in recipe.inputs}
+    unknown = sorted(inputs.keys() - known.keys())
+    if unknown:
+        raise InputError(f"{id} has no input {unknown[0][:40]!r}; it has {', '.join(known) or 'none'}")
+    chosen = {name: each.check(inputs.get(name, each.default)) for name, each in known.items()}
+    if recipe.needs_study:
+        chosen["study"] = Study.small() if study is None else study
+    return recipe.function(id=id, title=recipe.title(language), language=language, **chosen)

@@ -1,0 +1,63 @@
+"""The numbers that lessons speak of besides their computations: read from the settings and counted by the code."""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import SimpleNamespace
+
+from bertsmith.data.masking import MaskingSettings
+from bertsmith.finetune.search import PAPER_GRID
+from bertsmith.learn.computations import experiments, schedule
+from bertsmith.model.config import NAMED_SIZES, BertConfig
+from bertsmith.model.sizes import ParameterCounts
+
+
+@functools.cache
+def facts() -> SimpleNamespace:
+    """Returns every fact by name; texts refer to them as `{facts.NAME}`."""
+    masking = MaskingSettings()
+    kept = 1 - masking.mask_share - masking.random_share
+    base, large = BertConfig.named("base"), BertConfig.named("large")
+    grid_size = math.prod(len(values) for values in PAPER_GRID.values())
+    return SimpleNamespace(
+        mask_rate=masking.rate,
+        mask_share=masking.mask_share,
+        random_share=masking.random_share,
+        kept_share=kept,
+        # 读者容易问的：真正变成 [MASK] 的占全部词片的多少
+        overall_mask_share=masking.rate * masking.mask_share,
+        unseen_share=1 - masking.rate,
+        base_layers=base.num_hidden_layers,
+        base_hidden=base.hidden_size,
+        base_heads=base.num_attention_heads,
+        base_head_size=base.head_size,
+        base_inner=base.intermediate_size,
+        base_vocabulary=base.vocab_size,
+        base_positions=base.max_position_embeddings,
+        base_millions=_millions(base),
+        large_layers=large.num_hidden_layers,
+        large_hidden=large.hidden_size,
+        large_millions=_millions(large),
+        large_times=_millions(large) / _millions(base),
+        inner_times=base.intermediate_size // base.hidden_size,
+        smallest_layers=NAMED_SIZES["tiny"][0],
+        coin_loss=math.log(2),
+        blind_loss=math.log(base.vocab_size),
+        grid_size=grid_size,
+        grid_rates=", ".join(f"{rate:.0e}".replace("e-0", "e-") for rate in PAPER_GRID["learning_rate"]),
+        grid_batches=", ".join(map(str, PAPER_GRID["batch_size"])),
+        grid_epochs=", ".join(map(str, PAPER_GRID["epochs"])),
+        peak_rate=f"{schedule.PEAK:.0e}".replace("e-0", "e-"),
+        batch_sequences=schedule.BATCH,
+        batch_length=schedule.LENGTH,
+        batch_tokens=schedule.BATCH * schedule.LENGTH,
+        short_length=schedule.SHORT,
+        short_share=schedule.SHORT_SHARE,
+        probe=experiments.PROBE,
+    )
+
+
+def _millions(config: BertConfig) -> float:
+    counts = ParameterCounts.of(config)
+    return (counts.total - counts.heads) / 1e6

@@ -1,0 +1,279 @@
+"""How lessons look in a terminal: paragraphs folded to its width, steps as tables, quiz and cards by the keyboard.
+
+On a terminal it asks and waits; where input or output is piped it prints everything, answers included, and never reads.
+Chinese is folded by hand: rich breaks lines at spaces, of which Chinese has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text as RichText
+
+from bertsmith.learn.computations import compute
+from bertsmith.learn.deck import ANSWERS, Answer, Deck
+from bertsmith.learn.lesson import Card, Computation, Language, Lesson, Question, Step, Text, grade
+from bertsmith.learn.story import lessons
+from bertsmith.learn.study import Study
+
+WIDEST = 88
+"""Columns of running text: longer lines are hard to read."""
+
+_OPENING, _CLOSING = "（《“‘【", "，。；：！？、）】》”’…"
+_CHINESE = r"\u2e80-\u9fff\uff00-\uffef"
+_PIECES = re.compile(
+    # 一个可断行的单位：空白，或“开括号 + 一个汉字或一串西文 + 收尾标点”
+    rf"\s+|[{_OPENING}]*(?:[{_CHINESE}]|[^\s{_CHINESE}{_OPENING}{_CLOSING}]+)?[{_CLOSING}]*"
+)
+_STYLED = re.compile(r"\*\*(?P<bold>.+?)\*\*|`(?P<code>[^`]+)`|\*(?P<italic>[^*\s][^*]*)\*")
+
+
+def show_lesson(console: Console, lesson: Lesson, study: Study | None, language: Language) -> None:
+    """Prints a lesson, each computation run as it comes."""
+    console.print()
+    console.rule(RichText(f"{lesson.number}  {lesson.title}", style="bold"), align="left")
+    noted: set[str] = set()
+    for section in lesson.sections:
+        found = compute(section.computation, language=language, study=study) if section.computation else None
+        show_markdown(console, section.fill(found))
+        if found:
+            show_computation(console, found, with_note=found.note not in noted)
+            noted.add(found.note)
+    show_links(console, lesson, language)
+
+
+def show_markdown(console: Console, text: str) -> None:
+    """Prints paragraphs with **bold**, *italic* and `code`."""
+    for paragraph in text.split("\n\n"):
+        console.print()
+        for line in _fold(_styled(paragraph), min(console.width, WIDEST)):
+            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def show_computation(console: Console, computation: Computation, *, with_note: bool = True) -> None:
+    """Prints the steps of a computation."""
+    console.print()
+    console.print(RichText(f"▸ {computation.title}", style="bold cyan"))
+    if with_note and computation.note:
+        _print_note(console, computation.note, indent=2)
+    for step in computation.steps:
+        show_step(console, step)
+
+
+def show_step(console: Console, step: Step) -> None:
+    """Prints one step: its name, what it is, and its value as a line or a table."""
+    if not step.is_table:
+        colon = "：" if cell_len(step.label) > len(step.label) else ": "
+        line = RichText.assemble((f"{step.label}{colon}", "bold"), (step.cells()[0][0], "green"))
+        for number, part in enumerate(_fold(line, min(console.width, WIDEST) - 4)):
+            lead = RichText("    " if number else "  ")
+            console.print(lead + part, no_wrap=True, overflow="ignore", crop=False)
+        if step.note:
+            _print_note(console, step.note, indent=4)
+        return
+    console.print(RichText(f"  {step.label}", style="bold"))
+    if step.note:
+        _print_note(console, step.note, indent=4)
+    rows = step.cells()
+    width = max(map(len, rows), default=0)
+    headings = list(step.columns)
+    if headings and len(headings) < width:
+        headings = ["", *headings]
+    table = Table(box=None, show_header=bool(headings), padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for number in range(width):
+        numeric = all(_is_number(row[number]) for row in rows if number < len(row))
+        table.add_column(headings[number] if headings else "", justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(RichText(cell) for cell in row))
+    console.print(Padding(table, (0, 0, 0, 4), expand=False))
+
+
+def show_links(console: Console, lesson: Lesson, language: Language) -> None:
+    """Prints where the lesson is in the code, and what comes next."""
+    console.print()
+    console.print(RichText(Text("In the code", "在代码里")(language), style="bold"))
+    colon = Text(": ", "：")(language)
+    for link in lesson.code_links:
+        console.print(RichText(f"  {link.about}{colon}{link.name}"), soft_wrap=True)
+        console.print(RichText(f"    {link.file} · {link.map_page}", style="dim"), soft_wrap=True)
+    console.print()
+    what = Text("Questions and cards", "测验与卡片")(language)
+    commands = f"bertsmith learn {lesson.number} --quiz · bertsmith learn {lesson.number} --cards"
+    console.print(RichText(f"{what}{colon}{commands}"), soft_wrap=True)
+
+
+def show_contents(console: Console, deck: Deck, language: Language) -> None:
+    """Prints the six parts with the reader's progress."""
+    names = Text("|part|id|read|quiz|cards due", "|部分|名称|已读|测验|待复习")(language).split("|")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in names:
+        table.add_column(name)
+    for lesson in lessons(language):
+        read, quiz = deck.lesson_progress(lesson.id)
+        due = len(deck.due(lesson=lesson.id))
+        result = f"{quiz[0]}/{quiz[1]}" if quiz else ""
+        table.add_row(
+            str(lesson.number), lesson.title, lesson.id, "✓" if read else "", result, f"{due}/{len(lesson.cards)}"
+        )
+    console.print(table)
+
+
+def run_quiz(console: Console, story: Iterable[Lesson], deck: Deck, language: Language, *, interactive: bool) -> None:
+    """Asks the questions of lessons; prints them with their answers where nobody can be asked."""
+    for lesson in story:
+        console.print()
+        console.print(RichText(f"{lesson.number}  {lesson.title}", style="bold"))
+        right = 0
+        for place, question in enumerate(lesson.questions, 1):
+            _show_question(console, question, place)
+            choice = question.answer
+            if interactive:
+                answered = _ask_choice(console, question, language)
+                if answered is None:
+                    _say_goodbye(console, language)
+                    return
+                choice = answered
+            marked = grade(question, choice)
+            right += marked.correct
+            if interactive:
+                said = Text("Right.", "对。") if marked.correct else Text("Not quite:", "不对，应为：")
+                console.print(RichText(said(language), style="green" if marked.correct else "yellow"))
+            if not (interactive and marked.correct):
+                _print_indented(console, f"→ {_letter(question.answer)}  {marked.answer}")
+            _print_indented(console, marked.explanation)
+        if interactive:
+            asked = len(lesson.questions)
+            deck.record_quiz(lesson.id, right, asked)
+            console.print()
+            console.print(RichText(Text(f"{right} of {asked} right.", f"{asked} 题对了 {right} 题。")(language)))
+
+
+def run_cards(console: Console, cards: list[Card], deck: Deck, language: Language, *, interactive: bool) -> None:
+    """Goes through flash cards, keeping each answer at once; prints them where nobody can be asked."""
+    if not cards:
+        console.print(RichText(Text("No card is due.", "没有到期的卡片。")(language)))
+        return
+    for place, card in enumerate(cards, 1):
+        console.print()
+        _print_indented(console, f"[{place}/{len(cards)}] {card.front}", style="bold")
+        if interactive and _read(console, Text("(Enter turns the card) ", "（回车翻面）")(language)) is None:
+            _say_goodbye(console, language)
+            return
+        _print_indented(console, card.back)
+        if not interactive:
+            continue
+        answer = _ask_answer(console, language)
+        if answer is None:
+            _say_goodbye(console, language)
+            return
+        review = deck.answer(card, answer)
+        days = Text(f"Again in {review.interval} day(s).", f"{review.interval} 天后再问。")(language)
+        console.print(RichText(days, style="dim"))
+
+
+def _show_question(console: Console, question: Question, place: int) -> None:
+    console.print()
+    _print_indented(console, f"{place}. {question.prompt}", style="bold")
+    for number, choice in enumerate(question.choices):
+        _print_indented(console, f"  {_letter(number)}  {choice}")
+
+
+def _ask_choice(console: Console, question: Question, language: Language) -> int | None:
+    letters = [_letter(number) for number in range(len(question.choices))]
+    while True:
+        typed = _read(console, f"{'/'.join(letters)}? ")
+        if typed is None:
+            return None
+        if typed.strip().lower() in letters:
+            return letters.index(typed.strip().lower())
+        console.print(RichText(Text(f"One of {', '.join(letters)}.", f"请输入 {'、'.join(letters)} 之一。")(language)))
+
+
+def _ask_answer(console: Console, language: Language) -> Answer | None:
+    labels = Text("1 not known · 2 hard · 3 good · 4 easy? ", "1 没记住 · 2 吃力 · 3 记得 · 4 很轻松？")
+    while True:
+        typed = _read(console, labels(language))
+        if typed is None:
+            return None
+        if typed.strip() in ("1", "2", "3", "4"):
+            return ANSWERS[int(typed) - 1]
+        console.print(RichText(Text("A number from 1 to 4.", "请输入 1 到 4。")(language)))
+
+
+def _read(console: Console, prompt: str) -> str | None:
+    """Reads a line; None where input ends."""
+    try:
+        return console.input(RichText(prompt, style="cyan"))
+    except EOFError:
+        return None
+    except UnicodeDecodeError:
+        # 终端送来不是 UTF-8 的字节：当作没看懂，再问一次
+        return ""
+
+
+def _say_goodbye(console: Console, language: Language) -> None:
+    console.print()
+    console.print(RichText(Text("Stopped here; what was answered is kept.", "到此为止；已回答的都已保存。")(language)))
+
+
+def _print_note(console: Console, note: str, *, indent: int) -> None:
+    _print_indented(console, note, indent=indent, style="dim")
+
+
+def _print_indented(console: Console, text: str, *, indent: int = 0, style: str = "") -> None:
+    lead = " " * (indent + len(text) - len(text.lstrip()))
+    for line in _fold(_styled(text.lstrip(), style), min(console.width, WIDEST) - len(lead)):
+        console.print(RichText(lead) + line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _styled(text: str, style: str = "") -> RichText:
+    """Turns the little markdown of lessons into styles; everything else stays as it is written."""
+    styled, end = RichText(style=style), 0
+    for match in _STYLED.finditer(text):
+        styled.append(text[end : match.start()])
+        kind = match.lastgroup or ""
+        styled.append(match[kind], style={"bold": "bold", "code": "green", "italic": "italic"}[kind])
+        end = match.end()
+    styled.append(text[end:])
+    return styled
+
+
+def _fold(text: RichText, width: int) -> list[RichText]:
+    """Folds a line at spaces and between Chinese characters; closing punctuation never starts a line."""
+    breaks, line, start = [], 0, 0
+    for match in _PIECES.finditer(text.plain):
+        size = cell_len(match.group().rstrip() if match.group().isspace() else match.group())
+        if line and line + size > width and not match.group().isspace():
+            breaks.append(match.start())
+            line = 0
+        line += cell_len(match.group())
+        # 比整行还长的词：只能从中间折断
+        while line > width and not match.group().isspace():
+            start = match.end() - _tail(match.group(), line - width)
+            breaks.append(start)
+            line = cell_len(text.plain[start : match.end()])
+    lines = list(text.divide(breaks))
+    for each in lines:
+        each.rstrip()
+    return lines
+
+
+def _tail(word: str, cells: int) -> int:
+    """How many characters at a word's end take at least so many cells."""
+    count = 0
+    while count < len(word) - 1 and cell_len(word[len(word) - count :]) < cells:
+        count += 1
+    return max(1, count)
+
+
+def _is_number(cell: str) -> bool:
+    return bool(re.fullmatch(r"[+\-]?[\d,.]+(e[+\-]\d+)?%?|", cell))
+
+
+def _letter(number: int) -> str:
+    return "abcdefghij"[number]

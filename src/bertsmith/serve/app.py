@@ -1,0 +1,269 @@
+"""The application: routes, and how a body becomes an answer.
+
+FastAPI keeps the routes and writes the OpenAPI document. The way from bytes to bytes is our own (`JsonRoute`): the
+event loop only moves bytes, and pydantic's parser, which is strict about UTF-8, depth and numbers, reads the JSON
+straight into the model in the request's thread. That is both safer and several times cheaper than FastAPI's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, get_type_hints
+
+import torch
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from bertsmith import __version__
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.inference.engine import CPU_TOKEN_BUDGET, TOKEN_BUDGET
+from bertsmith.model.layers import best_device
+from bertsmith.serve.batching import Batcher
+from bertsmith.serve.docs_page import docs_page
+from bertsmith.serve.draining import drain_on_signal
+from bertsmith.serve.endpoints import Endpoints, check_limits
+from bertsmith.serve.guard import TICKET, Guard
+from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.metrics import CONTENT_TYPE, Metrics
+from bertsmith.serve.models import ServedModels, load_models
+from bertsmith.serve.openai import OpenAiEndpoints
+from bertsmith.serve.reception import Reception
+from bertsmith.serve.refusal import RefusalError
+from bertsmith.serve.schemas import AnyRequest, ProblemAnswer
+from bertsmith.serve.settings import ServeSettings
+from bertsmith.serve.ticket import Ticket
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemAnswer, "description": description}
+    for status, description in {
+        400: "The request is not HTTP that can be read.",
+        401: "The API key is missing or wrong.",
+        404: "No model of that name is served.",
+        408: "The body came too slowly.",
+        413: "Too many items, characters, tokens or bytes.",
+        415: "The body is not application/json.",
+        422: "The body is not what the endpoint takes, or the model cannot serve it.",
+        429: "The queue is full; Retry-After says when to come back.",
+        504: "Not answered in time.",
+    }.items()
+}
+
+
+class JsonRoute(APIRoute):
+    """A route whose endpoint maps a pydantic model to another, in a thread of the reception."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns what answers a request of this route."""
+        hints = get_type_hints(self.endpoint)
+        work = functools.partial(_answer, self.endpoint, hints["asked"])
+
+        async def handle(request: Request) -> Response:
+            reception: Reception = request.app.state.reception
+            try:
+                require_json(request.headers.get("content-type"))
+                body = await reception.read_body(request.receive, request.headers.get("content-length"))
+                ticket = reception.admit()
+                request.scope[TICKET] = ticket
+                answer = await reception.perform(functools.partial(work, body), ticket, request.receive)
+            except RefusalError as refusal:
+                return refused(refusal)
+            return Response(answer, media_type="application/json")
+
+        return handle
+
+
+def _answer(endpoint: Callable[[Any], BaseModel], kind: type[AnyRequest], body: bytes, ticket: Ticket) -> bytes:
+    """Turns the body of a request into the body of its answer.
+
+    Raises:
+        RefusalError: the request is malformed, too large, or cannot be served.
+    """
+    try:
+        asked = kind.__pydantic_validator__.validate_json(body)
+    except ValidationError as error:
+        raise malformed(error) from None
+    try:
+        check_limits(asked)
+        answer = endpoint(asked)
+    except (InputError, ConfigError) as error:
+        raise RefusalError(422, "unusable_input", str(error)) from None
+    ticket.check()
+    return answer.__pydantic_serializer__.to_json(answer, exclude_none=True)
+
+
+def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAPI:
+    """Loads the models and builds the application.
+
+    Args:
+        settings: everything it is told.
+        keys: who may use it; None reads them as the settings say.
+
+    Raises:
+        BertsmithError: a model folder, or the file with the keys, cannot be used.
+    """
+    keys = ApiKeys.read(settings.key_file) if keys is None else keys
+    metrics = Metrics()
+    batcher = Batcher(
+        budget=settings.batch_tokens or (CPU_TOKEN_BUDGET if best_device().type == "cpu" else TOKEN_BUDGET),
+        delay=settings.batch_delay,
+        most_tokens=settings.queue_tokens,
+        threads=settings.compute_threads,
+        observe=metrics.computed,
+    )
+    reception = Reception(settings, batcher)
+    # 载入在主线程，其中“自动精度”要测速：线程数须与之后的计算线程一致，测得才作数
+    torch.set_num_threads(settings.compute_threads)
+    models = load_models(settings, batcher)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.ready = True
+        with drain_on_signal(asyncio.get_running_loop(), reception):
+            yield
+        app.state.ready = False
+        reception.close()
+        batcher.close()
+
+    app = FastAPI(
+        title="bertsmith",
+        version=__version__,
+        description="BERT models over HTTP.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.reception, app.state.models, app.state.ready = reception, models, False
+    queued = add_routes(app, settings, models, metrics)
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_middleware(Guard, keys=keys, metrics=metrics, reception=reception, queued=queued)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+        )
+    return app
+
+
+def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metrics: Metrics) -> list[str]:
+    """Adds the routes of the models, and those that tell of the server; returns the paths of the former."""
+    endpoints, openai = Endpoints(models), OpenAiEndpoints(models)
+    there = models.pipelines
+    offered: list[tuple[str, Callable[[Any], BaseModel], set[str]]] = [
+        ("/embed", endpoints.embed, {"embed"}),
+        ("/predict", endpoints.predict, {"classify", "multilabel", "regress", "choose"}),
+        ("/fill-mask", endpoints.fill_mask, {"fill-mask"}),
+        ("/tag", endpoints.tag, {"tag", "features"}),
+        ("/answer", endpoints.answer, {"answer"}),
+        ("/rerank", endpoints.rerank, {"rank"}),
+        ("/similarity", endpoints.similarity, {"embed"}),
+        ("/next-sentence", endpoints.next_sentence, {"next-sentence"}),
+        ("/v1/embeddings", openai.embeddings, {"embed"}),
+        ("/tokenize", endpoints.tokenize, there),
+    ]
+    for path, endpoint, needed in offered:
+        app.router.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            responses=_PROBLEMS,
+            route_class_override=JsonRoute,
+            tags=["models"] if needed & there else ["not served by these models"],
+        )
+    app.add_api_route("/v1/models", openai.list_models, methods=["GET"], tags=["models"])
+
+    reception: Reception = app.state.reception
+
+    async def health() -> dict[str, str]:
+        """Says that the process runs; whether it should get requests, `/ready` says."""
+        return {"status": "ok"}
+
+    async def ready(response: Response) -> dict[str, str]:
+        """Says whether the server takes requests: 200, or 503 while it starts or stops."""
+        if reception.draining or not app.state.ready:
+            response.status_code = 503
+            return {"status": "stopping" if reception.draining else "starting"}
+        return {"status": "ready"}
+
+    async def info() -> dict[str, Any]:
+        """Tells of the server: its version, models and limits."""
+        limits = settings.limits
+        return {
+            "version": __version__,
+            "models": [model.describe() for model in models],
+            "limits": {
+                "items": limits.items,
+                "characters": limits.characters,
+                "tokens": limits.tokens,
+                "body_bytes": limits.body_bytes,
+                "queue": settings.queue,
+                "deadline_seconds": settings.deadline,
+            },
+            "pid": os.getpid(),
+            "threads": settings.compute_threads,
+            "batch_tokens": reception.batcher.budget,
+        }
+
+    async def figures() -> Response:
+        """Gives Prometheus its figures."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    async def page() -> Response:
+        """Shows the endpoints in a browser, and lets one try them."""
+        return docs_page()
+
+    not_ready: dict[int | str, dict[str, Any]] = {503: {"description": "Starting or stopping."}}
+    app.add_api_route("/health", health, methods=["GET"], tags=["server"])
+    app.add_api_route("/ready", ready, methods=["GET"], tags=["server"], responses=not_ready)
+    app.add_api_route("/info", info, methods=["GET"], tags=["server"])
+    app.add_api_route("/metrics", figures, methods=["GET"], tags=["server"], response_class=Response)
+    app.add_api_route("/docs", page, methods=["GET"], include_in_schema=False)
+    return [path for path, _, _ in offered]
+
+
+def require_json(content_type: str | None) -> None:
+    """Makes sure that a body says it is JSON.
+
+    A page of another origin can make a browser post plain text to any address without asking; JSON it cannot.
+
+    Raises:
+        RefusalError: 415.
+    """
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RefusalError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+
+
+def malformed(error: ValidationError) -> RefusalError:
+    """Says what is wrong with a body: the first fault, where it is, never the text itself."""
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # 字段名也来自请求，可能极长：截短
+    where = ".".join(str(part)[:40] for part in fault["loc"]) or None
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if fault["type"] == "json_invalid":
+        return RefusalError(422, "invalid_json", f"the body is not JSON that can be read: {fault['msg'][:200]}")
+    return RefusalError(422, "invalid_request", f"{where or 'body'}: {fault['msg'][:200]}{more}", where=where)
+
+
+def refused(refusal: RefusalError) -> Response:
+    """Returns a refusal as a response."""
+    return Response(refusal.body(), refusal.status, refusal.headers(), media_type="application/json")
+
+
+async def _http_problem(_: Request, error: Exception) -> Response:
+    """Gives errors of the router (404, 405) the shape of all others."""
+    assert isinstance(error, HTTPException)
+    words = {404: "there is no such endpoint; /docs lists them", 405: "the endpoint does not take this method"}
+    answer = refused(
+        RefusalError(error.status_code, "http_error", words.get(error.status_code, str(error.detail)[:200]))
+    )
+    answer.headers.update(error.headers or {})
+    return answer

@@ -1,0 +1,351 @@
+"""Dynamic batching: the sequences of many requests in one forward pass.
+
+Notable:
+- a `BatchingEngine` stands where a pipeline's engine stood; the pipeline calls it as ever, in the request's own
+  thread, and waits. So every pipeline is batched across requests without knowing of it
+- one thread runs the models. It takes what waits up to a budget of tokens; all that came in during one pass makes the
+  next, so batches grow with the load by themselves. It pauses only for requests that are already being read, briefly
+- requests take turns: none puts more than a quarter of the budget into a batch while others wait, so that a sentence
+  never waits for a book
+- a pass that fails is run again request by request: a poisoned one fails alone
+- work nobody waits for any longer is taken out of the queue before it is computed
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertsmith.inference.engine import Read, ReadAt, RunsSequences
+from bertsmith.serve.refusal import RefusalError
+from bertsmith.serve.ticket import CURRENT, Ticket
+
+Method = Literal["run", "run_tokens", "run_positions"]
+Observe = Callable[[int, int, float], None]
+
+_SHARE = 4
+"""A request's share of a batch that others want as well: one part in so many."""
+
+
+class Lane(NamedTuple):
+    """What jobs must have in common to be computed together."""
+
+    engine: RunsSequences
+    method: Method
+    read: Any
+    typed: bool
+
+
+class Job:
+    """Sequences that a request waits for.
+
+    Attributes:
+        sequences: N lists of ids.
+        token_type_ids: likewise, or None.
+        positions: likewise, or None.
+        tokens: of all sequences.
+        taken: how many sequences have been handed to the computing thread.
+        parts: what came back so far, in order.
+        done: set when all parts are there, or one has failed.
+        error: why one failed.
+    """
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        positions: Sequence[Sequence[int]] | None,
+    ) -> None:
+        self.ticket = ticket
+        self.sequences = sequences
+        self.token_type_ids = token_type_ids
+        self.positions = positions
+        self.tokens = sum(map(len, sequences))
+        self.arrived = time.monotonic()
+        self.taken = 0
+        self.received = 0
+        self.parts: list[Any] = []
+        self.done = threading.Event()
+        self.error: Exception | None = None
+
+    def receive(self, rows: Any, count: int) -> None:
+        """Takes the rows of the next `count` sequences."""
+        self.parts.append(rows)
+        self.received += count
+        if self.received == len(self.sequences):
+            self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the job without a result."""
+        self.error = error
+        self.done.set()
+
+
+class Chunk(NamedTuple):
+    """Sequences `start` to `stop` of a job, which are computed in one pass."""
+
+    job: Job
+    start: int
+    stop: int
+
+
+class BatchingEngine:
+    """Stands in for an engine: what it is asked to run joins the queue of a `Batcher`."""
+
+    def __init__(self, batcher: Batcher, engine: RunsSequences) -> None:
+        self.batcher = batcher
+        self.engine = engine
+
+    def run(
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
+    ) -> Tensor:
+        """Maps every sequence to one row, see `RunsSequences`."""
+        if not sequences:
+            return self.engine.run(sequences, token_type_ids, read)
+        parts = self._perform("run", sequences, token_type_ids, None, read)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def run_tokens(
+        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
+    ) -> list[Tensor]:
+        """Maps every token to one row, see `RunsSequences`."""
+        return list(chain.from_iterable(self._perform("run_tokens", sequences, token_type_ids, None, read)))
+
+    def run_positions(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        positions: Sequence[Sequence[int]],
+        read: ReadAt,
+    ) -> list[Tensor]:
+        """Maps chosen tokens to one row each, see `RunsSequences`."""
+        return list(chain.from_iterable(self._perform("run_positions", sequences, token_type_ids, positions, read)))
+
+    def _perform(
+        self,
+        method: Method,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        positions: Sequence[Sequence[int]] | None,
+        read: Any,
+    ) -> list[Any]:
+        ticket = CURRENT.get()
+        if ticket is None:
+            raise RuntimeError("a served pipeline was called outside a request")
+        if not sequences:
+            return []
+        job = Job(ticket, sequences, token_type_ids, positions)
+        ticket.count(job.tokens)
+        lane = Lane(self.engine, method, read, token_type_ids is not None)
+        return self.batcher.perform(lane, job)
+
+
+class Batcher:
+    """The queue, and the thread that empties it."""
+
+    def __init__(
+        self, *, budget: int, delay: float, most_tokens: int, threads: int, observe: Observe | None = None
+    ) -> None:
+        """Starts the computing thread.
+
+        Args:
+            budget: tokens of a pass; a longer single sequence makes a pass of its own.
+            delay: seconds that a job waits at most for others that are being read, while nothing is computed.
+            most_tokens: that may wait; a job that would exceed them is refused, unless it is alone.
+            threads: that compute.
+            observe: told the sequences, tokens and seconds of every pass, in the computing thread.
+        """
+        self.budget = budget
+        self.waiting_tokens = 0
+        self.tokens_per_second = 0.0
+        self._delay = delay
+        self._most_tokens = most_tokens
+        self._threads = threads
+        self._observe = observe
+        self._lanes: OrderedDict[Lane, deque[Job]] = OrderedDict()
+        self._on_their_way = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._compute, name="compute", daemon=True)
+        self._thread.start()
+
+    def announce(self, ticket: Ticket) -> None:
+        """Says that a request has been accepted and may bring work soon."""
+        with self._changed:
+            ticket.on_its_way = True
+            self._on_their_way += 1
+
+    def arrive(self, ticket: Ticket) -> None:
+        """Says that a request is no longer on its way: its work is in the queue, or it ended without any."""
+        with self._changed:
+            self._arrive(ticket)
+
+    def perform(self, lane: Lane, job: Job) -> list[Any]:
+        """Queues a job, and waits for its results.
+
+        Returns:
+            What the engine gave for consecutive stretches of the job's sequences.
+
+        Raises:
+            RefusalError: the queue is full (429), the deadline passed (504), or the client hung up.
+        """
+        job.ticket.check()
+        with self._changed:
+            if self._closed:
+                raise _closing()
+            if self.waiting_tokens and self.waiting_tokens + job.tokens > self._most_tokens:
+                raise RefusalError(
+                    429, "queue_full", "more work waits than the server takes on", retry_after=self.seconds_to_empty()
+                )
+            self._lanes.setdefault(lane, deque()).append(job)
+            self.waiting_tokens += job.tokens
+            self._arrive(job.ticket)
+            self._changed.notify()
+        try:
+            job.ticket.wait(job.done)
+        except RefusalError:
+            self._withdraw(lane, job)
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.parts
+
+    def seconds_to_empty(self) -> int:
+        """Returns in how many seconds the queue is likely to be empty, at least 1."""
+        if not self.tokens_per_second:
+            return 1
+        return max(1, min(60, round(self.waiting_tokens / self.tokens_per_second)))
+
+    def close(self) -> None:
+        """Ends the computing thread; jobs that still wait are refused."""
+        with self._changed:
+            self._closed = True
+            for job in chain.from_iterable(self._lanes.values()):
+                job.fail(_closing())
+            self._lanes.clear()
+            self.waiting_tokens = 0
+            self._changed.notify()
+        self._thread.join()
+
+    def _arrive(self, ticket: Ticket) -> None:
+        if ticket.on_its_way:
+            ticket.on_its_way = False
+            self._on_their_way -= 1
+            if not self._on_their_way:
+                self._changed.notify()
+
+    def _withdraw(self, lane: Lane, job: Job) -> None:
+        """Takes what is left of a job out of the queue."""
+        with self._changed:
+            jobs = self._lanes.get(lane)
+            if jobs is None or job not in jobs:
+                return
+            jobs.remove(job)
+            self.waiting_tokens -= sum(map(len, job.sequences[job.taken :]))
+            if not jobs:
+                del self._lanes[lane]
+
+    def _compute(self) -> None:
+        # 线程数是每个线程各自的设置：只有这一个线程用得上全部核心，请求线程都是单线程
+        torch.set_num_threads(self._threads)
+        while (batch := self._next_batch()) is not None:
+            lane, chunks = batch
+            begun = time.perf_counter()
+            self._run(lane, chunks)
+            seconds = time.perf_counter() - begun
+            tokens = sum(len(sequence) for job, start, stop in chunks for sequence in job.sequences[start:stop])
+            rate = tokens / max(seconds, 1e-6)
+            self.tokens_per_second += (rate - self.tokens_per_second) * (0.1 if self.tokens_per_second else 1.0)
+            if self._observe is not None:
+                self._observe(sum(stop - start for _, start, stop in chunks), tokens, seconds)
+            # 长时间空闲时不要拖住上一批的输入和结果
+            del batch, chunks
+
+    def _next_batch(self) -> tuple[Lane, list[Chunk]] | None:
+        """Waits for work, and takes a batch of it; None when the server closes."""
+        with self._changed:
+            while not self._closed:
+                now, pause = time.monotonic(), None
+                for lane, jobs in self._lanes.items():
+                    left = self._pause_before(jobs, now)
+                    if left <= 0:
+                        # 这条道用过之后排到最后：几个模型轮流，谁也不会饿着
+                        self._lanes.move_to_end(lane)
+                        return lane, self._take(lane, jobs)
+                    pause = left if pause is None else min(pause, left)
+                self._changed.wait(pause)
+        return None
+
+    def _pause_before(self, jobs: deque[Job], now: float) -> float:
+        """How many seconds to wait for more jobs before these are computed."""
+        if not self._on_their_way or jobs[0].taken or sum(job.tokens for job in jobs) >= self.budget:
+            return 0.0
+        return min(job.arrived for job in jobs) + self._delay - now
+
+    def _take(self, lane: Lane, jobs: deque[Job]) -> list[Chunk]:
+        """Takes sequences up to the budget, the jobs in turn."""
+        chunks: list[Chunk] = []
+        used = 0
+        while jobs:
+            job = jobs[0]
+            room = self.budget - used
+            share = min(room, self.budget // _SHARE) if len(jobs) > 1 else room
+            start, stop = job.taken, job.taken + 1
+            size = len(job.sequences[start])
+            # 至少取一条：比份额长的序列也要轮得到；比整批预算还长的自己成一批
+            if chunks and size > room:
+                break
+            while stop < len(job.sequences) and size + len(job.sequences[stop]) <= share:
+                size += len(job.sequences[stop])
+                stop += 1
+            chunks.append(Chunk(job, start, stop))
+            used += size
+            job.taken = stop
+            jobs.popleft()
+            if stop < len(job.sequences):
+                jobs.append(job)
+        self.waiting_tokens -= used
+        if not jobs:
+            del self._lanes[lane]
+        return chunks
+
+    def _run(self, lane: Lane, chunks: list[Chunk]) -> None:
+        try:
+            rows = _forward(lane, chunks)
+        except Exception as error:
+            if len(chunks) == 1:
+                self._withdraw(lane, chunks[0].job)
+                chunks[0].job.fail(error)
+                return
+            # 整批失败时逐个重算：只有真正有问题的那个请求失败，同批的其他请求不受牵连
+            for chunk in chunks:
+                if not chunk.job.done.is_set():
+                    self._run(lane, [chunk])
+            return
+        start = 0
+        for chunk in chunks:
+            count = chunk.stop - chunk.start
+            chunk.job.receive(rows[start : start + count], count)
+            start += count
+
+
+def _forward(lane: Lane, chunks: list[Chunk]) -> Any:
+    """Runs the engine once over all sequences of a batch; returns a row for each."""
+    sequences = [sequence for job, start, stop in chunks for sequence in job.sequences[start:stop]]
+    types = [row for job, start, stop in chunks for row in (job.token_type_ids or ())[start:stop]]
+    arguments: list[Any] = [sequences, types if lane.typed else None]
+    if lane.method == "run_positions":
+        arguments.append([row for job, start, stop in chunks for row in (job.positions or ())[start:stop]])
+    return getattr(lane.engine, lane.method)(*arguments, lane.read)
+
+
+def _closing() -> RefusalError:
+    return RefusalError(503, "closing", "the server is going away")

@@ -1,0 +1,112 @@
+"""What Prometheus can ask at `/metrics`: requests, latencies, batches, the queue.
+
+Labels are taken from fixed sets only (the route's template, the status, the model's name): nothing a client sends can
+make a new time series. With several worker processes the figures are kept in a shared folder, as `prometheus_client`
+does it, and any worker answers for all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable that names the folder in which worker processes keep their figures."""
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+class Metrics:
+    """The figures of one process."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "bertsmith_requests", "Requests answered, by status.", ["endpoint", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "bertsmith_request_seconds",
+            "From the first byte of a request to the last of its answer.",
+            ["endpoint"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._items = Counter("bertsmith_items", "Texts of answered requests.", ["endpoint"], registry=registry)
+        self._tokens = Counter("bertsmith_tokens", "Tokens that models read.", ["endpoint"], registry=registry)
+        self._sequences = Histogram(
+            "bertsmith_batch_sequences", "Sequences in a forward pass.", buckets=_SIZES, registry=registry
+        )
+        self._batch_tokens = Histogram(
+            "bertsmith_batch_tokens", "Tokens in a forward pass.", buckets=_TOKENS, registry=registry
+        )
+        self._batch_seconds = Histogram(
+            "bertsmith_batch_seconds", "Seconds of a forward pass.", buckets=_SECONDS, registry=registry
+        )
+        self._queue = Gauge(
+            "bertsmith_queue_requests",
+            "Requests accepted and not answered yet.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._queue_tokens = Gauge(
+            "bertsmith_queue_tokens",
+            "Tokens that wait to be computed.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+
+    def answered(self, endpoint: str, status: int, seconds: float, items: int, tokens: int) -> None:
+        """Counts an answered request."""
+        self._requests.labels(endpoint, str(status)).inc()
+        self._seconds.labels(endpoint).observe(seconds)
+        if items:
+            self._items.labels(endpoint).inc(items)
+        if tokens:
+            self._tokens.labels(endpoint).inc(tokens)
+
+    def computed(self, sequences: int, tokens: int, seconds: float) -> None:
+        """Counts a forward pass."""
+        self._sequences.observe(sequences)
+        self._batch_tokens.observe(tokens)
+        self._batch_seconds.observe(seconds)
+
+    def queued(self, requests: int, tokens: int) -> None:
+        """Says how much waits now."""
+        self._queue.set(requests)
+        self._queue_tokens.set(tokens)
+
+    def text(self) -> bytes:
+        """Returns everything in Prometheus' text format."""
+        folder = os.environ.get(SHARED_FOLDER)
+        if folder is None:
+            return generate_latest(self._registry)
+        _forget_the_dead(Path(folder))
+        together = CollectorRegistry()
+        MultiProcessCollector(together, folder)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
+
+
+def _forget_the_dead(folder: Path) -> None:
+    """Removes the gauges of processes that are gone: a killed worker has no queue any longer."""
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = file.stem.rpartition("_")[2]
+        # 被 kill -9 的进程来不及收尾，它的队列长度会永远留在总和里
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            file.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,80 @@
+"""`fill-mask`, `embed`, `similarity` and `next-sentence` on the command line."""
+
+import numpy as np
+import pytest
+import typer
+
+from bertsmith.cli import main, predict
+from bertsmith.inference import load_pipeline
+
+
+def run(capsys, *words, code=0):
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    output = capsys.readouterr()
+    assert caught.value.code == code, output.err
+    return output.out if code == 0 else output.err
+
+
+def run_alone(capsys, command, *words):
+    app = typer.Typer()
+    app.command()(command)
+    app([str(word) for word in words], standalone_mode=False)
+    return capsys.readouterr().out
+
+
+def test_embedding_a_file_keeps_a_row_for_every_line(tiny_model, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("the man eats\n\na book !\n", encoding="utf-8")
+    out = tmp_path / "v.npy"
+    said = run(capsys, "embed", tmp_path / "a.txt", "--model", tiny_model, "--out", out, "--precision", "float32")
+    assert f"3 vectors of 64 numbers in {out}, computed in float32 (1 blank lines are zeros)" in said
+    vectors = np.load(out)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 0, 1], abs=1e-5)
+
+
+def test_options_of_embedding(tiny_model, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("the man eats\na book !\n", encoding="utf-8")
+    options = ["--pooling", "cls", "--raw", "--dims", 5, "--batch-tokens", 8, "--precision", "float32"]
+    common = ["--model", tiny_model, "--out", tmp_path / "v.npy", *options]
+    run(capsys, "embed", tmp_path / "a.txt", tmp_path / "a.txt", *common)
+    expected = load_pipeline("embed", tiny_model)(["the man eats", "a book !"] * 2, pooling="cls", normalize=False)
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected[:, :5], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["missing.txt", "--out", "v.npy"], "missing.txt: no such file"),
+        (["a.txt", "--out", "v.csv"], "must end in .npy or .parquet"),
+        (["a.txt", "--out", "v.npy", "--dims", "65"], "dims 65 is outside 1 to 64"),
+        (["a.txt", "--out", "v.npy", "--precision", "int3"], "--precision"),
+    ],
+)
+def test_bad_requests_are_one_line(tiny_model, tmp_path, capsys, monkeypatch, words, error):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("the man\n", encoding="utf-8")
+    said = run(capsys, "embed", *words, "--model", tiny_model, code=2)
+    assert error in said
+    assert said.count("\n") == 1
+
+
+def test_filling_from_candidates(tiny_model, capsys):
+    words = ["the man eats [MASK] .", "--model", tiny_model, "--candidate", "bread", "--candidate", "book"]
+    said = run(capsys, "fill-mask", *words)
+    assert said.count("%") == 2
+    assert "bread" in said
+    assert "book" in said
+
+
+def test_similarity_lists_the_most_alike_first(minilm_folder, capsys):
+    words = ["The man eats bread.", "Stock markets fell.", "A person is eating.", "--model", minilm_folder]
+    lines = run_alone(capsys, predict.similarity, *words).splitlines()
+    scores = [float(line.split("\t")[0]) for line in lines]
+    assert [line.split("\t")[1] for line in lines] == ["A person is eating.", "Stock markets fell."]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_next_sentence_prints_the_pipelines_probability(tiny_model, capsys):
+    said = run_alone(capsys, predict.next_sentence, "the man eats .", "a book !", "--model", tiny_model)
+    expected = load_pipeline("next-sentence", tiny_model)(["the man eats ."], ["a book !"])[0]
+    assert float(said) == pytest.approx(expected, abs=1e-4)

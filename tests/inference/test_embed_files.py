@@ -1,0 +1,248 @@
+"""Bulk embedding: a row for every line, the same bytes after any number of kills, one line for what is wrong."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.inference import embed_files as module
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.embed_files import EmbedSettings, embed_files
+
+WORDS = ["the", "man", "eats", "bread", ".", "the", "woman", "reads", "a", "book", "!"]
+
+
+def lines_of(count):
+    draw = np.random.default_rng(0)
+    return [" ".join(draw.choice(WORDS, draw.integers(1, 9))) for _ in range(count)]
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(lines_of(50)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(module, "PART", 8)
+
+
+def test_rows_are_the_pipelines_vectors_in_the_order_of_the_lines(text, tiny_model, tmp_path, small_parts):
+    seen = []
+    found = embed_files([text], tiny_model, tmp_path / "x.npy", on_progress=lambda *row: seen.append(row))
+    vectors = np.load(tmp_path / "x.npy")
+    assert (found.rows, found.blank, found.width) == (50, 0, 64)
+    np.testing.assert_allclose(vectors, load_pipeline("embed", tiny_model)(lines_of(50)), atol=1e-6)
+    assert seen[-1] == (50, 50)
+    assert not (tmp_path / "x.npy.parts").exists()
+
+
+def test_a_blank_line_keeps_its_row_and_is_like_nothing(tiny_model, tmp_path):
+    (tmp_path / "a.txt").write_text("the man\n\n   \nthe woman", encoding="utf-8")
+    found = embed_files([tmp_path / "a.txt"], tiny_model, tmp_path / "x.npy")
+    vectors = np.load(tmp_path / "x.npy")
+    assert (found.rows, found.blank) == (4, 2)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 0, 0, 1], abs=1e-6)
+
+
+def test_parquet_holds_the_same_vectors(text, tiny_model, tmp_path, small_parts):
+    embed_files([text], tiny_model, tmp_path / "x.npy")
+    embed_files([text], tiny_model, tmp_path / "x.parquet")
+    column = pq.read_table(tmp_path / "x.parquet")["vector"]
+    np.testing.assert_array_equal(np.array(column.to_pylist(), dtype=np.float32), np.load(tmp_path / "x.npy"))
+
+
+def test_settings_reach_the_vectors(text, tiny_model, tmp_path):
+    settings = EmbedSettings(pooling="max", normalize=False, dims=10, precision="float32")
+    embed_files([text], tiny_model, tmp_path / "x.npy", settings)
+    expected = load_pipeline("embed", tiny_model)(lines_of(50), pooling="max", normalize=False, dims=10)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+
+
+def test_several_files_by_several_processes_give_the_same_bytes(text, tiny_model, tmp_path, small_parts):
+    with gzip.open(tmp_path / "more.txt.gz", "wt", encoding="utf-8") as handle:
+        handle.write("the woman eats\r\nthe book\r\n")
+    files = [text, tmp_path / "more.txt.gz"]
+    embed_files(files, tiny_model, tmp_path / "one.npy")
+    embed_files(files, tiny_model, tmp_path / "two.npy", workers=2)
+    assert np.load(tmp_path / "one.npy").shape == (52, 64)
+    assert (tmp_path / "one.npy").read_bytes() == (tmp_path / "two.npy").read_bytes()
+
+
+def test_what_is_there_is_not_computed_again(text, tiny_model, tmp_path, small_parts, monkeypatch):
+    whole = tmp_path / "whole.npy"
+    embed_files([text], tiny_model, whole)
+    original, calls = module._FileWork._embed, []
+
+    def dies_at_the_fourth(self, texts):
+        calls.append(len(texts))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(self, texts)
+
+    monkeypatch.setattr(module._FileWork, "_embed", dies_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        embed_files([text], tiny_model, tmp_path / "x.npy")
+    assert len(list((tmp_path / "x.npy.parts").glob("*.npy"))) == 3
+    embed_files([text], tiny_model, tmp_path / "x.npy")
+    assert len(calls) == 4 + 7 - 3
+    assert (tmp_path / "x.npy").read_bytes() == whole.read_bytes()
+
+
+KILLED = """
+import sys
+from bertsmith.inference import embed_files as module
+module.PART = 4
+original = module._FileWork._embed
+def slow(self, texts):
+    import time
+    time.sleep(0.02)
+    return original(self, texts)
+module._FileWork._embed = slow
+module.embed_files([sys.argv[1]], sys.argv[2], sys.argv[3])
+"""
+
+
+def test_resume_after_kill_gives_the_same_bytes(text, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PART", 4)
+    embed_files([text], tiny_model, tmp_path / "whole.npy")
+    out = tmp_path / "x.npy"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(text), str(tiny_model), str(out)])
+    parts = tmp_path / "x.npy.parts"
+    deadline = time.monotonic() + 60
+    while len(list(parts.glob("[0-9]*.npy"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    assert (parts / "request.json").is_file()
+    embed_files([text], tiny_model, out)
+    assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.fixture
+def broken_off(text, tiny_model, tmp_path, small_parts, monkeypatch):
+    """An output of which four of seven parts are made."""
+    original, calls = module._FileWork._embed, []
+
+    def dies(self, texts):
+        calls.append(1)
+        if len(calls) > 4:
+            raise KeyboardInterrupt
+        return original(self, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._FileWork, "_embed", dies)
+        with pytest.raises(KeyboardInterrupt):
+            embed_files([text], tiny_model, tmp_path / "x.npy")
+    return tmp_path / "x.npy"
+
+
+def test_another_request_does_not_mix_with_the_one_broken_off(broken_off, text, tiny_model):
+    with pytest.raises(RunFolderError, match=r"another request \(dims\)"):
+        embed_files([text], tiny_model, broken_off, EmbedSettings(dims=8))
+
+
+def test_an_input_that_was_changed_is_noticed(broken_off, text, tiny_model):
+    text.write_text("another\n" * 50, encoding="utf-8")
+    with pytest.raises(InputError, match=r"lines\.txt: was changed"):
+        embed_files([text], tiny_model, broken_off)
+
+
+def test_a_part_that_was_cut_off_is_noticed(broken_off, text, tiny_model):
+    part = sorted(broken_off.with_name("x.npy.parts").glob("[0-9]*.npy"))[1]
+    part.write_bytes(part.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match=f"{part.name}: damaged.*remove it"):
+        embed_files([text], tiny_model, broken_off)
+    part.unlink()
+    embed_files([text], tiny_model, broken_off)
+    assert len(np.load(broken_off)) == 50
+
+
+def test_a_damaged_request_is_noticed(broken_off, text, tiny_model):
+    (broken_off.with_name("x.npy.parts") / "request.json").write_text("{", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"request\.json: damaged"):
+        embed_files([text], tiny_model, broken_off)
+
+
+def test_a_second_process_is_kept_out(text, tiny_model, tmp_path):
+    from bertsmith.files import locked
+
+    (tmp_path / "x.npy.parts").mkdir()
+    with locked(tmp_path / "x.npy.parts"), pytest.raises(RunFolderError, match="another process"):
+        embed_files([text], tiny_model, tmp_path / "x.npy")
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(text, tiny_model, tmp_path, small_parts, monkeypatch):
+    original = np.save
+
+    def full(handle, array, **options):
+        if "0000003" in handle.name:
+            raise OSError(28, "No space left on device")
+        original(handle, array, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.np, "save", full)
+        with pytest.raises(RunFolderError, match="the disk is full"):
+            embed_files([text], tiny_model, tmp_path / "x.npy")
+    assert len(list((tmp_path / "x.npy.parts").glob("[0-9]*.npy"))) == 3
+    assert embed_files([text], tiny_model, tmp_path / "x.npy").rows == 50
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", "no line to embed"),
+        (b"abc\0def\n" * 3, "NUL"),
+        ("caf\u00e9 ".encode() + b"\xff\xfe\xfa caf\xe9\n", "not valid UTF-8"),
+        (bytes(range(256)) * 20, "binary|NUL"),
+    ],
+)
+def test_a_file_that_is_no_text_leaves_nothing_behind(content, error, tiny_model, tmp_path):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(InputError, match=error):
+        embed_files([tmp_path / "a.txt"], tiny_model, tmp_path / "x.npy")
+    assert not (tmp_path / "x.npy.parts").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"files": ["missing.txt"]}, "missing.txt: no such file"),
+        ({"files": []}, "no file"),
+        ({"out": "x.txt"}, r"must end in \.npy or \.parquet"),
+        ({"folder": "nowhere"}, "no such model folder"),
+        ({"settings": EmbedSettings(precision="fp8")}, "precision 'fp8' is unknown"),
+        ({"settings": EmbedSettings(pooling="sum")}, "pooling 'sum' is unknown"),
+        ({"settings": EmbedSettings(pooling="last-four")}, "needs 4 layers"),
+        ({"settings": EmbedSettings(dims=65)}, "dims 65 is outside 1 to 64"),
+        ({"settings": EmbedSettings(encoding="utf-99")}, "no such text encoding"),
+        ({"engine": "cloud"}, "'cloud' is unknown"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(changes, error, text, tiny_model, tmp_path):
+    request = {"files": [text], "folder": tiny_model, "out": tmp_path / "x.npy", **changes}
+    with pytest.raises(BertsmithError, match=error) as caught:
+        embed_files(request.pop("files"), request.pop("folder"), request.pop("out"), **request)
+    assert isinstance(caught.value, InputError | ConfigError | CheckpointError)
+    assert not (tmp_path / "x.npy.parts").exists()
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_vectors(text, tiny_model, tmp_path):
+    ray = pytest.importorskip("ray")
+    embed_files([text], tiny_model, tmp_path / "one.npy")
+    try:
+        embed_files([text], tiny_model, tmp_path / "two.npy", engine="ray", workers=1)
+    finally:
+        ray.shutdown()
+    np.testing.assert_allclose(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"), atol=1e-6)

@@ -1,0 +1,229 @@
+"""The lab in a browser: every tab by mouse and by keyboard, wide and narrow, in English and Chinese."""
+
+import numpy as np
+import pytest
+
+from bertsmith import WordPieceTokenizer, load_pipeline
+from bertsmith.interpret.maps import load_for_maps, maps_of
+
+EVIL = "<script>window.ran = 1</script> the man <img src=x onerror='window.ran = 2'> eats"
+TABS = {
+    "en": (
+        ("Fill the mask", "Attention", "Next sentence", "Tokens", "My task", "Similarity map", "Training", "Learn"),
+        "More tabs",
+    ),
+    "zh": (("完形填空", "注意力", "下一句", "词元", "我的任务", "相似度", "训练", "学习"), "More tabs"),
+}
+PLOT = ".js-plotly-plot"
+
+
+def open_tab(page, name):
+    """Clicks a tab, or finds it in the menu of those that have no room."""
+    tab = page.locator("[role=tablist] button[role=tab]:visible", has_text=name)
+    if tab.count():
+        tab.first.click()
+        return
+    page.locator(".overflow-menu > button").first.click()
+    page.locator(".overflow-dropdown button", has_text=name).click()
+
+
+def choose_model(page, name):
+    page.locator("#model input").click()
+    page.locator("ul[role=listbox] [role=option]", has_text=name).first.click()
+
+
+def typed(page, place, text):
+    page.fill(f"{place} textarea", text)
+
+
+def bars_of(page, place):
+    names, values = page.locator(f"{place} .bar .name"), page.locator(f"{place} .bar .value")
+    return list(zip(names.all_inner_texts(), values.all_inner_texts(), strict=True))
+
+
+def plotted(page, place, path):
+    """Reads a figure's own data, arrays in whatever packing Plotly keeps them."""
+    page.wait_for_selector(f"{place} {PLOT}")
+    script = f"""() => {{
+        const plain = value => ArrayBuffer.isView(value) ? Array.from(value)
+            : Array.isArray(value) ? value.map(plain) : value;
+        return plain(document.querySelector("{place} {PLOT}").{path});
+    }}"""
+    return page.evaluate(script)
+
+
+def test_the_tabs_show_what_the_pipelines_say(open_page, folders):
+    base = folders["base"]
+    page = open_page()
+
+    text = "the man [MASK] bread ."
+    typed(page, "#fill-text", text)
+    page.click("#fill-button")
+    page.wait_for_selector("#fill-results .bar")
+    (expected,) = load_pipeline("fill-mask", base)(text, top_k=10)
+    assert bars_of(page, "#fill-results") == [(one.piece, f"{100 * one.probability:.1f} %") for one in expected]
+    number, piece = next((n, one.piece) for n, one in enumerate(expected) if not one.piece.startswith("##"))
+    page.locator("#fill-results button.bar").nth(number).click()
+    page.wait_for_selector("#fill-results .done")
+    assert page.input_value("#fill-text textarea") == f"the man {piece} bread ."
+
+    open_tab(page, "Attention")
+    typed(page, "#attention-first", "the man eats bread .")
+    typed(page, "#attention-second", "the woman reads a book !")
+    page.click("#attention-button")
+    model, tokenizer = load_for_maps(base)
+    maps = maps_of(model, tokenizer, "the man eats bread .", "the woman reads a book !").maps
+    np.testing.assert_allclose(plotted(page, "#attention-map", "_fullData[0].customdata"), maps[1, 0], atol=1e-6)
+    page.check("#attention-pairs input")
+    page.wait_for_selector("#attention-told .pair >> nth=3")
+    page.wait_for_function(f"document.querySelector('#attention-map {PLOT}').data.length === 4")
+    # pointing at a cell tells its weight
+    size = maps.shape[-1]
+    ground = page.locator(f"#attention-map {PLOT} .nsewdrag").first
+    ground.scroll_into_view_if_needed()
+    box = ground.bounding_box()
+    for shift in (0, 1):
+        page.mouse.move(box["x"] + box["width"] * 1.5 / size + shift, box["y"] + box["height"] * 2.5 / size)
+    hover = page.wait_for_selector(f"#attention-map {PLOT} .hovertext").text_content()
+    assert f"{100 * maps[1, 0, 2, 1]:.1f}%" in hover
+
+    open_tab(page, "Next sentence")
+    page.click("#next-button")
+    page.wait_for_selector("#next-results .bar")
+    first, second = page.input_value("#next-first textarea"), page.input_value("#next-second textarea")
+    (probability,) = load_pipeline("next-sentence", base)([first], [second])
+    assert bars_of(page, "#next-results")[0][1] == f"{100 * probability:.1f} %"
+
+    open_tab(page, "Tokens")
+    typed(page, "#tokens-first", "the woman reads")
+    page.click("#tokens-button")
+    page.wait_for_selector("#tokens-results table")
+    ids = page.locator("#tokens-results tbody td:nth-child(3)").all_inner_texts()
+    assert [int(one) for one in ids] == WordPieceTokenizer.load(base)("the woman reads")["input_ids"]
+
+    open_tab(page, "Similarity map")
+    lines = ["the man eats bread .", "the woman reads a book !", "where is the market ?"]
+    typed(page, "#similarity-text", "\n".join(lines))
+    page.click("#similarity-button")
+    expected = load_pipeline("similarity", base)(lines)
+    np.testing.assert_allclose(plotted(page, "#similarity-matrix", "_fullData[0].z"), expected, atol=1e-5)
+
+    open_tab(page, "My task")
+    page.wait_for_selector(".notice.wrong:visible")
+    choose_model(page, "classify")
+    page.wait_for_selector("#task-button:visible")
+    typed(page, "#task-first", "the man eats bread .")
+    page.click("#task-button")
+    page.wait_for_selector("#task-results .bar")
+    (found,) = load_pipeline("classify", folders["classify"])(["the man eats bread ."])
+    shown = dict(bars_of(page, "#task-results"))
+    assert shown == {name: f"{100 * share:.1f} %" for name, share in found.probabilities.items()}
+    page.click("#task-why")
+    page.wait_for_selector("#task-reasons .attributed span")
+
+
+def test_training_is_live_and_lessons_compute(open_page, runs):
+    page = open_page()
+    open_tab(page, "Training")
+    assert plotted(page, "#training-plot", "data.map(one => one.name)") == ["cold", "warm"]
+    assert plotted(page, "#training-plot", "_fullData[1].y") == [6.5, 5.5, 4.5]
+    assert "cannot be read" in page.inner_text("#training-states")
+    log = runs / "warm" / "metrics.jsonl"
+    with log.open("a") as handle:
+        handle.write('{"kind": "heldout", "step": 400, "tokens": 20000, "mlm_loss": 4.0}\n')
+    page.wait_for_function(f"document.querySelector('#training-plot {PLOT}')._fullData[1].y.length === 4")
+
+    open_tab(page, "Learn")
+    page.wait_for_selector("#lesson-why .steps table")
+    page.locator("#lesson-why .question label").first.click()
+    page.wait_for_selector("#lesson-why [role=status] b")
+    page.click("#card-next")
+    page.click("#card-turn")
+    page.wait_for_selector("#card hr")
+    page.click("#card-good")
+    page.wait_for_selector("#card-turn:visible")
+
+
+def test_script_in_a_text_is_shown_and_never_run(open_page):
+    page = open_page()
+    for tab, field, button, shown in (
+        ("Fill the mask", "#fill-text", "#fill-button", "#fill-results .bar"),
+        ("Attention", "#attention-first", "#attention-button", f"#attention-map {PLOT}"),
+        ("Tokens", "#tokens-first", "#tokens-button", "#tokens-results table"),
+    ):
+        open_tab(page, tab)
+        typed(page, field, f"{EVIL} [MASK]")
+        page.click(button)
+        page.wait_for_selector(shown)
+    assert "<" in page.locator("#tokens-results .pieces li").all_inner_texts()
+    open_tab(page, "Similarity map")
+    typed(page, "#similarity-text", f"{EVIL}\n{EVIL} bread")
+    page.click("#similarity-button")
+    page.wait_for_selector("#similarity-lines li")
+    assert page.locator("#similarity-lines li").first.inner_text() == EVIL
+    choose_model(page, "tag")
+    open_tab(page, "My task")
+    page.wait_for_selector("#task-first textarea:visible")
+    typed(page, "#task-first", EVIL)
+    page.click("#task-button")
+    page.wait_for_selector("#task-results .reading")
+    assert "<script>window.ran = 1</script>" in page.locator("#task-results .reading").evaluate(
+        "one => { one.querySelectorAll('small').forEach(small => small.remove()); return one.textContent }"
+    )
+    assert page.evaluate("window.ran") is None
+
+
+def test_bad_input_is_answered_in_place(open_page):
+    page = open_page()
+    for text, said in (
+        ("", "write something first"),
+        ("the man eats bread .", "Write [MASK]"),
+        ("[MASK] " * 200, "the model reads 128"),
+        ("a" * 30_000, "characters are too many"),
+    ):
+        typed(page, "#fill-text", text)
+        page.click("#fill-button")
+        page.wait_for_selector(f".notice.wrong:visible:has-text({said!r})")
+    typed(page, "#fill-text", "the man [MASK] .")
+    page.click("#fill-button")
+    page.wait_for_selector("#fill-results .bar")
+    assert page.locator(".notice:visible").count() == 0
+    choose_model(page, "classify")
+    page.wait_for_selector(".notice.wrong:visible:has-text('has no masked-LM head')")
+
+
+def test_masks_are_filled_by_keyboard_alone(open_page):
+    page = open_page()
+
+    def focus_on(what):
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"document.activeElement.matches({what!r})"):
+                return
+        pytest.fail(f"the keyboard does not reach {what}")
+
+    focus_on("#fill-text textarea")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("the man [MASK] bread .")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#fill-results .bar")
+    focus_on("#fill-results button.bar")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#fill-results .done")
+    assert "[MASK]" not in page.input_value("#fill-text textarea")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_tab_fits_a_telephone_and_is_reached_by_keyboard(open_page, language):
+    page = open_page(language, width=390)
+    names, more = TABS[language]
+    assert page.evaluate("document.documentElement.lang") == language
+    for name in names:
+        tab = page.locator("[role=tablist] button[role=tab]:visible", has_text=name)
+        if not tab.count():
+            page.locator(f".overflow-menu > button[aria-label='{more}']").first.press("Enter")
+            tab = page.locator(".overflow-dropdown button", has_text=name)
+        tab.first.press("Enter")
+        page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})", state="attached")
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+    assert page.locator(f"a[lang={'zh' if language == 'en' else 'en'}]").get_attribute("href") in ("/en/", "/zh/")

@@ -1,0 +1,81 @@
+"""`bertsmith lab`: what it is told, and what it refuses at once."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from bertsmith.cli.lab import lab as command
+from bertsmith.errors import InputError
+from bertsmith.lab import run
+
+app = typer.Typer()
+app.command("lab")(command)
+
+
+def called(arguments, monkeypatch):
+    told = []
+    monkeypatch.setattr(run, "run_lab", lambda *values, **named: told.append((values, named)))
+    app(arguments, standalone_mode=False)
+    return told[0]
+
+
+def test_everything_that_is_told_arrives(folders, runs, tmp_path, monkeypatch):
+    arguments = ["--model", f"mine={folders['base']}", "--model", str(folders["tag"]), "--runs", str(runs)]
+    arguments += ["--port", "0", "--language", "zh", "--progress", str(tmp_path / "cards.json")]
+    (settings, folders_of_runs), named = called(arguments, monkeypatch)
+    assert settings.models == (("mine", str(folders["base"])), ("tag", str(folders["tag"])))
+    assert (settings.host, settings.port) == ("127.0.0.1", 0)
+    assert list(folders_of_runs) == [runs]
+    assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="no config.json"):
+        called(["--model", str(tmp_path)], monkeypatch)
+
+
+def test_runs_that_are_no_folder_are_refused(folders, tmp_path):
+    from bertsmith.serve.settings import ServeSettings
+
+    settings = ServeSettings(models=(("base", str(folders["base"])),), threads=1)
+    with pytest.raises(InputError, match="is no folder"):
+        run.build_lab(settings, [tmp_path / "missing"])
+
+
+def test_pages_and_endpoints_are_on_one_address(folders, runs, monkeypatch):
+    httpx = pytest.importorskip("httpx")
+    from starlette.testclient import TestClient
+
+    from bertsmith.serve.settings import ServeSettings
+
+    monkeypatch.setenv("BERTSMITH_API_KEYS", "k" * 32)
+    settings = ServeSettings(models=(("base", str(folders["base"])),), threads=1, drain=0.0)
+    with TestClient(run.build_lab(settings, [runs], language="zh")) as client:
+        assert client.get("/", follow_redirects=False).headers["location"] == "/zh/"
+        for path in ("/en/", "/zh/", "/favicon.ico", "/manifest.json", "/docs", "/health"):
+            assert client.get(path).status_code == httpx.codes.OK
+        page = client.get("/en/").text
+        assert "fonts.googleapis" not in page
+        answer = client.post("/fill-mask", json={"texts": ["the [MASK]"]})
+        assert answer.status_code == httpx.codes.OK
+
+
+def test_ctrl_c_closes_the_lab_although_a_page_is_open(folders):
+    httpx = pytest.importorskip("httpx")
+    code = "from bertsmith.cli.lab import lab; import typer; typer.run(lab)"
+    arguments = [sys.executable, "-c", code, "--model", str(folders["base"]), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment) as lab:
+        for line in lab.stderr:
+            if address := re.search(r"open on (http://\S+)", line):
+                break
+        with httpx.stream("GET", f"{address[1]}/en/gradio_api/heartbeat/abc", timeout=60) as page:
+            assert next(page.iter_lines())
+            lab.send_signal(signal.SIGINT)
+            assert lab.wait(30) == 0
+        assert "Traceback" not in lab.stderr.read()

@@ -1,0 +1,182 @@
+"""The lessons are complete in both languages, their numbers come from the code, and their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.learn import COMPUTATIONS, LANGUAGES, compute, environment_language, find_lesson, grade, lessons
+from bertsmith.learn.parts.part import CHAPTERS
+from bertsmith.learn.story import PARTS
+
+ROOT = Path(__file__).parents[2]
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+def texts_of(part):
+    yield part.title
+    yield from (section.text for section in part.sections)
+    for question in part.questions:
+        yield from (question.prompt, *question.choices, question.explanation)
+    for card in part.cards:
+        yield from (card.front, card.back)
+    yield from (link.about for link in part.links)
+
+
+def test_there_are_six_parts_with_all_that_belongs_to_them():
+    assert [part.id for part in PARTS] == [
+        "why",
+        "architecture",
+        "pre-training",
+        "fine-tuning",
+        "experiments",
+        "details",
+    ]
+    for lesson in lessons():
+        assert lesson.computations
+        assert 3 <= len(lesson.questions) <= 4
+        assert 4 <= len(lesson.cards) <= 6
+        assert lesson.code_links
+
+
+def test_every_computation_is_in_a_lesson():
+    used = [name for lesson in lessons() for name in lesson.computations]
+    assert sorted(used) == sorted(COMPUTATIONS)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.id)
+def test_no_number_is_typed(part):
+    """Digits may stand in section numbers of the paper alone; all else is a placeholder."""
+    for text in texts_of(part):
+        for language in LANGUAGES:
+            bare = re.sub(r"\{[^}]*\}", "", text(language))
+            bare = re.sub(r"§\d(\.\d)?|\b[A-C]\.\d", "", bare)
+            assert not re.search(r"\d", bare), bare
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.id)
+def test_both_languages_say_it_with_the_same_numbers(part):
+    for text in texts_of(part):
+        assert text.en
+        assert text.zh
+        assert not CHINESE.search(text.en), text.en
+        english, chinese = (sorted(re.findall(r"\{[^}]*\}", text(language))) for language in LANGUAGES)
+        assert set(english) == set(chinese), text.en
+    for section in part.sections:
+        assert CHINESE.search(section.text.zh)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_is_filled(language):
+    for lesson in lessons(language):
+        for section in lesson.sections:
+            found = compute(section.computation, language=language) if section.computation else None
+            text = section.fill(found)
+            assert len(text) > 40
+            assert not re.search(r"[{}]", text), text
+        for question in lesson.questions:
+            assert not re.search(r"[{}]", question.prompt + "".join(question.choices) + question.explanation)
+            assert len(set(question.choices)) == len(question.choices)
+            assert 0 <= question.answer < len(question.choices)
+        assert not any(re.search(r"[{}]", card.front + card.back) for card in lesson.cards)
+
+
+def test_a_text_speaks_of_the_inputs_it_was_computed_with():
+    section = next(s for s in lessons()[1].sections if s.computation == "parameters")
+    assert "335,141,888" in section.fill(compute("parameters", size="large"))
+    with pytest.raises(ValueError, match="speaks of parameters"):
+        section.fill(compute("schedule"))
+    with pytest.raises(ValueError, match="speaks of parameters"):
+        section.fill()
+
+
+def test_the_right_answer_is_not_always_in_one_place():
+    for lesson in lessons():
+        assert len({question.answer for question in lesson.questions}) > 1
+    answers = [question.answer for lesson in lessons() for question in lesson.questions]
+    assert all(answers.count(place) >= 4 for place in range(3))
+
+
+def test_the_right_answers_are_the_same_in_both_languages():
+    english, chinese = lessons("en"), lessons("zh")
+    for first, second in zip(english, chinese, strict=True):
+        assert [q.answer for q in first.questions] == [q.answer for q in second.questions]
+        assert [card.id for card in first.cards] == [card.id for card in second.cards]
+    ids = [card.id for lesson in english for card in lesson.cards]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_link_is_on_the_paper_map_and_in_the_code(language):
+    for lesson in lessons(language):
+        for link in lesson.code_links:
+            page, _, anchor = link.map_page.partition("#")
+            text = (ROOT / page).read_text(encoding="utf-8")
+            headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors
+            # the name stands in the chapter that the link leads to
+            heading = next(h for h in headings if re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") == anchor)
+            chapter = text.split(f"# {heading}\n")[1].split("\n## ")[0]
+            assert f"`{link.name}`" in chapter, (link.name, heading)
+            source = ROOT / "src" / link.file
+            assert source.is_file()
+            assert link.name.split(".")[-1] in source.read_text(encoding="utf-8")
+
+
+def test_every_chapter_has_an_anchor_in_both_maps():
+    assert all(chapter.en and chapter.zh for chapter in CHAPTERS.values())
+
+
+def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/learn.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "docs/learn.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert "softmax" in shown
+    assert "cannot be seen" in shown
+
+
+def test_grading():
+    question = lessons()[0].questions[0]
+    right = grade(question, question.answer)
+    assert right.correct
+    assert right.answer == question.choices[question.answer]
+    assert right.explanation == question.explanation
+    assert not grade(question, (question.answer + 1) % 3).correct
+    for impossible in (-1, 3, True, "a", None, 1.0):
+        with pytest.raises(InputError, match="choices 0 to 2"):
+            grade(question, impossible)
+
+
+@pytest.mark.parametrize("name", ["3", "pre-training", " Pre-Training "])
+def test_a_lesson_by_number_or_name(name):
+    assert find_lesson(name).number == 3
+
+
+@pytest.mark.parametrize("name", ["0", "7", "", "why not", "\x00", "1.0", "x" * 9999])
+def test_a_lesson_that_is_not_there(name):
+    with pytest.raises(InputError, match="there is no part"):
+        find_lesson(name)
+
+
+def test_a_language_that_is_not_there():
+    with pytest.raises(InputError, match="use en or zh"):
+        lessons("fr")
+
+
+@pytest.mark.parametrize(
+    ("environment", "language"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "en_US.UTF-8", "LC_MESSAGES": "zh_TW"}, "zh"),
+        ({"LANG": "zh_CN", "LC_ALL": "", "LC_MESSAGES": ""}, "zh"),
+        ({"LANG": "de_DE"}, "en"),
+    ],
+)
+def test_the_language_of_the_environment(environment, language):
+    assert environment_language(environment) == language

@@ -1,0 +1,41 @@
+"""The page at /docs, in a real browser: it shows every endpoint, answers on a click, and talks to no other host."""
+
+import shutil
+
+import pytest
+
+
+def test_the_page_loads_nothing_from_elsewhere(server):
+    page = server.client.get("/docs")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
+def test_an_endpoint_can_be_tried_in_a_browser(server):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page()
+        asked, problems = [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{server.url}/docs")
+        box = page.locator("details", has=page.locator("summary code", has_text="/fill-mask"))
+        box.locator("summary").click()
+        box.locator("textarea").fill('{"texts": ["the man eats [MASK] ."], "top_k": 2}')
+        box.get_by_role("button", name="Send").click()
+        output = box.locator("pre")
+        sync_api.expect(output).to_contain_text("200 in", timeout=30_000)
+        sync_api.expect(output).to_contain_text("probability")
+        shown = page.locator("summary code").all_inner_texts()
+        browser.close()
+    assert {"/embed", "/predict", "/v1/embeddings", "/health", "/metrics"} <= set(shown)
+    assert not problems
+    assert all(url.startswith((server.url, "data:")) for url in asked)

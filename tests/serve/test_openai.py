@@ -1,0 +1,89 @@
+"""OpenAI's own client against a server process with a real model."""
+
+import base64
+
+import numpy as np
+import openai
+import pytest
+import sentence_transformers
+
+from bertsmith.tokenizer import WordPieceTokenizer
+
+KEY = "a-key-for-the-tests-0001"
+TEXTS = ["The cat sat on the mat.", "Stocks fell sharply on Monday.", "Ünïcode, 北京 and 🙂", "word " * 600, ""]
+
+
+@pytest.fixture(scope="module")
+def client(minilm_folder, process_class, tmp_path_factory):
+    """A client of `bertsmith serve --model minilm=...`, started as a user starts it."""
+    process = process_class(
+        *("--model", f"minilm={minilm_folder}", "--port", "0", "--threads", "1"),
+        log=tmp_path_factory.mktemp("log") / "server.log",
+        BERTSMITH_API_KEYS=KEY,
+    )
+    try:
+        yield openai.OpenAI(base_url=f"{process.wait_ready()}/v1", api_key=KEY, max_retries=0)
+    finally:
+        process.close()
+
+
+@pytest.fixture(scope="module")
+def expected(minilm_folder):
+    reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
+    reference.max_seq_length = 512
+    return reference.encode(TEXTS, normalize_embeddings=True)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", None])
+def test_embeddings_equal_sentence_transformers(client, expected, encoding):
+    more = {} if encoding is None else {"encoding_format": encoding}
+    answer = client.embeddings.create(model="minilm", input=TEXTS, **more)
+    assert [row.index for row in answer.data] == list(range(len(TEXTS)))
+    if encoding == "base64":
+        vectors = [np.frombuffer(base64.b64decode(row.embedding), "<f4") for row in answer.data]
+    else:
+        vectors = [row.embedding for row in answer.data]
+    np.testing.assert_allclose(np.asarray(vectors), expected, atol=1e-5)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 512
+
+
+def test_token_ids_give_what_their_text_gives(client, minilm_folder):
+    tokenizer = WordPieceTokenizer.load(minilm_folder)
+    ids = [tokenizer.encode(text) for text in TEXTS[:4]]
+    of_texts = client.embeddings.create(model="minilm", input=TEXTS[:4])
+    of_ids = client.embeddings.create(model="minilm", input=ids)
+    for one, two in zip(of_texts.data, of_ids.data, strict=True):
+        np.testing.assert_allclose(one.embedding, two.embedding, atol=1e-5)
+    alone = client.embeddings.create(model="minilm", input=ids[0])
+    np.testing.assert_allclose(alone.data[0].embedding, of_texts.data[0].embedding, atol=1e-5)
+    single = client.embeddings.create(model="minilm", input=TEXTS[0])
+    np.testing.assert_allclose(single.data[0].embedding, of_texts.data[0].embedding, atol=1e-5)
+
+
+def test_fewer_dimensions_are_scaled_to_length_one_again(client, expected):
+    answer = client.embeddings.create(model="minilm", input=TEXTS, dimensions=64)
+    cut = expected[:, :64] / np.linalg.norm(expected[:, :64], axis=1, keepdims=True)
+    np.testing.assert_allclose([row.embedding for row in answer.data], cut, atol=1e-5)
+
+
+def test_models_are_listed(client):
+    (model,) = client.models.list().data
+    assert (model.id, model.object, model.owned_by) == ("minilm", "model", "bertsmith")
+
+
+def test_refusals_are_the_errors_of_the_client(client):
+    with pytest.raises(openai.NotFoundError, match="minilm"):
+        client.embeddings.create(model="text-embedding-3-small", input="a")
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").embeddings.create(model="minilm", input="a")
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions"):
+        client.embeddings.create(model="minilm", input="a", dimensions=0)
+    for ids in ([30522], [-1], [[5], [99999]]):
+        with pytest.raises(openai.UnprocessableEntityError, match="30521"):
+            client.embeddings.create(model="minilm", input=ids)
+    for nothing in ([], [[]]):
+        with pytest.raises(openai.UnprocessableEntityError):
+            client.embeddings.create(model="minilm", input=nothing)
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.embeddings.create(model="minilm", input=["a"] * 3000)
+    assert caught.value.status_code == 413

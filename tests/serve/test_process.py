@@ -1,0 +1,241 @@
+"""The command itself: how it starts, stops, and survives the death of a worker."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.run import listening_socket
+from bertsmith.serve.settings import Limits, ServeSettings, named_models
+
+EMBED = {"texts": ["the man eats bread ."]}
+
+
+def test_sigterm_under_load_answers_every_accepted_request(run_server, models):
+    process = run_server("--model", models["base"], "--port", 0, "--threads", 1, "--drain", 0.5)
+    url = process.wait_ready()
+    lost, answered, after = [], [], []
+    stopping = threading.Event()
+
+    def client():
+        with httpx.Client(base_url=url, timeout=20) as session:
+            while True:
+                try:
+                    response = session.post("/embed", json={"texts": ["the man eats bread . " * 9] * 20})
+                except httpx.ConnectError:
+                    # the door is closed: nothing was accepted
+                    return
+                except httpx.TransportError as error:
+                    lost.append(error)
+                    return
+                answered.append(response.status_code)
+                if stopping.is_set():
+                    after.append(response.status_code)
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while len(answered) < 30:
+        time.sleep(0.01)
+    stopping.set()
+    process.process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    draining = httpx.get(f"{url}/ready")
+    assert (draining.status_code, draining.json()["status"]) == (503, "stopping")
+    assert draining.headers["connection"] == "close"
+    assert process.process.wait(30) == 0
+    for thread in threads:
+        thread.join(20)
+    assert not lost
+    assert after
+    assert set(answered) <= {200, 429}
+    assert "Traceback" not in process.text
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_leaves_the_service_up(run_server, models):
+    process = run_server("--model", models["base"], "--port", free_port(), "--workers", 2, "--threads", 1, "--drain", 0)
+    url = process.wait_ready()
+    workers = set()
+    end = time.monotonic() + 180
+    while len(workers) < 2 and time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            workers.add(httpx.get(f"{url}/info").json()["pid"])
+    assert len(workers) == 2
+    before = httpx.get(f"{url}/metrics").text
+    assert "bertsmith_requests_total" in before
+    victim = workers.pop()
+    os.kill(victim, signal.SIGKILL)
+    answered = 0
+    for _ in range(50):
+        # a connection that the dead one held is reset; the next one is not
+        with contextlib.suppress(httpx.TransportError):
+            answered += httpx.post(f"{url}/embed", json=EMBED, timeout=20).status_code == 200
+    assert answered >= 45
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/info").json()["pid"] not in (victim, *workers):
+                break
+    else:
+        raise AssertionError("no new worker came")
+    counted = re.findall(
+        r'bertsmith_requests_total\{endpoint="/embed",status="200"\} (\d+)', httpx.get(f"{url}/metrics").text
+    )
+    # whoever answers tells the figures of all, the dead one's included
+    assert int(counted[0]) == answered
+    process.process.send_signal(signal.SIGTERM)
+    assert process.process.wait(120) == 0
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_damaged_folder_ends_the_start_with_one_line(run_server, models, tmp_path, workers):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+        (broken / name).write_bytes((models["base"] / name).read_bytes())
+    (broken / "model.safetensors").write_bytes(b"not a tensor")
+    process = run_server("--model", broken, "--port", free_port(), "--workers", workers)
+    assert process.process.wait(120) not in (0, None)
+    assert "model.safetensors" in process.text
+    assert "Traceback" not in process.text
+
+
+def test_an_address_in_use_is_said_before_anything_is_loaded(models):
+    settings = ServeSettings(models=(("base", str(models["base"])),), port=free_port())
+    with listening_socket(settings) as taken:
+        taken.listen()
+        with pytest.raises(InputError, match=rf"127.0.0.1:{settings.port} .*pass another"), listening_socket(settings):
+            pass
+
+
+def test_names_of_models(models, tmp_path):
+    base, tag = str(models["base"]), str(models["tag"])
+    assert named_models([base, f"names={tag}"]) == (("base", base), ("names", tag))
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    (odd / "config.json").write_text("{}")
+    assert named_models([f"it={odd}"]) == (("it", str(odd)),)
+    for given, said in (
+        ([base, base], "two models are called 'base'"),
+        ([str(tmp_path / "none")], "no config.json"),
+        ([f"../x={base}"], "cannot be a model's name"),
+        ([str(odd)], "cannot be a model's name"),
+    ):
+        with pytest.raises(InputError, match=said):
+            named_models(given)
+
+
+def test_settings_out_of_range_are_refused():
+    some = (("a", "b"),)
+    for values in (
+        {"models": ()},
+        {"queue": 0},
+        {"deadline": 0.0},
+        {"deadline": float("nan")},
+        {"drain": -1.0},
+        {"port": 70000},
+        {"limits": Limits(items=0)},
+    ):
+        with pytest.raises(ConfigError):
+            ServeSettings(**{"models": some} | values)
+
+
+def test_settings_travel_to_workers_unchanged():
+    settings = ServeSettings((("a", "b"),), port=1, limits=Limits(items=3), cors_origins=("https://example.org",))
+    assert ServeSettings.from_json(settings.to_json()) == settings
+
+
+def test_keys_are_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    file = tmp_path / "keys"
+    file.write_text("# ours\n\n0123456789abcdef\nfedcba9876543210\n")
+    for keys in (ApiKeys.read(file), read_from_environment(monkeypatch, "0123456789abcdef, fedcba9876543210")):
+        assert keys.admit([(b"x-api-key", b"fedcba9876543210")])
+        assert not keys.admit([(b"x-api-key", b"fedcba987654321")])
+        assert not keys.admit([])
+    assert not read_from_environment(monkeypatch, "")
+    assert ApiKeys().admit([])
+
+
+def read_from_environment(monkeypatch, value):
+    monkeypatch.setenv("BERTSMITH_API_KEYS", value)
+    return ApiKeys.read(None)
+
+
+def test_keys_that_cannot_be_used_are_refused_without_being_told(tmp_path):
+    file = tmp_path / "keys"
+    for text in ("", "# only a comment\n", "short-secret\n", "ключ-ключ-ключ-ключ\n"):
+        file.write_text(text)
+        with pytest.raises(InputError) as caught:
+            ApiKeys.read(file)
+        assert "secret" not in str(caught.value)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot be read"):
+        ApiKeys.read(file)
+    with pytest.raises(InputError, match="cannot be read"):
+        ApiKeys.read(tmp_path / "nothing")
+
+
+def test_the_defaults_of_the_command_are_those_of_the_settings(monkeypatch, models):
+    import typer
+
+    import bertsmith.serve.run
+    from bertsmith.cli.serve import serve
+
+    seen = []
+    monkeypatch.setattr(bertsmith.serve.run, "serve", seen.append)
+    app = typer.Typer()
+    app.command()(serve)
+    result = CliRunner().invoke(app, ["--model", str(models["base"])])
+    assert result.exit_code == 0, result.output
+    assert seen == [ServeSettings(models=(("base", str(models["base"])),))]
+
+
+def test_the_server_loads_nothing_it_does_not_need(run_server, models, tmp_path):
+    """Start-up is mostly imports: what is heavy and of no use here must stay outside."""
+    import subprocess
+    import sys
+
+    command = (
+        "import sys, json; from bertsmith.serve.app import build_app; from bertsmith.serve.settings import *;"
+        f"build_app(ServeSettings(named_models([{str(models['base'])!r}])));"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    found = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(json.loads(found.stdout))
+    assert "torch" in loaded
+    assert not loaded & {"transformers", "pyarrow", "matplotlib", "pandas", "sentence_transformers", "sklearn", "rich"}
+
+
+def test_deploy_files_name_real_options():
+    import typer
+    from typer.main import get_command
+
+    from bertsmith.cli.serve import serve
+
+    app = typer.Typer()
+    app.command()(serve)
+    known = {name for parameter in get_command(app).params for name in parameter.opts}
+    folder = Path(__file__).parents[2] / "deploy"
+    for file, begins in (("Dockerfile", "ENTRYPOINT"), ("bertsmith-serve.service", "ExecStart=")):
+        (command,) = [line for line in (folder / file).read_text().splitlines() if line.startswith(begins)]
+        used = set(re.findall(r"--[a-z][a-z-]*", command))
+        assert used
+        assert used <= known, used - known
