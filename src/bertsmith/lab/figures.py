@@ -82,7 +82,11 @@ def draw_map(
             "<br>%{customdata:.1%}<extra></extra>",
         )
     _axes(figure, names)
-    figure.update_layout(height=110 + CELL * len(tokens), margin={"l": 96, "r": 12, "t": 96, "b": 8})
+    # 边距按最长的标签自己算：让 Plotly 自动量边距要重画好几遍，点击后的等待会翻倍
+    room = 20 + max(map(_pixels, names))
+    figure.update_layout(height=room + 8 + CELL * len(tokens), margin={"l": room, "r": 12, "t": room, "b": 8})
+    for axes in (figure.update_xaxes, figure.update_yaxes):
+        axes(automargin=False, ticklabeloverflow="allow")
     return figure
 
 
@@ -116,8 +120,8 @@ def draw_heads(
     figure.add_shape(type="rect", **box, line={"color": PAIR_COLOURS[0, 1], "width": 3})
     _plain(figure)
     figure.update_layout(height=90 + 26 * layers, margin={"l": 46, "r": 8, "t": 8, "b": 40})
-    figure.update_xaxes(title=words[1], dtick=1, showgrid=False)
-    figure.update_yaxes(title=words[0], dtick=1, showgrid=False)
+    for axes, word in ((figure.update_xaxes, words[1]), (figure.update_yaxes, words[0])):
+        axes(title=word, dtick=1, showgrid=False, automargin=False, ticklabeloverflow="allow")
     return figure
 
 
@@ -233,6 +237,11 @@ def draw_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, 
     figure.update_xaxes(title=label(over))
     figure.update_yaxes(title=label(title))
     return figure
+
+
+def _pixels(name: str) -> int:
+    """Returns about how wide a label is drawn; Chinese characters are twice as wide as Latin letters."""
+    return sum(13 if character > "\u2e80" else 8 for character in html.unescape(name))
 
 
 def _axes(figure: go.Figure, names: Sequence[str], *, angle: int = -90) -> None:
