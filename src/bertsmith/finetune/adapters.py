@@ -18,7 +18,6 @@ from typing import Any
 
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import make_folder, write_text
-from bertsmith.finetune.tensor_file import read_tensors, write_tensors
 from bertsmith.model import ARCHITECTURES, BertConfig, PretrainedBert
 from bertsmith.model.adapters import (
     AdapterSettings,
@@ -30,6 +29,7 @@ from bertsmith.model.adapters import (
     named_adapter,
 )
 from bertsmith.model.architectures import LabelledBert
+from bertsmith.model.tensor_file import read_tensors, write_tensors
 
 DESCRIPTION_FILE, TENSOR_FILE = "adapter.json", "adapter.safetensors"
 _FORMAT = 1

@@ -15,6 +15,7 @@ from bertsmith.inference.answer import Answer
 from bertsmith.inference.choose import Choose
 from bertsmith.inference.classify import Classify, MultiLabel, Regress
 from bertsmith.inference.embed import Embed, Similarity
+from bertsmith.inference.features import load_feature_tagger
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.pretrained import FillMask, NextSentence
 from bertsmith.inference.rank import Rank
@@ -102,10 +103,7 @@ def load_pipeline(
         CheckpointError: the folder does not hold such a model.
     """
     if kind == "features":
-        # 冻结编码器之上的小网络属于微调那一层，用到时才引入：本层的模块不依赖它
-        from bertsmith.finetune.features import load_feature_tagger
-
-        return load_feature_tagger(Path(folder), precision=precision, device=device)
+        return load_feature_tagger(folder, precision=precision, device=device)
     if kind not in PIPELINES:
         raise ConfigError(f"pipeline {kind!r} is unknown; use one of {', '.join(PIPELINES)}, features")
     return PIPELINES[kind].load(folder, precision=precision, device=device)  # type: ignore[attr-defined, no-any-return]

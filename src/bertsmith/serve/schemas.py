@@ -6,6 +6,7 @@ all its texts, so that one function can hold any request against the limits.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -21,14 +22,14 @@ def _example(**values: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [values]}, protected_namespaces=())
 
 
-class AnyRequest(BaseModel):
+class AnyRequest(BaseModel, ABC):
     """What every request has."""
 
     model: Model = None
 
+    @abstractmethod
     def texts_by_field(self) -> dict[str, Sequence[str]]:
         """Returns all texts of the request under the names of their fields."""
-        raise NotImplementedError
 
 
 class EmbedRequest(AnyRequest):
