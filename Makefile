@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test check format bench clean
+.PHONY: help quickstart test test-slow check format bench clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -24,8 +24,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 minutes
 	$(BIN)/bertsmith quickstart --out runs/quickstart
 
-test: $(VENV)/.installed-test  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 9 minutes on 2 cores
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+
+test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers
+	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
 
 check: $(VENV)/.installed-test  ## lint, formatting and types
 	$(BIN)/ruff check .

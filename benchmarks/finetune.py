@@ -96,7 +96,7 @@ def main() -> None:
                 what = {
                     "task": options.task,
                     "side": side,
-                    "precision": options.precision,
+                    "dtype": options.precision,
                     "threads": options.threads,
                     "epochs": epochs,
                     "seed": seed,

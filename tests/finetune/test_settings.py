@@ -29,6 +29,12 @@ def test_an_adapters_size_is_its_own_default():
     assert FineTuningSettings(adapter="bottleneck", adapter_size=16).adapter_settings().size == 16
 
 
+def test_an_adapter_saves_memory_unless_told_otherwise():
+    assert FineTuningSettings().checkpointing() == "none"
+    assert FineTuningSettings(adapter="lora").checkpointing() == "attention"
+    assert FineTuningSettings(adapter="lora", gradient_checkpointing="none").checkpointing() == "none"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -36,6 +42,7 @@ def test_an_adapters_size_is_its_own_default():
         ({"patience": -1}, "cannot be negative"),
         ({"dropout": 1.0}, "outside"),
         ({"precision": "half"}, "'half' is unknown"),
+        ({"gradient_checkpointing": True}, "True is unknown"),
         ({"adapter": "prefix"}, "'prefix' is unknown"),
         ({"adapter": "lora", "freeze_layers": 2}, "freezes the whole encoder"),
         ({"adapter": "lora", "from_random": True}, "no use frozen"),

@@ -64,7 +64,7 @@ def test_training_with_dropout_sees_nothing_to_the_right():
     """The path of training; gradients of early predictions do not reach later tokens, checkpointed or not."""
     model = make_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).train()
     batch = make_batch([12, 12, 7])
-    for checkpointing in (False, True):
+    for checkpointing in ("none", "attention", "blocks"):
         model.set_gradient_checkpointing(checkpointing)
         embedded = model.embedding(batch).detach().requires_grad_()
         (model.encoder(embedded, batch, causal=True).states[5] @ torch.arange(64.0)).backward()

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForPreTraining, BertModel, best_spans
 from bertsmith.model.heads import Spans, SpanScores
 
@@ -92,22 +93,26 @@ def loss_of(model, batch):
 def test_gradient_checkpointing_gives_the_same_loss_and_gradients_with_dropout(sequences, dtype):
     batch = RaggedBatch.from_sequences(sequences)
     runs = []
-    for enabled in (False, True):
+    for what in ("none", "attention", "blocks"):
         model = random_model().train()
         model.set_compute_dtype(dtype)
-        model.set_gradient_checkpointing(enabled)
-        calls = []
-        model.bert.encoder.blocks[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        model.set_gradient_checkpointing(what)
+        calls = {"blocks": [], "attention": []}
+        block = model.bert.encoder.blocks[1]
+        block.register_forward_pre_hook(lambda *_, calls=calls: calls["blocks"].append(1))
+        block.attention.dropout.register_forward_pre_hook(lambda *_, calls=calls: calls["attention"].append(1))
         torch.manual_seed(5)
         loss = loss_of(model, batch)
         loss.backward()
-        # 确实重算了：每层前向跑了两遍
-        assert len(calls) == (2 if enabled else 1)
+        # 确实重算了：整层或只有注意力跑了两遍
+        assert len(calls["blocks"]) == (2 if what == "blocks" else 1)
+        assert len(calls["attention"]) == (1 if what == "none" else 2)
         runs.append((loss.item(), {name: parameter.grad for name, parameter in model.named_parameters()}))
-    (loss, gradients), (other_loss, other_gradients) = runs
-    assert loss == other_loss
-    for name, gradient in gradients.items():
-        assert gradient.equal(other_gradients[name]), name
+    loss, gradients = runs[0]
+    for other_loss, other_gradients in runs[1:]:
+        assert loss == other_loss
+        for name, gradient in gradients.items():
+            assert gradient.equal(other_gradients[name]), name
 
 
 def test_gradient_checkpointing_can_be_switched_off_and_rests_in_evaluation():
@@ -115,21 +120,27 @@ def test_gradient_checkpointing_can_be_switched_off_and_rests_in_evaluation():
     model = random_model()
     calls = []
     model.bert.encoder.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    model.set_gradient_checkpointing(True)
+    model.set_gradient_checkpointing("blocks")
     loss_of(model.eval(), batch).backward()
-    model.set_gradient_checkpointing(False)
+    model.set_gradient_checkpointing("none")
     loss_of(model.train(), batch).backward()
     assert len(calls) == 2
 
 
-def test_gradient_checkpointing_works_over_a_frozen_part():
+@pytest.mark.parametrize("what", ["attention", "blocks"])
+def test_gradient_checkpointing_works_over_a_frozen_part(what):
     model = random_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model.bert.embedding.requires_grad_(False)
     model.bert.encoder.blocks[0].requires_grad_(False)
-    model.set_gradient_checkpointing(True)
+    model.set_gradient_checkpointing(what)
     loss_of(model.train(), RaggedBatch.from_sequences(SEQUENCES)).backward()
     assert model.bert.encoder.blocks[0].expand.weight.grad is None
     assert model.bert.encoder.blocks[1].expand.weight.grad.any()
+
+
+def test_unknown_gradient_checkpointing_is_refused():
+    with pytest.raises(ConfigError, match="'layers' is unknown; use none, attention, blocks"):
+        random_model().set_gradient_checkpointing("layers")
 
 
 @torch.no_grad()

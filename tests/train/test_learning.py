@@ -44,6 +44,7 @@ def grammar() -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tmp_path: Path) -> None:
     words = sorted({word for sentence in grammar for word in sentence})
     tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])

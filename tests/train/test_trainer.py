@@ -115,7 +115,7 @@ def test_the_fresh_output_bias_is_the_log_frequency(village):
     assert len(probabilities) == tokenizer.vocab_size
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_training_learns(village, precision):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64, total_steps=100, precision=precision, learning_rate=3e-3)

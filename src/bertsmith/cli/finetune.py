@@ -33,6 +33,15 @@ class AdapterName(str, Enum):
     lora = "lora"
 
 
+class CheckpointingName(str, Enum):
+    """What the backward pass computes again."""
+
+    auto = "auto"
+    none = "none"
+    attention = "attention"
+    blocks = "blocks"
+
+
 class SearchName(str, Enum):
     """Grids of settings."""
 
@@ -100,8 +109,9 @@ def finetune(
     max_length: Annotated[int, typer.Option(min=0, help="Most pieces of a sequence; 0: what the model reads.")] = 0,
     precision: Annotated[str, typer.Option(help="auto, bf16 or float32.")] = "auto",
     gradient_checkpointing: Annotated[
-        bool, typer.Option("--gradient-checkpointing", help="Less memory for a third more work.")
-    ] = False,
+        CheckpointingName,
+        typer.Option(help="Less memory for more work; auto: attention (a little of both) with an adapter, else none."),
+    ] = CheckpointingName.auto,
     adapter: Annotated[
         AdapterName | None, typer.Option(help="Train a small adapter and the head over a frozen encoder.")
     ] = None,
@@ -136,7 +146,7 @@ def finetune(
         patience=patience,
         max_length=max_length,
         precision=precision,  # type: ignore[arg-type]
-        gradient_checkpointing=gradient_checkpointing,
+        gradient_checkpointing=gradient_checkpointing.value,
         adapter="" if adapter is None else adapter.value,
         adapter_size=adapter_size,
         seed=seed,

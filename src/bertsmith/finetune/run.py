@@ -227,7 +227,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             add_adapter(model, adapter)
         if self.settings.freeze_layers:
             freeze(model, embeddings=True, layers=self.settings.freeze_layers)
-        model.set_gradient_checkpointing(self.settings.gradient_checkpointing)
+        model.set_gradient_checkpointing(self.settings.checkpointing())
         return model
 
     def _trainer(self) -> BertTrainer[PretrainedBert]:

@@ -9,6 +9,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.model.adapters import AdapterSettings
+from bertsmith.model.attention import Checkpointing
 from bertsmith.model.layers import best_compute_dtype
 
 Precision = Literal["auto", "bf16", "float32"]
@@ -30,7 +31,8 @@ class FineTuningSettings:
         patience: stop after so many epochs without a better dev metric; 0 runs all epochs.
         max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
         precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
-        gradient_checkpointing: recompute activations instead of keeping them: less memory, a third more work.
+        gradient_checkpointing: what is computed again instead of kept, see `PretrainedBert`; `auto` is `attention`
+            with an adapter, which is chosen for little memory, else `none`.
         adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; empty trains all.
         adapter_size: width of the bottleneck or rank of the update; 0 for 64 or 8.
         seed: of the new layers, the order and dropout.
@@ -48,7 +50,7 @@ class FineTuningSettings:
     patience: int = 0
     max_length: int = 0
     precision: Precision = "auto"
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Checkpointing | Literal["auto"] = "auto"
     adapter: str = ""
     adapter_size: int = 0
     seed: int = 0
@@ -70,6 +72,17 @@ class FineTuningSettings:
         if self.adapter_size and not self.adapter:
             raise ConfigError("adapter size: there is no adapter; name one, bottleneck or lora")
         self.adapter_settings()
+        if self.gradient_checkpointing not in ("auto", *get_args(Checkpointing)):
+            raise ConfigError(
+                f"gradient checkpointing {self.gradient_checkpointing!r} is unknown; use auto,"
+                f" {', '.join(get_args(Checkpointing))}"
+            )
+
+    def checkpointing(self) -> Checkpointing:
+        """Returns what the backward pass runs again."""
+        if self.gradient_checkpointing == "auto":
+            return "attention" if self.adapter else "none"
+        return self.gradient_checkpointing
 
     def adapter_settings(self) -> AdapterSettings | None:
         """Returns what the adapter is made of; None where there is none.

@@ -14,15 +14,19 @@ Notable:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import Dropout, Linear
+
+Checkpointing = Literal["none", "attention", "blocks"]
+"""What a training step runs again in the backward pass, instead of keeping what it gave."""
 
 _SHORT = 32
 """Up to this length, two matmuls and a softmax beat the fused kernel on the CPU at float32 too."""
@@ -36,7 +40,11 @@ class AttentionOutput(NamedTuple):
 
 
 class MultiHeadSelfAttention(nn.Module):
-    """Lets every token read every token of its own sequence (Devlin et al. 2019, §3; Vaswani et al. 2017, §3.2)."""
+    """Lets every token read every token of its own sequence (Devlin et al. 2019, §3; Vaswani et al. 2017, §3.2).
+
+    Attributes:
+        gradient_checkpointing: see `PretrainedBert.set_gradient_checkpointing`.
+    """
 
     def __init__(self, config: BertConfig, *, num_heads: int | None = None) -> None:
         """Builds the projections.
@@ -50,6 +58,7 @@ class MultiHeadSelfAttention(nn.Module):
         self.head_size = config.head_size
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.project = Linear(config.hidden_size, 3 * self.num_heads * self.head_size)
+        self.gradient_checkpointing: Checkpointing = "none"
 
     def forward(
         self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, causal: bool = False
@@ -71,9 +80,12 @@ class MultiHeadSelfAttention(nn.Module):
             return self._attend_explicitly(projected, batch, causal=causal)
         if projected.is_cuda and projected.dtype in (torch.float16, torch.bfloat16) and not self._dropout_now:
             return AttentionOutput(self._attend_varlen(projected, batch, causal=causal), None)
-        if self._is_grouped(batch):
-            return AttentionOutput(self._attend_grouped(projected, batch, causal=causal), None)
-        return AttentionOutput(self._attend_padded(projected, batch, causal=causal), None)
+        attend = self._attend_grouped if self._is_grouped(batch) else self._attend_padded
+        if self.gradient_checkpointing == "attention" and self.training:
+            # [A, S, S] 的概率和它的 dropout 占激活的大半，重算却只花很少的时间
+            mixed = checkpoint(attend, projected, batch, causal=causal, use_reentrant=False)
+            return AttentionOutput(mixed, None)
+        return AttentionOutput(attend(projected, batch, causal=causal), None)
 
     def _is_grouped(self, batch: RaggedBatch) -> bool:
         """Tells whether attention is best done group by group: on the CPU, where many neighbours have one length."""

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
+from bertsmith.model.attention import Checkpointing
 from bertsmith.model.block import TransformerBlock
 from bertsmith.model.config import BertConfig
 from bertsmith.model.embeddings import BertEmbedding
@@ -79,7 +80,7 @@ class BertEncoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(config.num_hidden_layers))
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing: Checkpointing = "none"
 
     def forward(
         self,
@@ -95,7 +96,7 @@ class BertEncoder(nn.Module):
         attentions: list[list[Tensor]] = []
         for number, block in enumerate(self.blocks):
             look = need_maps if isinstance(need_maps, bool) else number in need_maps
-            if self.gradient_checkpointing and self.training and not look:
+            if self.gradient_checkpointing == "blocks" and self.training and not look:
                 # 反向时重算本层：随机数状态一并恢复，dropout 的取舍与前向相同
                 hidden, maps = checkpoint(block, hidden, batch, causal=causal, use_reentrant=False)
             else:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import nn
 
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.model.attention import Checkpointing
 from bertsmith.model.block import TransformerBlock
 from bertsmith.model.checkpoint import LoadReport, load_model_folder, read_architecture, save_model_folder
 from bertsmith.model.config import BertConfig
@@ -109,18 +110,22 @@ class PretrainedBert(nn.Module):
                 for layer in layers:
                     layer.int8 = enabled
 
-    def set_gradient_checkpointing(self, enabled: bool) -> None:
-        """Trades time for memory while training.
-
-        Each block keeps only its input and is run again in the backward pass: about a third more computation, and
-        activations of one block at a time instead of all L (Chen et al. 2016).
+    def set_gradient_checkpointing(self, what: Checkpointing) -> None:
+        """Trades time for memory while training, by running parts of the network again in the backward pass.
 
         Args:
-            enabled: whether to do so from now on.
+            what: `blocks` keeps only the input of each block: about a third more computation, and activations of one
+                block at a time instead of all L (Chen et al. 2016). `attention` keeps queries, keys and values, but no
+                [S, S] map: a few per cent more computation (Korthikanti et al. 2022). `none` keeps everything.
+
+        Raises:
+            ConfigError: it is none of these.
         """
+        if what not in get_args(Checkpointing):
+            raise ConfigError(f"gradient checkpointing {what!r} is unknown; use {', '.join(get_args(Checkpointing))}")
         for module in self.modules():
             if "gradient_checkpointing" in vars(module):
-                vars(module)["gradient_checkpointing"] = enabled
+                vars(module)["gradient_checkpointing"] = what
 
 
 def fill_from_folder(
