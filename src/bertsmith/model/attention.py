@@ -2,8 +2,8 @@
 
 Notable:
 - one fused projection for query, key and value: one matmul instead of three
-- the projections never see padding; on the CPU only the softmax of a batch with unequal lengths is laid out as a
-  rectangle, or group by group where neighbours have one length; CUDA runs variable-length flash attention
+- the projections never see padding; on the CPU the softmax of a batch with unequal lengths is laid out as a rectangle,
+  or group by group where that computes enough less; CUDA runs variable-length flash attention
 - on the CPU, in bf16, with dropout or on short sequences, two batched matmuls and a softmax are up to three times as
   fast as the fused kernel
 - asking for the attention maps takes the explicit path, so looking never changes the numbers used in training
@@ -30,6 +30,10 @@ Checkpointing = Literal["none", "attention", "blocks"]
 
 _SHORT = 32
 """Up to this length, two matmuls and a softmax beat the fused kernel on the CPU at float32 too."""
+
+
+_GROUP_COST, _GROUP_COST_IN_TRAINING = 2_500, 15_000
+"""What the calls for one group cost, in attention weights that could be computed meanwhile (measured, on 1 core)."""
 
 
 class AttentionOutput(NamedTuple):
@@ -88,10 +92,13 @@ class MultiHeadSelfAttention(nn.Module):
         return AttentionOutput(attend(projected, batch, causal=causal), None)
 
     def _is_grouped(self, batch: RaggedBatch) -> bool:
-        """Tells whether attention is best done group by group: on the CPU, where many neighbours have one length."""
+        """Tells whether attention is best done group by group: on the CPU, where a rectangle would be much padding."""
         if batch.input_ids.is_cuda or batch.has_equal_lengths or torch.compiler.is_compiling():
             return False
-        return 2 * len(batch.equal_runs) <= batch.num_sequences
+        runs = batch.equal_runs
+        needed = sum(count * length**2 for count, length in runs)
+        padding = self.num_heads * (batch.num_sequences * batch.max_seqlen**2 - needed)
+        return padding > len(runs) * (_GROUP_COST_IN_TRAINING if self.training else _GROUP_COST)
 
     def _attend_grouped(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> Tensor:
         """Neighbours of equal length are a rectangle as they lie: a view, no padding and no mask."""
