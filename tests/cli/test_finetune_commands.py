@@ -80,6 +80,7 @@ def test_fine_tune_evaluate_predict(task, tiny_model, tmp_path, capsys):
     assert scores["figures"] == pytest.approx(result["test"]["figures"], abs=1e-6)
     one = run(capsys, "predict", "--model", out / "model", INPUTS[task])
     assert one.endswith(INPUTS[task] + "\n")
+    assert run(capsys, "predict", "--model", out / "model", "--precision", "int8", INPUTS[task]).endswith("\n")
     lines = tmp_path / "inputs.txt"
     lines.write_text((INPUTS[task] + "\n") * 3, encoding="utf-8")
     assert "3 predictions" in run(
@@ -107,7 +108,9 @@ def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, c
     evaluated = run(capsys, "evaluate", "--model", tiny_model, "--adapter", adapter, "--file", data)
     result = json.loads((tmp_path / "bottleneck" / "result.json").read_text(encoding="utf-8"))
     assert f"accuracy {result['dev']['figures']['accuracy']:.3f}" in evaluated
-    assert run(capsys, "predict", "--model", tiny_model, "--adapter", adapter, "the book").endswith("the book\n")
+    for precision in ("float32", "int8"):
+        command = ["predict", "--model", tiny_model, "--adapter", adapter, "--precision", precision, "the book"]
+        assert run(capsys, *command).endswith("the book\n")
 
 
 def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):

@@ -74,6 +74,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="File to write instead of printing: .jsonl with all details, otherwise TSV.")
     ] = None,
+    precision: Precision = None,
 ) -> None:
     """Predict with a fine-tuned model; prints the prediction, its probability and the input.
 
@@ -91,7 +92,7 @@ def predict(
     if file is not None and not file.is_file():
         raise InputError(f"{file}: no such file")
     from_file = (line.strip() for line in read_lines(file)) if file is not None else iter(())
-    predictor = Predictor.load(model, adapter=adapter, pairs=pairs)
+    predictor = Predictor.load(model, adapter=adapter, pairs=pairs, precision=precision.value if precision else None)
     records = predictor.predict_lines(chain(texts or [], (line for line in from_file if line)))
     first = next(records, None)
     if first is None:

