@@ -1,5 +1,7 @@
 """The engine: order, packs, precision; checked against the reference model and against arithmetic."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference import Engine, RunsOn, load_pipeline
 from bertsmith.inference import precision as precision_module
-from bertsmith.inference.engine import stream_rows
+from bertsmith.inference.engine import MOST_AT_ONCE, stream_rows
 from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel
 from bertsmith.model.layers import Linear
 from bertsmith.model.matmul import has_int8_kernels, linear_int8, quantized
@@ -68,6 +70,45 @@ def test_rows_tokens_and_positions_are_the_references(engine, tiny_model):
         engine.run_positions(sequences, None, positions, states_at), expected, positions, strict=True
     ):
         torch.testing.assert_close(got, wanted[places], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16])
+def test_packs_computed_at_once_come_back_in_order(engine, tiny_model, threads):
+    sequences = sequences_of(60, engine.model.config.vocab_size)
+    expected = engine.run(sequences, None, first_states)
+    at_work, seen = threading.Barrier(min(threads, MOST_AT_ONCE)), []
+
+    def slow_states(model, batch):
+        # 第一轮等齐：确实是几批同时在算，而不是一批接一批
+        if len(seen) < at_work.parties:
+            seen.append((torch.get_num_threads(), threading.get_ident()))
+            at_work.wait(20)
+        return model(batch).cls
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = engine.run(sequences, None, slow_states)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert {share for share, _ in seen} == {threads // at_work.parties}
+    assert len({thread for _, thread in seen}) == at_work.parties
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_one_failing_pack_ends_the_call(engine):
+    def fail(model, batch):
+        raise RuntimeError("no memory")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="no memory"):
+            engine.run_tokens(sequences_of(60, engine.model.config.vocab_size), None, fail)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_endless_input_is_read_a_little_ahead_only(engine, monkeypatch):

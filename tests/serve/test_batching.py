@@ -49,8 +49,8 @@ def engine():
 def make_batcher():
     made = []
 
-    def make(*, budget=100, delay=0.0, most_tokens=10_000, **more):
-        made.append(Batcher(budget=budget, delay=delay, most_tokens=most_tokens, threads=1, **more))
+    def make(*, budget=100, delay=0.0, most_tokens=10_000, threads=1, **more):
+        made.append(Batcher(budget=budget, delay=delay, most_tokens=most_tokens, threads=threads, **more))
         return made[-1]
 
     yield make
@@ -144,6 +144,41 @@ def test_rows_come_back_in_order_when_a_request_is_cut_into_many_passes(engine, 
     assert all(sum(map(len, call)) <= 10 for call in engine.calls)
     by_token = Request(lambda: stand_in.run_tokens(sequences, None, 1)).finish().result
     assert [row.tolist() for row in by_token] == sequences
+
+
+def test_two_cores_compute_two_passes_and_one_alone_takes_both(engine, make_batcher):
+    cores, see = [], engine._see
+
+    def see_cores(sequences):
+        cores.append(torch.get_num_threads())
+        see(sequences)
+
+    engine._see = see_cores
+    stand_in = BatchingEngine(make_batcher(threads=2), engine)
+    first = hold(engine, stand_in)
+    second = Request(lambda: stand_in.run([[8]], None, 1))
+    wait_for(lambda: len(engine.calls) == 2)
+    # both are under way; what comes now makes one pass, whichever thread is free first
+    third, fourth = (Request(lambda n=n: stand_in.run([[n]], None, 1)) for n in (1, 2))
+    engine.open.set()
+    assert [r.finish().result[0, 0].item() for r in (first, second, third, fourth)] == [7, 8, 1, 2]
+    assert cores[:2] == [2, 1]
+
+
+def test_parts_of_a_request_are_put_in_order_whichever_pass_ends_first(engine, make_batcher):
+    late, see = threading.Event(), engine._see
+
+    def see_slowly(sequences):
+        see(sequences)
+        if [0, 0] in [list(sequence) for sequence in sequences]:
+            assert late.wait(10)
+        elif len(engine.calls) > 5:
+            late.set()
+
+    engine._see = see_slowly
+    stand_in = BatchingEngine(make_batcher(budget=4, threads=2), engine)
+    request = Request(lambda: stand_in.run([[n, n] for n in range(20)], None, 1)).finish()
+    assert request.result[:, 0].tolist() == [2 * n for n in range(20)]
 
 
 def test_a_sequence_longer_than_the_budget_makes_a_pass_of_its_own(engine, make_batcher):

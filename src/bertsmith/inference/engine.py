@@ -3,6 +3,8 @@
 Notable:
 - sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient
   nor too large for memory; results come back in the caller's order, and nothing is padded
+- on a CPU several packs are computed at once, each on cores of its own: nothing waits for the slowest core after every
+  operation, as it does when all cores share one matmul (a fifth faster in float32, a third in int8)
 - pipelines know the engine only by `RunsSequences`, three methods, so that a server can put its own in the place
 - weights are cast or rounded, and laid out for the kernels, once: when they are first used
 """
@@ -10,6 +12,7 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -35,11 +38,17 @@ TOKEN_BUDGET = 4096
 """Tokens of a forward pass on a GPU: enough to keep it busy."""
 CPU_TOKEN_BUDGET = 1024
 """The same on a CPU: the states between two matmuls stay in its caches."""
+MOST_AT_ONCE = 4
+"""Passes under way together on a CPU; more would wait for each other's turn in the interpreter."""
 
 Read = Callable[[Any, RaggedBatch], Tensor]
 """Calls a model on a batch and reads its output."""
 ReadAt = Callable[[Any, RaggedBatch, Tensor], Tensor]
 """The same at M places alone: the last argument is [M] int64, places among the T tokens of the batch."""
+
+
+Pass = tuple[list[int], RaggedBatch, Tensor]
+"""Which sequences were computed together, as what batch, and what was read of it."""
 
 
 class RunsSequences(Protocol):
@@ -173,8 +182,7 @@ class Engine:
     ) -> Tensor:
         """Maps every sequence to one row, see `RunsSequences`."""
         rows: Tensor | None = None
-        for pack, batch in self._batches(sequences, token_type_ids):
-            found = read(self.model, batch).float().cpu()
+        for pack, _, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
             # 结果只分配一次，逐批写到调用者的次序上：不留下成千上万个小张量
             rows = found.new_empty(len(sequences), *found.shape[1:]) if rows is None else rows
             rows[torch.tensor(pack)] = found
@@ -188,8 +196,7 @@ class Engine:
     ) -> list[Tensor]:
         """Maps every token to one row, see `RunsSequences`."""
         rows: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for pack, batch in self._batches(sequences, token_type_ids):
-            found = read(self.model, batch).float().cpu()
+        for pack, batch, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
             for index, part in zip(pack, found.split(batch.lengths), strict=True):
                 rows[index] = part
         return rows
@@ -204,22 +211,47 @@ class Engine:
     ) -> list[Tensor]:
         """Maps chosen tokens to one row each, see `RunsSequences`."""
         _check_positions(sequences, positions)
-        rows: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for pack, batch in self._batches(sequences, token_type_ids):
+
+        def read_places(pack: list[int], batch: RaggedBatch) -> Tensor:
             starts = batch.first_token_positions.tolist()
             places = [start + place for index, start in zip(pack, starts, strict=True) for place in positions[index]]
-            found = read(self.model, batch, torch.tensor(places, dtype=torch.long, device=self.device)).float().cpu()
+            return read(self.model, batch, torch.tensor(places, dtype=torch.long, device=self.device))
+
+        rows: list[Tensor] = [torch.empty(0)] * len(sequences)
+        for pack, _, found in self._passes(sequences, token_type_ids, read_places):
             counts = [len(positions[index]) for index in pack]
             for index, part in zip(pack, found.split(counts), strict=True):
                 rows[index] = part
         return rows
 
-    def _batches(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None
-    ) -> Iterator[tuple[list[int], RaggedBatch]]:
-        for pack in packs_by_length([len(sequence) for sequence in sequences], self.batch_tokens):
+    def _passes(
+        self,
+        sequences: Sequence[Sequence[int]],
+        token_type_ids: Sequence[Sequence[int]] | None,
+        read: Callable[[list[int], RaggedBatch], Tensor],
+    ) -> Iterator[Pass]:
+        """Computes the sequences pack by pack; on a CPU several packs at once."""
+
+        @torch.inference_mode()
+        def compute(pack: list[int]) -> Pass:
             types = None if token_type_ids is None else [token_type_ids[index] for index in pack]
-            yield pack, RaggedBatch.from_sequences([sequences[index] for index in pack], types).to(self.device)
+            batch = RaggedBatch.from_sequences([sequences[index] for index in pack], types).to(self.device)
+            return pack, batch, read(pack, batch).float().cpu()
+
+        packs = list(packs_by_length([len(sequence) for sequence in sequences], self.batch_tokens))
+        threads = torch.get_num_threads()
+        at_once = min(threads, len(packs), MOST_AT_ONCE) if self.device.type == "cpu" else 1
+        if at_once < 2:
+            yield from map(compute, packs)
+            return
+        # torch 的线程数是每个线程各自的设置：几批同时算，各用一份核心
+        pool = ThreadPoolExecutor(at_once, "pass", initializer=torch.set_num_threads, initargs=(threads // at_once,))
+        try:
+            yield from pool.map(compute, packs)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            # 每次设置也改变以后新建线程的默认值：还原它
+            torch.set_num_threads(threads)
 
 
 def stream_rows(engine: RunsSequences, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:

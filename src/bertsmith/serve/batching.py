@@ -3,8 +3,9 @@
 Notable:
 - a `BatchingEngine` stands where a pipeline's engine stood; the pipeline calls it as ever, in the request's own
   thread, and waits. So every pipeline is batched across requests without knowing of it
-- one thread runs the models. It takes what waits up to a budget of tokens; all that came in during one pass makes the
-  next, so batches grow with the load by themselves. It pauses only for requests that are already being read, briefly
+- a few threads run the models, each a pass at a time on its share of the cores; one that finds itself alone uses them
+  all. A pass takes what waits, up to a budget of tokens; all that came in while every thread was busy makes the next,
+  so batches grow with the load by themselves. There is a pause only for requests that are already being read, briefly
 - requests take turns: none puts more than a quarter of the budget into a batch while others wait, so that a sentence
   never waits for a book
 - a pass that fails is run again request by request: a poisoned one fails alone
@@ -23,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.inference.engine import Read, ReadAt, RunsSequences
+from bertsmith.inference.engine import MOST_AT_ONCE, Read, ReadAt, RunsSequences
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.ticket import CURRENT, Ticket
 
@@ -51,8 +52,8 @@ class Job:
         token_type_ids: likewise, or None.
         positions: likewise, or None.
         tokens: of all sequences.
-        taken: how many sequences have been handed to the computing thread.
-        parts: what came back so far, in order.
+        taken: how many sequences have been handed to the computing threads.
+        parts: what came back so far, by the place of its first sequence; passes may end in another order.
         done: set when all parts are there, or one has failed.
         error: why one failed.
     """
@@ -72,16 +73,22 @@ class Job:
         self.arrived = time.monotonic()
         self.taken = 0
         self.received = 0
-        self.parts: list[Any] = []
+        self.parts: dict[int, Any] = {}
         self.done = threading.Event()
         self.error: Exception | None = None
+        self._lock = threading.Lock()
 
-    def receive(self, rows: Any, count: int) -> None:
-        """Takes the rows of the next `count` sequences."""
-        self.parts.append(rows)
-        self.received += count
-        if self.received == len(self.sequences):
-            self.done.set()
+    def receive(self, start: int, rows: Any, count: int) -> None:
+        """Takes the rows of `count` sequences from place `start`; may be called by several threads."""
+        with self._lock:
+            self.parts[start] = rows
+            self.received += count
+            if self.received == len(self.sequences):
+                self.done.set()
+
+    def results(self) -> list[Any]:
+        """Returns the parts in the order of the sequences."""
+        return [self.parts[start] for start in sorted(self.parts)]
 
     def fail(self, error: Exception) -> None:
         """Ends the job without a result."""
@@ -149,19 +156,19 @@ class BatchingEngine:
 
 
 class Batcher:
-    """The queue, and the thread that empties it."""
+    """The queue, and the threads that empty it."""
 
     def __init__(
         self, *, budget: int, delay: float, most_tokens: int, threads: int, observe: Observe | None = None
     ) -> None:
-        """Starts the computing thread.
+        """Starts the computing threads.
 
         Args:
             budget: tokens of a pass; a longer single sequence makes a pass of its own.
             delay: seconds that a job waits at most for others that are being read, while nothing is computed.
             most_tokens: that may wait; a job that would exceed them is refused, unless it is alone.
-            threads: that compute.
-            observe: told the sequences, tokens and seconds of every pass, in the computing thread.
+            threads: cores to compute on; up to `MOST_AT_ONCE` passes share them.
+            observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
         """
         self.budget = budget
         self.waiting_tokens = 0
@@ -172,10 +179,15 @@ class Batcher:
         self._observe = observe
         self._lanes: OrderedDict[Lane, deque[Job]] = OrderedDict()
         self._on_their_way = 0
+        self._computing = 0
         self._closed = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._compute, name="compute", daemon=True)
-        self._thread.start()
+        # 每批各用一份核心：不必每步都等最慢的核心，也不因别的线程占了一个核心而全体停下
+        workers = min(threads, MOST_AT_ONCE)
+        self._share = threads // workers
+        self._workers = [threading.Thread(target=self._compute, name="compute", daemon=True) for _ in range(workers)]
+        for worker in self._workers:
+            worker.start()
 
     def announce(self, ticket: Ticket) -> None:
         """Says that a request has been accepted and may bring work soon."""
@@ -216,7 +228,7 @@ class Batcher:
             raise
         if job.error is not None:
             raise job.error
-        return job.parts
+        return job.results()
 
     def seconds_to_empty(self) -> int:
         """Returns in how many seconds the queue is likely to be empty, at least 1."""
@@ -225,15 +237,16 @@ class Batcher:
         return max(1, min(60, round(self.waiting_tokens / self.tokens_per_second)))
 
     def close(self) -> None:
-        """Ends the computing thread; jobs that still wait are refused."""
+        """Ends the computing threads; jobs that still wait are refused."""
         with self._changed:
             self._closed = True
             for job in chain.from_iterable(self._lanes.values()):
                 job.fail(_closing())
             self._lanes.clear()
             self.waiting_tokens = 0
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
 
     def _arrive(self, ticket: Ticket) -> None:
         if ticket.on_its_way:
@@ -254,23 +267,25 @@ class Batcher:
                 del self._lanes[lane]
 
     def _compute(self) -> None:
-        # 线程数是每个线程各自的设置：只有这一个线程用得上全部核心，请求线程都是单线程
-        torch.set_num_threads(self._threads)
         while (batch := self._next_batch()) is not None:
-            lane, chunks = batch
+            lane, chunks, threads = batch
+            # 线程数是每个线程各自的设置：请求线程都是单线程，只有计算线程用得上几个核心
+            torch.set_num_threads(threads)
             begun = time.perf_counter()
             self._run(lane, chunks)
             seconds = time.perf_counter() - begun
             tokens = sum(len(sequence) for job, start, stop in chunks for sequence in job.sequences[start:stop])
-            rate = tokens / max(seconds, 1e-6)
-            self.tokens_per_second += (rate - self.tokens_per_second) * (0.1 if self.tokens_per_second else 1.0)
+            with self._changed:
+                rate = self._computing * tokens / max(seconds, 1e-6)
+                self.tokens_per_second += (rate - self.tokens_per_second) * (0.1 if self.tokens_per_second else 1.0)
+                self._computing -= 1
             if self._observe is not None:
                 self._observe(sum(stop - start for _, start, stop in chunks), tokens, seconds)
             # 长时间空闲时不要拖住上一批的输入和结果
             del batch, chunks
 
-    def _next_batch(self) -> tuple[Lane, list[Chunk]] | None:
-        """Waits for work, and takes a batch of it; None when the server closes."""
+    def _next_batch(self) -> tuple[Lane, list[Chunk], int] | None:
+        """Waits for work, and takes a batch of it, and the cores to use; None when the server closes."""
         with self._changed:
             while not self._closed:
                 now, pause = time.monotonic(), None
@@ -279,7 +294,13 @@ class Batcher:
                     if left <= 0:
                         # 这条道用过之后排到最后：几个模型轮流，谁也不会饿着
                         self._lanes.move_to_end(lane)
-                        return lane, self._take(lane, jobs)
+                        chunks = self._take(lane, jobs)
+                        self._computing += 1
+                        alone = self._computing == 1 and not self._lanes
+                        # 还有剩下的：叫醒下一个计算线程
+                        if self._lanes:
+                            self._changed.notify()
+                        return lane, chunks, self._threads if alone else self._share
                     pause = left if pause is None else min(pause, left)
                 self._changed.wait(pause)
         return None
@@ -333,7 +354,7 @@ class Batcher:
         start = 0
         for chunk in chunks:
             count = chunk.stop - chunk.start
-            chunk.job.receive(rows[start : start + count], count)
+            chunk.job.receive(chunk.start, rows[start : start + count], count)
             start += count
 
 

@@ -29,7 +29,7 @@ SETTINGS_VARIABLE = "BERTSMITH_SERVE_SETTINGS"
 
 _STARTED = "started"
 _STARTUP_FAILURE = 3
-_SWITCH_SECONDS = 0.0005
+_SWITCH_SECONDS = 0.0001
 _CONNECTIONS = 1024
 
 
@@ -128,6 +128,8 @@ def _serve_with_workers(settings: ServeSettings) -> None:
 
 def _options(settings: ServeSettings) -> dict[str, Any]:
     return {
+        # h11 限制请求头的长度；httptools 略快，却来者不拒
+        "http": "h11",
         "log_level": "warning" if settings.workers == 1 else "info",
         "access_log": False,
         "lifespan": "on",

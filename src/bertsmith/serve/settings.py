@@ -53,7 +53,7 @@ class ServeSettings:
         queue: requests that a process has accepted and not answered; one more is refused with 429.
         deadline: seconds in which a request is answered; after them it gets 504 and its work is dropped.
         batch_tokens: tokens that are computed in one go; 0 takes what suits the device.
-        batch_delay: seconds that the computing thread waits for requests that are already being read.
+        batch_delay: seconds that a computing thread waits for requests that are already being read.
         drain: seconds between SIGTERM and the closing of the door, in which `/ready` says 503.
         limits: of one request.
         key_file: a file with one API key a line; None where the environment has them, or nobody needs one.
