@@ -8,7 +8,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertConfig
 from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.layers import Dropout, LayerNorm, Linear
-from bertsmith.model.matmul import linear
+from bertsmith.model.matmul import FEW_ROWS, has_packed_kernels, linear
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
@@ -73,6 +73,21 @@ def test_the_matmul_and_its_gradients_are_those_of_float64(monkeypatch, rows, co
         torch.testing.assert_close(ours.double(), exact, rtol=5e-6, atol=5e-6 * exact.abs().max().item())
     with torch.no_grad():
         assert linear(*tensors).equal(results[0][0])
+
+
+@pytest.mark.skipif(not has_packed_kernels(), reason="no packed kernels in this torch")
+@pytest.mark.parametrize("rows", [1, 2, 11, FEW_ROWS, FEW_ROWS + 1])
+def test_a_packed_weight_gives_what_the_plain_one_gives(rows):
+    layer = Linear(96, 40)
+    states = torch.randn(rows, 96)
+    expected = layer(states)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(states), expected, atol=1e-6, rtol=1e-5)
+        assert (layer._kept is None) == (rows > FEW_ROWS)
+        layer.weight.mul_(2)
+        torch.testing.assert_close(layer(states) + layer.bias, 2 * expected, atol=1e-5, rtol=1e-5)
+    layer(states)
+    assert layer._kept is None
 
 
 def test_a_cast_weight_is_made_once_and_never_stale():

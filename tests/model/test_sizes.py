@@ -79,6 +79,7 @@ def training_loss(model, batch, costs):
 def counted_matmuls(monkeypatch):
     """torch's counter knows its own matmuls, not those of oneDNN."""
     monkeypatch.setattr("bertsmith.model.matmul.onednn_is_faster", lambda: False)
+    monkeypatch.setattr("bertsmith.model.matmul.has_packed_kernels", lambda: False)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -240,6 +240,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 learning_rate=settings.learning_rate,
                 warmup_share=settings.warmup_share,
                 weight_decay=settings.weight_decay,
+                # 微调的梯度小，少见词的词向量尤其小：1e-6 会压住它们的步长，实测多处低一截
+                epsilon=1e-8,
                 layer_decay=settings.layer_decay,
                 seed=settings.seed,
             ),

@@ -35,6 +35,7 @@ def build_optimizer(
     layer_decay: float = 1.0,
     rates: Mapping[str, float] | None = None,
     kind: str = "adamw",
+    epsilon: float = 1e-6,
 ) -> torch.optim.Optimizer:
     """Returns an optimizer over the groups of `parameter_groups`; with its defaults two, of which one decays.
 
@@ -44,14 +45,15 @@ def build_optimizer(
         layer_decay: as in `parameter_groups`.
         rates: likewise.
         kind: one of `OPTIMIZERS`.
+        epsilon: added to the root of the second moment.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
     """
     groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates)
     if kind == "lamb":
-        return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6)
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
+        return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
 
 
 def parameter_groups(

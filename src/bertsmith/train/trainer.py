@@ -47,6 +47,7 @@ class TrainerSettings:
         learning_rate: its peak.
         warmup_share: share of the steps in which the rate rises, in [0, 1].
         weight_decay: decoupled decay of matrices; 0.01 in the paper.
+        epsilon: added to the root of the second moment; 1e-6 in the released BERT.
         clip_norm: gradients are scaled down to this global norm.
         layer_decay: the rate of each layer is that of the layer above times this, see `parameter_groups`.
         rates: factors on the rate by glob pattern of parameter names, see there.
@@ -62,6 +63,7 @@ class TrainerSettings:
     learning_rate: float
     warmup_share: float = 0.1
     weight_decay: float = 0.01
+    epsilon: float = 1e-6
     clip_norm: float = 1.0
     layer_decay: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -78,8 +80,8 @@ class TrainerSettings:
             raise ConfigError(f"total steps {self.total_steps} must be at least 1")
         if not 0.0 <= self.warmup_share <= 1.0:
             raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
-        if self.learning_rate <= 0 or self.clip_norm <= 0:
-            raise ConfigError("learning rate and clipping norm must be positive")
+        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.epsilon <= 0:
+            raise ConfigError("learning rate, epsilon and clipping norm must be positive")
         for name, value, known in (
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("schedule", self.schedule, SCHEDULES),
@@ -129,6 +131,7 @@ class BertTrainer(Generic[ModelT]):
             layer_decay=settings.layer_decay,
             rates=settings.rates,
             kind=settings.optimizer,
+            epsilon=settings.epsilon,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
