@@ -201,6 +201,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self._restore()
         with stop_requests() as request:
             self._train(units, dev, request)
+        # 梯度、两份动量和训练中的权重都用完了：先放掉，再载入最好的一轮
+        del self.trainer, self.model
         model = self._best_model()
         predictions = self.task.predict(model, self.tokenizer, dev, self.runs_on)
         task = self.task.tuned(dev, predictions)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.inference.engine import MOST_AT_ONCE, Read, ReadAt, RunsSequences
+from bertsmith.serve.memory import FreeMemory
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.ticket import CURRENT, Ticket
 
@@ -180,6 +181,7 @@ class Batcher:
         self._lanes: OrderedDict[Lane, deque[Job]] = OrderedDict()
         self._on_their_way = 0
         self._computing = 0
+        self._free_memory = FreeMemory()
         self._closed = False
         self._changed = threading.Condition()
         # 每批各用一份核心：不必每步都等最慢的核心，也不因别的线程占了一个核心而全体停下
@@ -283,6 +285,7 @@ class Batcher:
                 self._observe(sum(stop - start for _, start, stop in chunks), tokens, seconds)
             # 长时间空闲时不要拖住上一批的输入和结果
             del batch, chunks
+            self._free_memory.release()
 
     def _next_batch(self) -> tuple[Lane, list[Chunk], int] | None:
         """Waits for work, and takes a batch of it, and the cores to use; None when the server closes."""
