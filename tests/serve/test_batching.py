@@ -51,7 +51,9 @@ def make_batcher():
     made = []
 
     def make(*, budget=100, delay=0.0, most_tokens=10_000, threads=1, **more):
-        made.append(Batcher(budget=budget, delay=delay, most_tokens=most_tokens, threads=threads, **more))
+        made.append(
+            Batcher(budget=budget, delay=delay, most_tokens=most_tokens, threads=threads, at_once=threads, **more)
+        )
         return made[-1]
 
     yield make

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 
 from bertsmith import __version__
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.engine import CPU_TOKEN_BUDGET, TOKEN_BUDGET
+from bertsmith.inference.engine import CPU_TOKEN_BUDGET, MOST_AT_ONCE, TOKEN_BUDGET
 from bertsmith.model.layers import best_device
 from bertsmith.serve.batching import Batcher
 from bertsmith.serve.docs_page import docs_page
@@ -110,11 +110,14 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     """
     keys = ApiKeys.read(settings.key_file) if keys is None else keys
     metrics = Metrics()
+    # 显卡一次只算一批：几批并排只会变成几个小批
+    on_cpu = best_device().type == "cpu"
     batcher = Batcher(
-        budget=settings.batch_tokens or (CPU_TOKEN_BUDGET if best_device().type == "cpu" else TOKEN_BUDGET),
+        budget=settings.batch_tokens or (CPU_TOKEN_BUDGET if on_cpu else TOKEN_BUDGET),
         delay=settings.batch_delay,
         most_tokens=settings.queue_tokens,
         threads=settings.compute_threads,
+        at_once=MOST_AT_ONCE if on_cpu else 1,
         observe=metrics.computed,
     )
     reception = Reception(settings, batcher)

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.inference.engine import MOST_AT_ONCE, Read, ReadAt, RunsSequences
+from bertsmith.inference.engine import Read, ReadAt, RunsSequences
 from bertsmith.serve.memory import FreeMemory
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.ticket import CURRENT, Ticket
@@ -160,7 +160,14 @@ class Batcher:
     """The queue, and the threads that empty it."""
 
     def __init__(
-        self, *, budget: int, delay: float, most_tokens: int, threads: int, observe: Observe | None = None
+        self,
+        *,
+        budget: int,
+        delay: float,
+        most_tokens: int,
+        threads: int,
+        at_once: int = 1,
+        observe: Observe | None = None,
     ) -> None:
         """Starts the computing threads.
 
@@ -168,7 +175,8 @@ class Batcher:
             budget: tokens of a pass; a longer single sequence makes a pass of its own.
             delay: seconds that a job waits at most for others that are being read, while nothing is computed.
             most_tokens: that may wait; a job that would exceed them is refused, unless it is alone.
-            threads: cores to compute on; up to `MOST_AT_ONCE` passes share them.
+            threads: cores to compute on.
+            at_once: passes that share them, at most.
             observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
         """
         self.budget = budget
@@ -185,7 +193,7 @@ class Batcher:
         self._closed = False
         self._changed = threading.Condition()
         # 每批各用一份核心：不必每步都等最慢的核心，也不因别的线程占了一个核心而全体停下
-        workers = min(threads, MOST_AT_ONCE)
+        workers = min(threads, at_once)
         self._share = threads // workers
         self._workers = [threading.Thread(target=self._compute, name="compute", daemon=True) for _ in range(workers)]
         for worker in self._workers:
