@@ -141,7 +141,7 @@ HANDFUL = [
     make_example("bread", "reads the", "the book reads the man . a woman"),
 ]
 
-OVERFIT = FineTuningSettings(epochs=6, batch_size=5, learning_rate=3e-3, dropout=0.0, precision="float32")
+OVERFIT = FineTuningSettings(epochs=20, batch_size=5, learning_rate=1e-3, dropout=0.0, precision="float32")
 
 
 def test_a_reader_learns_a_handful_and_is_saved_for_everybody(tiny_model, tmp_path):

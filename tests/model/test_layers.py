@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
 
 from bertsmith.batch import RaggedBatch
@@ -64,7 +65,7 @@ def test_the_matmul_and_its_gradients_are_those_of_float64(monkeypatch, rows, co
     tensors = [torch.randn(2, rows, 24), torch.randn(columns, 24) / 5, torch.randn(columns)]
     direction = torch.randn(2, rows, columns)
     results = []
-    for dtype, function in ((torch.float32, linear), (torch.float64, torch.nn.functional.linear)):
+    for dtype, function in ((torch.float32, linear), (torch.float64, F.linear)):
         leaves = [tensor.detach().clone().to(dtype).requires_grad_() for tensor in tensors]
         output = function(*leaves)
         (output * direction.to(dtype)).sum().backward()
@@ -88,6 +89,15 @@ def test_a_packed_weight_gives_what_the_plain_one_gives(rows):
         torch.testing.assert_close(layer(states) + layer.bias, 2 * expected, atol=1e-5, rtol=1e-5)
     layer(states)
     assert layer._kept is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_made_in_inference_mode_computes_there(dtype):
+    states = torch.randn(3, 8, dtype=dtype)
+    with torch.inference_mode():
+        layer = Linear(8, 8)
+        expected = F.linear(states.float(), layer.weight, layer.bias)
+        torch.testing.assert_close(layer(states).float(), expected, atol=0.05, rtol=0)
 
 
 def test_a_cast_weight_is_made_once_and_never_stale():

@@ -64,8 +64,9 @@ class Linear(nn.Linear):
         return kept
 
     def _keep(self, dtype: torch.dtype, make: Callable[[], Tensor | Int8Weight]) -> Tensor | Int8Weight:
-        # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废
-        key = (dtype, self.weight._version, self.weight.data_ptr())
+        # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废；推理模式下载入的权重没有版本号
+        version = 0 if self.weight.is_inference() else self.weight._version
+        key = (dtype, version, self.weight.data_ptr())
         if self._kept is None or self._kept[0] != key:
             self._kept = (key, make())
         return self._kept[1]
