@@ -104,14 +104,14 @@ def main() -> None:
 
 def makers(folder: Path, threads: int) -> dict[str, Callable[[], Contender]]:
     """Returns what makes each contender, by its name."""
-    makers: dict[str, Callable[[], Contender]] = {
+    found: dict[str, Callable[[], Contender]] = {
         f"ours {precision}": partial(our_pipeline, precision) for precision in ("float32", "bf16", "int8")
     }
-    makers[f"sentence-transformers {sentence_transformers.__version__} float32"] = sentence_transformers_peer
+    found[f"sentence-transformers {sentence_transformers.__version__} float32"] = sentence_transformers_peer
     for precision in ("float32", "int8"):
         file = folder / f"{precision}.onnx"
-        makers[f"onnxruntime {onnxruntime.__version__} {precision}"] = partial(OnnxRuntime, file, threads)
-    return makers
+        found[f"onnxruntime {onnxruntime.__version__} {precision}"] = partial(OnnxRuntime, file, threads)
+    return found
 
 
 def single_request(work: Contender) -> float:

@@ -295,7 +295,7 @@ SETTINGS = {
         transformers.BertForTokenClassification,
         "accuracy",
     ),
-    "xquad": Setting("answer", _xquad_folds, 3, 16, 1e-4, 384, transformers.BertForQuestionAnswering, "f1"),
+    "xquad": Setting("answer", _xquad_folds, 2, 8, 3e-4, 384, transformers.BertForQuestionAnswering, "f1"),
 }
 
 

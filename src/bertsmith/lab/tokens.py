@@ -95,6 +95,7 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
         }
         parts["sum"] = parts["token"] + parts["segment"] + parts["position"]
         parts["normed"] = embedding.norm(parts["sum"])
+        # 只看长度：几百维的向量画不出来，长度已能说明三种嵌入各占多少、归一化做了什么
         norms = {name: vectors.float().norm(dim=-1).cpu().numpy() for name, vectors in parts.items()}
     return Tokens(rows, norms, dropped)
 

@@ -33,7 +33,7 @@ _SHORT = 32
 
 
 _GROUP_COST, _GROUP_COST_IN_TRAINING = 2_500, 15_000
-"""What the calls for one group cost, in attention weights that could be computed meanwhile (measured, on 1 core)."""
+"""What a group's calls cost, in attention weights computed meanwhile; see `benchmarks/attention_groups.py`."""
 
 
 class AttentionOutput(NamedTuple):

@@ -67,9 +67,11 @@ class Linear(nn.Linear):
         # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废；推理模式下载入的权重没有版本号
         version = 0 if self.weight.is_inference() else self.weight._version
         key = (dtype, version, self.weight.data_ptr())
-        if self._kept is None or self._kept[0] != key:
-            self._kept = (key, make())
-        return self._kept[1]
+        # 只读一次再返回局部变量：别的线程这时可能正放掉或换掉副本
+        kept = self._kept
+        if kept is None or kept[0] != key:
+            kept = self._kept = (key, make())
+        return kept[1]
 
 
 class Embedding(nn.Embedding):

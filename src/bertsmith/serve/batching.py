@@ -173,7 +173,7 @@ class Batcher:
 
         Args:
             budget: tokens of a pass; a longer single sequence makes a pass of its own.
-            delay: seconds that a job waits at most for others that are being read, while nothing is computed.
+            delay: seconds that a job waits at most for others that are being read, though a thread is free.
             most_tokens: that may wait; a job that would exceed them is refused, unless it is alone.
             threads: cores to compute on.
             at_once: passes that share them, at most.
