@@ -47,7 +47,8 @@ def test_from_text_to_predictions(folder, capsys):
     assert text == "The day was awful."
     written = run(capsys, "predict", "--model", classifier, "--file", stories, "--out", folder / "p.tsv")
     assert "80 predictions" in written
-    assert len((folder / "p.tsv").read_text(encoding="utf-8").splitlines()) == 80
+    lines, rows = (path.read_text(encoding="utf-8").split("\n") for path in (stories, folder / "p.tsv"))
+    assert [row.split("\t")[-1] for row in rows] == lines, "every prediction on the line of its text"
     assert "159 vectors of 64" in run(capsys, "embed", stories, "--model", model, "--out", folder / "v.npy")
     vectors = np.load(folder / "v.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors[::2], axis=1), 1.0, atol=1e-5)

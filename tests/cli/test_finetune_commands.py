@@ -1,6 +1,7 @@
 """Every task through the command line: fine-tune, evaluate, predict, on files of the forms people have."""
 
 import json
+import sys
 
 import pytest
 import transformers
@@ -105,6 +106,9 @@ def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, c
     printed = run(capsys, *command, "--adapter", "bottleneck", "--out", tmp_path / "bottleneck")
     adapter = tmp_path / "bottleneck" / "adapter"
     assert f"kept in {adapter};" in printed
+    card = (adapter / "README.md").read_text(encoding="utf-8")
+    assert "--adapter FOLDER" in card
+    assert str(tiny_model) in card
     evaluated = run(capsys, "evaluate", "--model", tiny_model, "--adapter", adapter, "--file", data)
     result = json.loads((tmp_path / "bottleneck" / "result.json").read_text(encoding="utf-8"))
     assert f"accuracy {result['dev']['figures']['accuracy']:.3f}" in evaluated
@@ -121,8 +125,74 @@ def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "majority" in page
     assert "seed" in page
+    card = (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
+    assert "It is the best on dev of 2 runs." in card
+    assert "Over 2 seeds" in card
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
     assert "accuracy" in run(capsys, "evaluate", "--model", tmp_path / "run" / "model", "--file", data)
+
+
+def test_tags_are_compared_with_the_most_frequent_of_each_word(tiny_model, tmp_path, capsys):
+    data = tmp_path / "data.conll"
+    data.write_text(FILES["tag"][1], encoding="utf-8")
+    command = ["finetune", "tag", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
+    run(capsys, *command, *RECIPE, "--baselines")
+    assert "most frequent tag" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_another_metric_chooses_the_epoch(tiny_model, tmp_path, capsys):
+    data = tmp_path / "data.tsv"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, *RECIPE]
+    printed = run(capsys, *command, "--metric", "f1", "--out", tmp_path / "run")
+    assert printed.split("dev: ")[1].startswith("f1_good ")
+    task = json.loads((tmp_path / "run" / "model" / "task.json").read_text(encoding="utf-8"))
+    assert task["metric"] == "f1_good"
+    interval = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))["dev"]["intervals"][
+        "matthews"
+    ]
+    assert interval["low"] <= interval["estimate"] <= interval["high"]
+    message = run(capsys, *command, "--metric", "f2", "--out", tmp_path / "other", code=2)
+    assert "use accuracy, macro_f1, matthews, f1" in message
+
+
+def test_a_prediction_stands_on_the_line_of_its_input(tiny_model, tmp_path, capsys):
+    data, out = tmp_path / "data.csv", tmp_path / "run"
+    data.write_text(FILES["regress"][1], encoding="utf-8")
+    run(capsys, "finetune", "regress", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    command = ["predict", "--model", out / "model", "--file"]
+    lines = tmp_path / "in.txt"
+    lines.write_text("the man\tthe\u2028woman\n\nthe book\teats\n", encoding="utf-8")
+    first, blank, third = run(capsys, *command, lines).split("\n")[:3]
+    assert (blank, third.split("\t")[1:]) == ("", ["the book", "eats"])
+    assert first.endswith("the man\tthe\u2028woman")
+    lines.write_bytes("\nthe man\n".encode("utf-16"))
+    assert f"{lines}: line 2 has 1 field(s), and 2 are needed" in run(capsys, *command, lines, code=2)
+    records = tmp_path / "in.jsonl"
+    records.write_text('["the man", "reads\\ta\\nbook"]\n', encoding="utf-8")
+    assert run(capsys, *command, records).rstrip("\n").split("\t")[1:] == ["the man", "reads a book"]
+    for bad, message in (('["the man"', "not valid JSON"), ('{"text": "a"}', "neither a text nor a list of texts")):
+        records.write_text(bad + "\n", encoding="utf-8")
+        assert f"{records}: line 1 is {message}" in run(capsys, *command, records, code=2)
+
+
+def test_baselines_are_checked_before_training(tiny_model, tmp_path, capsys, monkeypatch):
+    data = tmp_path / "data.tsv"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
+    assert "needs scikit-learn" in run(capsys, *command, "--baselines", code=2)
+
+
+def test_a_test_file_that_cannot_be_scored_ends_before_training(tiny_model, tmp_path, capsys, monkeypatch):
+    data, test = tmp_path / "data.tsv", tmp_path / "test.tsv"
+    data.write_text(FILES["rank"][1], encoding="utf-8")
+    test.write_text("query\ttext\tlabel\nbook\tthe man\t0\n", encoding="utf-8")
+    monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
+    files = ["--train", data, "--dev", data, "--test", test]
+    command = ["finetune", "rank", "--model", tiny_model, *files, "--out", tmp_path / "run"]
+    assert f"{test}: line 2: no query has a text with a relevance of 0.5 or more" in run(capsys, *command, code=2)
 
 
 def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, monkeypatch):
@@ -152,7 +222,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, 
         (["classify", "--stride", 64], "--stride is not for classify; leave it out"),
         (["classify", "--separator", "|"], "--separator is not for the files of classify"),
         (["tag", "--text-column", "text"], "--text-column is not for the files of tag"),
-        (["tag", "--baselines"], "baselines are for classify, not for tag"),
+        (["regress", "--baselines"], "baselines are for classify and tag, not for regress"),
         (["classify", "--adapter", "lora", "--freeze-layers", 1], "an adapter freezes the whole encoder by itself"),
         (["classify", "--adapter-size", 4], "there is no adapter; name one"),
         (["classify", "--precision", "int3"], "precision 'int3' is unknown"),
@@ -172,7 +242,7 @@ def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsy
     out = tmp_path / "run"
     run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     model = ["--model", out / "model"]
-    assert "line 1 has 1 field(s) between tabs, and 2 are needed" in run(capsys, "predict", *model, "who", code=2)
+    assert "line 1 has 1 field(s), and 2 are needed" in run(capsys, "predict", *model, "who", code=2)
     assert "line 1 has nothing in field 2" in run(capsys, "predict", *model, "who\t ", code=2)
     assert "nothing to predict" in run(capsys, "predict", *model, "--out", tmp_path / "p.tsv", code=2)
     assert not (tmp_path / "p.tsv").exists()
@@ -180,7 +250,10 @@ def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsy
 
 @pytest.mark.parametrize(
     ("task", "line", "message"),
-    [("classify", "the man\tmiddling\n", "'middling'"), ("tag", "a\tB-PLACE\n\n", "'B-PLACE'")],
+    [
+        ("classify", "the man\tmiddling\n", "dev.tsv: line {}: label 'middling'"),
+        ("tag", "a\tB-PLACE\n\n", "dev.conll: line {}: the tag 'B-PLACE'"),
+    ],
 )
 def test_a_label_that_training_has_never_seen_ends_before_training(
     task, line, message, tiny_model, tmp_path, capsys, monkeypatch
@@ -189,6 +262,7 @@ def test_a_label_that_training_has_never_seen_ends_before_training(
     train, dev = tmp_path / f"train.{ending}", tmp_path / f"dev.{ending}"
     train.write_text(content, encoding="utf-8")
     dev.write_text(content + line, encoding="utf-8")
+    message = message.format(len(content.splitlines()) + 1)
     monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
     files = ["--model", tiny_model, "--train", train, "--dev", dev, "--out", tmp_path / "run"]
     assert message in run(capsys, "finetune", task, *files, code=2)

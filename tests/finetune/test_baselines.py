@@ -10,14 +10,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.finetune.baseline_scores import read_baselines
 from bertsmith.finetune.baselines import (
     BASELINES,
     INVERSE_REGULARIZATION,
     add_baselines,
+    add_tagging_baseline,
     most_frequent_tags,
-    read_baselines,
     run_baselines,
-    tagging_baseline,
 )
 from bertsmith.finetune.neural_baselines import NEURAL_BASELINES, PieceTable, PieceTexts, TextClassifier
 from bertsmith.finetune.readers import LabelledText, read_labelled
@@ -167,7 +167,7 @@ def test_figures_are_kept_and_only_missing_baselines_trained(tiny_model, tmp_pat
         read_baselines(run)
 
 
-def test_words_get_their_most_frequent_tag():
+def test_words_get_their_most_frequent_tag(tmp_path):
     train = [
         TaggedWords(("the", "run", "ends"), ("DET", "NOUN", "VERB")),
         TaggedWords(("run", "the", "run"), ("VERB", "DET", "NOUN")),
@@ -176,8 +176,10 @@ def test_words_get_their_most_frequent_tag():
     first, empty = most_frequent_tags(train, [["run", "the", "dog"], []])
     assert (first.tags, empty.tags) == (("NOUN", "DET", "DET"), ())
     assert first.probabilities == pytest.approx((2 / 3, 1.0, 3 / 8))
-    evaluation = tagging_baseline(TaggingTask.of(train), train, train)
+    evaluation = add_tagging_baseline(tmp_path, TaggingTask.of(train), train, train, None)
     assert evaluation.figures["accuracy"] == 7 / 8
+    found = read_baselines(tmp_path)
+    assert (found.on, found.evaluations) == ("dev", {"most frequent tag": evaluation})
 
 
 def test_what_cannot_be_is_said(tiny_model):
@@ -186,13 +188,15 @@ def test_what_cannot_be_is_said(tiny_model):
         run_baselines(examples, examples, None, tiny_model, ["bert"])
     with pytest.raises(InputError, match="label 'odd' does not occur"):
         run_baselines(examples, [LabelledText("the man", None, "odd")], None, tiny_model, ["majority"])
-    with pytest.raises(InputError, match="pairs"):
+    with pytest.raises(InputError, match="a pair of texts"):
         run_baselines(examples, [LabelledText("the man", "a", "yes")], None, tiny_model, ["majority"])
     with pytest.raises(InputError, match="at least one example"):
         run_baselines(examples, examples, [], tiny_model, ["majority"])
-    silent = [LabelledText("!", None, "yes"), LabelledText("?", None, "no")]
-    with pytest.raises(InputError, match="holds a word"):
-        run_baselines(silent, silent, None, tiny_model, ["tfidf"])
+
+
+def test_texts_without_a_word_are_told_apart_by_their_characters(tiny_model):
+    silent = [LabelledText("!! !", None, "yes"), LabelledText("?? ?", None, "no")] * 5
+    assert run_baselines(silent, silent, None, tiny_model, ["tfidf"])["tfidf"].figures["accuracy"] == 1.0
 
 
 def test_without_scikit_learn_the_extra_is_named(tiny_model, monkeypatch):

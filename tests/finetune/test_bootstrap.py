@@ -5,7 +5,16 @@ import pytest
 from scipy import stats
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means, f1_of_means
+from bertsmith.finetune.bootstrap import (
+    bootstrap_interval,
+    confusion_intervals,
+    correlation_columns,
+    correlation_of_means,
+    f1_of_means,
+    macro_f1_of_counts,
+    matthews_of_counts,
+)
+from bertsmith.finetune.metrics import confusion_matrix, macro_f1, matthews_correlation
 
 
 def test_the_interval_of_a_mean_is_the_one_of_the_central_limit_theorem():
@@ -48,6 +57,28 @@ def test_the_seed_decides_and_the_blocks_do_not(monkeypatch):
     assert bootstrap_interval(values, seed=4) != first
     monkeypatch.setattr("bertsmith.finetune.bootstrap._BLOCK", 170)
     assert bootstrap_interval(values, seed=3) == first
+
+
+def test_scores_of_a_confusion_matrix_move_as_if_examples_were_drawn():
+    rng = np.random.default_rng(0)
+    truth = rng.choice(3, size=300, p=[0.6, 0.3, 0.1])
+    predicted = np.where(rng.random(300) < 0.7, truth, rng.integers(0, 3, 300))
+    statistics = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}
+    found = confusion_intervals(confusion_matrix(truth, predicted, 3), statistics, resamples=4000)
+    for name, metric in (("macro_f1", macro_f1), ("matthews", matthews_correlation)):
+        drawn = [rng.integers(0, 300, 300) for _ in range(2000)]
+        scores = [metric(truth[rows].tolist(), predicted[rows].tolist(), 3) for rows in drawn]
+        assert found[name].estimate == pytest.approx(metric(truth.tolist(), predicted.tolist(), 3))
+        assert (found[name].low, found[name].high) == pytest.approx(np.quantile(scores, [0.025, 0.975]), abs=0.012)
+
+
+def test_classes_that_do_not_occur_do_not_count():
+    found = confusion_intervals(
+        np.diag([3, 5, 0]), {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}, resamples=50
+    )
+    assert found["macro_f1"].low == found["macro_f1"].estimate == found["matthews"].estimate == 1.0
+    alone = confusion_intervals(np.diag([4, 0]), {"matthews": matthews_of_counts}, resamples=50)
+    assert (alone["matthews"].estimate, alone["matthews"].high) == (0.0, 0.0)
 
 
 def test_equal_examples_leave_no_doubt():

@@ -10,8 +10,10 @@ from huggingface_hub import ModelCard
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.finetune.bootstrap import Interval
 from bertsmith.finetune.card import DataFile, model_card
-from bertsmith.finetune.classify import ClassificationTask, MultiLabelTask, RegressionTask
+from bertsmith.finetune.classify import ClassificationTask
+from bertsmith.finetune.multilabel import MultiLabelTask
 from bertsmith.finetune.readers import LabelledText, ScoredText
+from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.task import Evaluation

@@ -1,3 +1,5 @@
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -61,3 +63,10 @@ def test_bad_choices_are_refused_with_file_and_line(tmp_path, name, content, mes
     with pytest.raises(InputError, match=name) as caught:
         read_choices(write(tmp_path, name, content))
     assert message in str(caught.value)
+
+
+def test_a_question_on_an_article_stands_before_every_choice(tmp_path):
+    path = tmp_path / "race.jsonl"
+    record = {"article": "It rained.", "question": "Why?", "options": ["Clouds.", "Sun."], "answer": "A"}
+    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    assert read_choices(path) == [ChoiceExample("It rained.", ("Why? Clouds.", "Why? Sun."), 0)]

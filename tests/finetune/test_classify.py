@@ -97,7 +97,7 @@ def test_an_empty_dev_file_and_mixed_forms_are_refused(tiny_model, tmp_path):
     with pytest.raises(InputError, match="at least one example"):
         fine_tune_classifier(tiny_model, make_examples(8), [], tmp_path / "run", SETTINGS)
     pairs = [LabelledText("the man", "eats", "good")]
-    with pytest.raises(InputError, match="pairs"):
+    with pytest.raises(InputError, match="a pair of texts"):
         fine_tune_classifier(tiny_model, make_examples(8), pairs, tmp_path / "run", SETTINGS)
 
 

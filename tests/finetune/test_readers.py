@@ -8,6 +8,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.readers import (
+    PAIRS,
     Columns,
     LabelledText,
     MultiLabelledText,
@@ -38,6 +39,26 @@ def test_a_header_is_found_by_its_names(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("names", PAIRS)
+def test_the_pairs_of_the_field_are_known(tmp_path, names):
+    content = f"{names[0]}\t{names[1]}\tlabel\nis it?\tIt is.\tyes\n"
+    assert read(tmp_path, content) == [LabelledText("is it?", "It is.", "yes")]
+
+
+def test_a_file_that_names_its_columns_is_told_no_header(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "a", "label": "x"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="its form names the columns"):
+        read_labelled(path, Columns(header=True))
+
+
+def test_an_example_knows_its_place_and_is_no_other_for_it(tmp_path):
+    (example,) = read(tmp_path, "text\tlabel\n\nis it?\tyes\n")
+    assert example.at == f"{tmp_path / 'data.tsv'}: line 3: "
+    assert example == LabelledText("is it?", None, "yes")
+    assert repr(example) == repr(LabelledText("is it?", None, "yes"))
+
+
 def test_pairs(tmp_path):
     content = "sentence1\tsentence2\tlabel\nA man eats.\tHe eats.\tyes\n"
     assert read(tmp_path, content) == [LabelledText("A man eats.", "He eats.", "yes")]
@@ -64,6 +85,11 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
     [
         ("", None, "holds no line"),
         ("\n \n", None, "holds no line"),
+        ("is it?\tit is\tyes\n", None, "3 columns and no header; name the label's by number"),
+        ("comment\tcategory\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header? no other line has the label"),
+        ("review\tquestion\tlabel\na\tb\tx\n", None, "columns review, question may all be texts"),
+        ("text\tlabel\na\tx\n\t\n", None, "line 3 has an empty text"),
+        ("text\tlabel\na\tx\n", Columns(label="label", header=False), "without a header no column has a name"),
         ("text\tlabel\n", None, "a header and no example"),
         ("a\t1\nb\n", None, "line 2 has 1 columns, the first has 2"),
         ("a\t1\nb\t1\tc\n", None, "line 2 has 3 columns"),

@@ -51,7 +51,9 @@ class SearchName(str, Enum):
 TextColumn = Annotated[
     str | None, typer.Option(help="Name or number (from 0) of the column with the text, query or context.")
 ]
-PairColumn = Annotated[str | None, typer.Option(help="That of the second text.")]
+PairColumn = Annotated[
+    str | None, typer.Option(help="That of the second text; choose: of the question before every choice.")
+]
 LabelColumn = Annotated[str | None, typer.Option(help="That of the label.")]
 ChoiceColumn = Annotated[list[str] | None, typer.Option(help="choose: that of a choice; once for each.")]
 Header = Annotated[bool | None, typer.Option(help="Whether the first row is names; default: if it has known ones.")]
@@ -71,7 +73,7 @@ def finetune(
     train: Annotated[Path, typer.Option(help="Labelled file: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")],
     dev: Annotated[Path, typer.Option(help="The same, to choose the best epoch by.")],
     out: Annotated[Path, typer.Option(help="Run folder; the model goes to OUT/model. The same command goes on.")],
-    test: Annotated[Path | None, typer.Option(help="The same, scored once at the end.")] = None,
+    test: Annotated[Path | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
     label_column: LabelColumn = None,
@@ -85,6 +87,9 @@ def finetune(
     encoding: Encoding = "auto",
     balanced: Annotated[
         bool | None, typer.Option("--balanced", help="classify: weigh rare classes up in the loss.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="classify: what dev chooses by: accuracy, macro_f1, matthews, f1 (two classes).")
     ] = None,
     scoring: Annotated[str | None, typer.Option(help="answer: squad, or cmrc for Chinese.")] = None,
     stride: Annotated[int | None, typer.Option(min=0, help="answer: pieces that neighbouring windows share.")] = None,
@@ -117,11 +122,14 @@ def finetune(
     ] = None,
     adapter_size: Annotated[int, typer.Option(min=0, help="Its width or rank; 0: 64 or 8.")] = 0,
     search: Annotated[
-        SearchName | None, typer.Option(help="paper: 18 runs over batch size, rate and epochs; the best is kept.")
+        SearchName | None,
+        typer.Option(
+            help="paper: 18 runs; batches of 16 and 32, 2 to 4 epochs, 1, 0.6 and 0.4 of the rate; the best is kept."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs from so many seeds: mean, deviation; the best is kept.")] = 1,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="classify: score simpler models as well, for the report.")
+        bool, typer.Option("--baselines", help="classify and tag: score simpler models as well, for the report.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
 ) -> None:
@@ -134,10 +142,12 @@ def finetune(
     from bertsmith.model.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
 
+    if learning_rate is None:
+        learning_rate = usual_rate(task.value, adapter.value if adapter else "")
     settings = FineTuningSettings(
         epochs=epochs,
         batch_size=batch_size,
-        learning_rate=learning_rate or usual_rate(task.value, adapter.value if adapter else ""),
+        learning_rate=learning_rate,
         warmup_share=warmup_share,
         weight_decay=weight_decay,
         layer_decay=layer_decay,
@@ -175,6 +185,7 @@ def finetune(
         reading=reading,
         options={
             "balanced": balanced,
+            "metric": metric,
             "scoring": scoring,
             "stride": stride,
             "max_answer_tokens": max_answer_tokens,
@@ -189,6 +200,7 @@ def finetune(
     try:
         result = run_job(job, console=Console(), device=best_device())
     except TrainingStopped as stopped:
+        # 被叫停不是错误：进度已存盘，同一条命令接着跑，退出码是 0
         print(stopped)
         return
     print(_line("dev", result.dev))

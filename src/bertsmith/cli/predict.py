@@ -67,7 +67,10 @@ def predict(
     *,
     model: ModelOption,
     adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Text file: one input a line.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Text file: one input a line; or .jsonl: a text or a list of fields.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Of the file: auto, or a codec such as gb18030.")] = "auto",
     pairs: Annotated[
         bool | None, typer.Option("--pairs/--single", help="Two texts in a line, or one; default: as the model says.")
     ] = None,
@@ -79,21 +82,23 @@ def predict(
     """Predict with a fine-tuned model; prints the prediction, its probability and the input.
 
     A line is a text or two (classify, multilabel, regress), a text (tag), a question and its passage (answer), a
-    context and its choices (choose), a query and a text (rank), with tabs between.
+    context and its choices (choose), a query and a text (rank), with tabs between. A blank line stays one.
     """
     import json
     from itertools import chain
 
-    from bertsmith.data.decoding import read_lines
     from bertsmith.errors import InputError
     from bertsmith.files import atomic_path
+    from bertsmith.finetune.lines import require_file
     from bertsmith.finetune.predict import Predictor, as_line
 
-    if file is not None and not file.is_file():
-        raise InputError(f"{file}: no such file")
-    from_file = (line.strip() for line in read_lines(file)) if file is not None else iter(())
+    if file is not None:
+        # 载入模型之前先看文件在不在：大模型要载好几秒
+        require_file(file)
     predictor = Predictor.load(model, adapter=adapter, pairs=pairs, precision=precision.value if precision else None)
-    records = predictor.predict_lines(chain(texts or [], (line for line in from_file if line)))
+    from_file = iter(()) if file is None else predictor.predict_file(file, encoding)
+    records = chain(predictor.predict_lines(texts or []), from_file)
+    # 先算出第一条再打开输出文件：输入有错时不会留下空文件
     first = next(records, None)
     if first is None:
         raise InputError("nothing to predict; give texts, or --file with one input a line")
@@ -106,7 +111,7 @@ def predict(
         for record in chain([first], records):
             line = json.dumps(record, ensure_ascii=False) if out.suffix == ".jsonl" else as_line(record)
             handle.write(line + "\n")
-            count += 1
+            count += record["prediction"] is not None
     print(f"{count} predictions in {out}")
 
 

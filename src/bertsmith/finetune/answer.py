@@ -24,11 +24,10 @@ import torch
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.bootstrap import bootstrap_interval
-from bertsmith.finetune.classify import SHOWN_MISTAKES, tokens_of
 from bertsmith.finetune.questions import QuestionExample
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.span_metrics import SpanScores, best_null_threshold, cmrc_scores, squad_scores
-from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model
+from bertsmith.finetune.task import SHOWN_MISTAKES, Evaluation, Mistake, Unit, new_model, tokens_of
 from bertsmith.inference.answer import Answer, Answered
 from bertsmith.inference.engine import RunsOn
 from bertsmith.inference.windows import PassageTokens, WindowCutter
@@ -129,7 +128,8 @@ class AnsweringTask:
 
     def build(self, folder: Path, settings: FineTuningSettings) -> BertForQuestionAnswering:
         """Returns the encoder of a folder under a new start and a new end vector."""
-        return new_model(BertForQuestionAnswering, folder, settings)
+        # 起始文件夹若是分类模型，它的标签名不能留下：别的库按标签数建头，两个向量就装不进去
+        return new_model(BertForQuestionAnswering, folder, settings, id2label={}, problem_type=None)
 
     def load(self, folder: Path) -> BertForQuestionAnswering:
         """Returns a trained span reader."""
@@ -276,7 +276,7 @@ def _tokens_of(example: QuestionExample, passage: PassageTokens) -> tuple[int, i
     first, last = bisect_right(passage.ends, start), bisect_left(passage.starts, end) - 1
     if first > last:
         raise InputError(
-            f"question {example.id!r}: its answer {answer.text[:40]!r} consists of characters that the tokenizer"
-            " drops; correct it, or leave the question out"
+            f"{example.at}question {example.id!r}: its answer {answer.text[:40]!r} consists of characters that the"
+            " tokenizer drops; correct it, or leave the question out"
         )
     return first, last

@@ -13,11 +13,10 @@ Notable:
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import locked, write_text
-from bertsmith.finetune.classify import ClassificationTask, columns_of
+from bertsmith.files import locked
+from bertsmith.finetune.baseline_scores import BASELINES_FILE, BaselineScores, read_baselines
+from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.neural_baselines import (
     MAX_PIECES,
     NEURAL_BASELINES,
@@ -39,9 +39,9 @@ from bertsmith.finetune.neural_baselines import (
     train_neural_baseline,
 )
 from bertsmith.finetune.readers import LabelledText
-from bertsmith.finetune.tag import TaggingTask
 from bertsmith.finetune.tagged import TaggedWords
-from bertsmith.finetune.task import Evaluation
+from bertsmith.finetune.task import Evaluation, Task
+from bertsmith.finetune.texts import columns_of
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.classify import Prediction
 from bertsmith.inference.tag import WordTags
@@ -51,12 +51,10 @@ from bertsmith.tokenizer import WordPieceTokenizer
 BASELINES = ("majority", "tfidf", *NEURAL_BASELINES)
 """All baselines of classification, cheapest first."""
 
-BASELINES_FILE = "baselines.json"
-"""In a run folder: what its baselines came to."""
-
 INVERSE_REGULARIZATION = (1.0, 3.0, 10.0, 30.0, 100.0)
 """The values of `C` of the logistic regression among which dev chooses."""
 
+_WORD = re.compile(r"\b\w+\b")
 _NO_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -85,7 +83,7 @@ class _Problem:
 
     def numbers(self, examples: Sequence[LabelledText]) -> NDArray[np.int64]:
         """Returns the true classes, [N]."""
-        return np.array([self.task.labels.index(example.label) for example in examples])
+        return np.array(self.task.numbers(examples))
 
     def columns(self, examples: Sequence[LabelledText]) -> tuple[list[str], list[str] | None]:
         """Returns the texts, and the second ones of pairs."""
@@ -176,44 +174,6 @@ def add_baselines(
     return evaluations
 
 
-@dataclass(frozen=True)
-class BaselineScores:
-    """What the baselines of a run came to.
-
-    Attributes:
-        on: the file they were scored on, `dev` or `test`.
-        seed: of everything random.
-        evaluations: by name.
-    """
-
-    on: str
-    seed: int
-    evaluations: Mapping[str, Evaluation]
-
-    def save(self, run: Path) -> None:
-        """Writes `baselines.json`."""
-        values = {name: evaluation.to_json() for name, evaluation in self.evaluations.items()}
-        record = {"on": self.on, "seed": self.seed, "baselines": values}
-        write_text(run / BASELINES_FILE, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_baselines(run: str | Path) -> BaselineScores | None:
-    """Reads the baselines of a run folder; None where there are none.
-
-    Raises:
-        RunFolderError: the file is damaged.
-    """
-    path = Path(run) / BASELINES_FILE
-    if not path.exists():
-        return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        evaluations = {name: Evaluation.from_json(record) for name, record in values["baselines"].items()}
-        return BaselineScores(values["on"], values["seed"], evaluations)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error}); remove it and run the same command again") from None
-
-
 def most_frequent_tags(train: Sequence[TaggedWords], sentences: Sequence[Sequence[str]]) -> list[WordTags]:
     """Tags every word as it was tagged most often in training; words that did not occur get the commonest tag.
 
@@ -235,9 +195,33 @@ def most_frequent_tags(train: Sequence[TaggedWords], sentences: Sequence[Sequenc
     return [WordTags(tuple(tag for tag, _ in words), tuple(share for _, share in words)) for words in found]
 
 
-def tagging_baseline(task: TaggingTask, train: Sequence[TaggedWords], examples: Sequence[TaggedWords]) -> Evaluation:
-    """Scores `most_frequent_tags` on tagged sentences."""
-    return task.evaluate(examples, most_frequent_tags(train, [example.words for example in examples]))
+def add_tagging_baseline(
+    run: str | Path,
+    task: Task[TaggedWords, WordTags],
+    train: Sequence[TaggedWords],
+    dev: Sequence[TaggedWords],
+    test: Sequence[TaggedWords] | None,
+) -> Evaluation:
+    """Scores `most_frequent_tags` on the test file, or on dev where there is none, and keeps it in `baselines.json`."""
+    examples = dev if test is None else test
+    evaluation = task.evaluate(examples, most_frequent_tags(train, [example.words for example in examples]))
+    BaselineScores("dev" if test is None else "test", 0, {"most frequent tag": evaluation}).save(Path(run))
+    return evaluation
+
+
+def check_baselines(
+    train: Sequence[LabelledText],
+    dev: Sequence[LabelledText],
+    test: Sequence[LabelledText] | None,
+    names: Sequence[str],
+) -> None:
+    """Makes sure that baselines can be trained, as `run_baselines` does before its first one.
+
+    Raises:
+        ConfigError: a name is unknown, or `tfidf` is asked for and scikit-learn is not installed.
+        InputError: a file is empty, or has a label that the training file lacks.
+    """
+    _problem(train, dev, test, names, seed=0, device="cpu")
 
 
 class _NeuralInputs:
@@ -284,9 +268,7 @@ def _problem(
     problem = _Problem(task, train, dev, dev if test is None else test, seed, device)
     for examples in (train, problem.dev, problem.test):
         problem.columns(examples)
-        strange = sorted({example.label for example in examples} - set(task.labels))
-        if strange:
-            raise InputError(f"label {strange[0]!r} does not occur in the training file ({', '.join(task.labels[:8])})")
+        problem.numbers(examples)
     return problem
 
 
@@ -357,17 +339,15 @@ def _tfidf_features(problem: _Problem) -> Callable[[Sequence[LabelledText]], Any
 
     first, second = problem.columns(problem.train)
     texts = [*first, *(second or [])]
-    spaced = not _is_written_without_spaces(texts)
+    # 全是表情符号的文本里没有一个词：也按字符来切
+    spaced = not _is_written_without_spaces(texts) and any(_WORD.search(text) for text in texts)
     vectorizer = TfidfVectorizer(
         analyzer="word" if spaced else "char",
-        token_pattern=r"\b\w+\b" if spaced else None,
+        token_pattern=_WORD.pattern if spaced else None,
         ngram_range=(1, 2) if spaced else (1, 3),
         sublinear_tf=True,
     )
-    try:
-        vectorizer.fit(texts)
-    except ValueError:
-        raise InputError("no text of the training file holds a word; leave the baseline tfidf out") from None
+    vectorizer.fit(texts)
 
     def features(examples: Sequence[LabelledText]) -> Any:
         first, second = problem.columns(examples)

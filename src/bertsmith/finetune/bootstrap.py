@@ -11,7 +11,7 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +70,53 @@ def bootstrap_interval(
         # 一次抽一批重采样的下标：内存有界，抽取顺序与分批大小无关
         picked = draws.integers(0, size, (min(block, resamples - start), size))
         scores.append(score(np.stack([column[picked].mean(1) for column in table.T], axis=1)))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(scores), [tail, 1 - tail])
-    return Interval(float(score(table.mean(0, keepdims=True))[0]), float(low), float(high))
+    return _interval(float(score(table.mean(0, keepdims=True))[0]), np.concatenate(scores), confidence)
+
+
+def confusion_intervals(
+    confusion: NDArray[np.int64],
+    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Returns scores of a confusion matrix with their percentile bootstrap intervals.
+
+    Args:
+        confusion: [K, K] counts, true class by predicted one, of one example at least.
+        statistics: name → what turns the hits, predictions and true examples of each class in R resamples, three times
+            [R, K], into R scores, [R].
+        resamples: R, how many sets are drawn.
+        confidence: share of the drawn scores inside the interval, in (0, 1).
+        seed: the same seed and matrix give the same intervals, on any machine.
+    """
+    cells = np.argwhere(confusion > 0)
+    counts = confusion[cells[:, 0], cells[:, 1]]
+    # 有放回地重抽样本，等于按各格的频率抽多项分布：不必真的去抽下标
+    drawn = generator(seed, "bootstrap/confusion").multinomial(counts.sum(), counts / counts.sum(), resamples)
+    table = np.vstack([counts, drawn]).astype(np.float64)
+    actual, predicted = (np.eye(len(confusion))[cells[:, side]] for side in (0, 1))
+    sums = (table @ (actual * predicted), table @ predicted, table @ actual)
+    scores = {name: statistic(*sums) for name, statistic in statistics.items()}
+    return {name: _interval(float(column[0]), column[1:], confidence) for name, column in scores.items()}
+
+
+def macro_f1_of_counts(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
+    """The mean F1 of the classes that occur or are predicted, as a statistic of `confusion_intervals`."""
+    total = predicted + actual
+    f1s = np.divide(2 * hits, total, out=np.zeros_like(total), where=total > 0)
+    scores: Floats = f1s.sum(1) / (total > 0).sum(1)
+    return scores
+
+
+def matthews_of_counts(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
+    """Matthews' correlation (Gorodkin 2004, eq. 8), as a statistic of `confusion_intervals`."""
+    size = actual.sum(1)
+    covariance = hits.sum(1) * size - (predicted * actual).sum(1)
+    spread = (size**2 - (predicted**2).sum(1)) * (size**2 - (actual**2).sum(1))
+    scores: Floats = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(size), where=spread > 0)
+    return scores
 
 
 def f1_of_means(means: Floats) -> Floats:
@@ -101,6 +145,12 @@ def correlation_columns(targets: ArrayLike, predictions: ArrayLike) -> Floats:
     """
     x, y = (_standardised(np.asarray(column, dtype=np.float64)) for column in (targets, predictions))
     return np.stack([x, y, x * x, y * y, x * y], axis=1)
+
+
+def _interval(estimate: float, scores: Floats, confidence: float) -> Interval:
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(scores, [tail, 1 - tail])
+    return Interval(estimate, float(low), float(high))
 
 
 def _only_column(means: Floats) -> Floats:

@@ -157,6 +157,7 @@ def model_card(
     model_folder: str | Path,
     base: str,
     files: Mapping[str, DataFile],
+    adapter: str | Path | None = None,
     searched: SearchResult | None = None,
 ) -> str:
     """Returns the text of the card.
@@ -165,9 +166,11 @@ def model_card(
         result: of the run.
         task: what was learned, with its thresholds.
         settings: the recipe.
-        model_folder: the model that the card is for; its configuration and tokenizer are read.
+        model_folder: the model that the card is for, or the backbone of the adapter that it is for; its configuration
+            and tokenizer are read.
         base: what the model was trained from, as the reader should see it.
         files: `train`, `dev`, and `test` where there was one.
+        adapter: the folder of the adapter that the card is for; None for a whole model.
         searched: the search that the run was the best of; None for a single run.
 
     Returns:
@@ -186,9 +189,9 @@ def model_card(
     kind, described = _KINDS[task.name], task.describe()
     sections = [
         _front_matter(kind, result),
-        f"# {_plain(Path(model_folder).resolve().parent.name)}",
+        f"# {_plain(Path(adapter or model_folder).resolve().parent.name)}",
         _summary(kind, config, settings, base, described),
-        *_use(task.name, kind, paired=bool(described.get("paired"))),
+        *(_use(task.name, kind, paired=bool(described.get("paired"))) if adapter is None else _use_adapter(base)),
         *_data(files, result),
         *_scores(result, searched),
         *_labels(described, result),
@@ -218,6 +221,14 @@ def _summary(
         else f"fine-tuned from {_code(base)}"
     )
     return f"This model {what}. It is a BERT encoder ({shape}), {start} with bertsmith."
+
+
+def _use_adapter(backbone: str) -> list[str]:
+    return [
+        "## Use",
+        f"`FOLDER` is the folder this file is in, an adapter over {_code(backbone)}, which is `BACKBONE` here:\n\n"
+        "```bash\nbertsmith predict --model BACKBONE --adapter FOLDER --file new.txt\n```",
+    ]
 
 
 def _use(name: str, kind: _Kind, *, paired: bool) -> list[str]:

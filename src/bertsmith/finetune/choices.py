@@ -14,8 +14,8 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.finetune.tables import Row, Table, cell_text, column_number, first_known, kind_of, listed, open_table
 
-CONTEXT_NAMES = ("context", "sent1", "premise", "question")
-STEM_NAMES = ("sent2", "stem")
+CONTEXT_NAMES = ("context", "sent1", "premise", "article", "passage", "question")
+STEM_NAMES = ("sent2", "stem", "question")
 CHOICES_NAMES = ("choices", "endings", "options")
 LABEL_NAMES = ("label", "answer")
 _CHOICE = re.compile(r"(choice|ending|option|answer)[ _-]?([0-9]+|[a-e])", re.IGNORECASE)
@@ -69,6 +69,9 @@ def read_choices(
     lowered = [name.lower() for name in table.first]
     context = column_number(path, columns.context, table.first, default=first_known(lowered, CONTEXT_NAMES))
     stem = column_number(path, columns.stem, table.first, default=first_known(lowered, STEM_NAMES))
+    if stem == context:
+        # 没有文章时问题就是上下文；有文章时问题写在每个选项前面（RACE、CosmosQA 的通行做法）
+        stem = None
     label = column_number(path, columns.label, table.first, default=first_known(lowered, LABEL_NAMES))
     for name, column in (("context", context), ("label", label)):
         if column is None:

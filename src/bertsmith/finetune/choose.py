@@ -20,10 +20,9 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.errors import InputError
 from bertsmith.finetune.bootstrap import bootstrap_interval
 from bertsmith.finetune.choices import ChoiceExample
-from bertsmith.finetune.classify import tokens_of, worst
 from bertsmith.finetune.metrics import mean_reciprocal_rank
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model
+from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
 from bertsmith.inference.choose import Choice, Choose, encode_choices
 from bertsmith.inference.engine import RunsOn
 from bertsmith.model import BertForMultipleChoice

@@ -123,8 +123,10 @@ class FeatureTaggingTask:
         """
         if settings.from_random:
             raise ConfigError("random weights are no use frozen; leave out from_random")
-        if settings.adapter or settings.freeze_layers:
-            raise ConfigError("features trains no encoder; leave out the adapter and the frozen layers")
+        if settings.adapter or settings.freeze_layers or settings.layer_decay != 1.0:
+            raise ConfigError("features trains no encoder; leave out adapter, frozen layers and layer decay")
+        if settings.gradient_checkpointing not in ("auto", "none"):
+            raise ConfigError("features keeps nothing of its encoder; leave out gradient checkpointing")
         dropout: dict[str, Any] = {} if settings.dropout is None else {"hidden_dropout_prob": settings.dropout}
         names = dict(enumerate(self.labels))
         bert = BertModel.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
@@ -141,6 +143,7 @@ class FeatureTaggingTask:
         """Returns units as `TaggingTask` does, and settles which of them are encoded together."""
         units = self._tagging.encode(tokenizer, examples, max_length)
         sequences = [unit.input_ids[0] for unit in units]
+        # 同一句在不同的批里算出的末位会不同：一起编码的组合先定死，续跑才逐位相同
         self.packs.clear()
         for pack in packs_by_length([len(ids) for ids in sequences], TOKEN_BUDGET):
             batch = RaggedBatch.from_sequences([sequences[number] for number in pack])

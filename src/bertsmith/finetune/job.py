@@ -12,18 +12,18 @@ from rich.console import Console
 
 from bertsmith.errors import ConfigError
 from bertsmith.files import write_text
-from bertsmith.finetune.baselines import add_baselines
+from bertsmith.finetune.baselines import add_baselines, add_tagging_baseline, check_baselines
 from bertsmith.finetune.card import DataFile, model_card
 from bertsmith.finetune.reading import ReadingOptions, read_examples
 from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
-from bertsmith.finetune.search import PAPER_GRID, search
+from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import load_task, make_task
 from bertsmith.finetune.trials import RUNS
 
-GRIDS = {"paper": PAPER_GRID}
-"""Grids of settings by the word on the command line."""
+GRIDS = {"paper": paper_grid}
+"""What makes a grid around a learning rate, by the word on the command line."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Job:
         options: of the task, as `make_task` takes them.
         grid: a name of `GRIDS`; None for the settings alone.
         seeds: how many.
-        baselines: names of simpler models to compare with; classification only.
+        baselines: names of simpler models to compare with; of `classify`, and for `tag` any, which stand for the one
+            it has: each word's most frequent tag.
     """
 
     task: str
@@ -69,30 +70,45 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         CheckpointError: the model folder is not usable.
         TrainingStopped: a signal came, and the state is saved.
     """
-    if job.baselines and job.task != "classify":
-        raise ConfigError(f"baselines are for classify, not for {job.task}; leave them out")
+    if job.baselines and job.task not in ("classify", "tag"):
+        raise ConfigError(f"baselines are for classify and tag, not for {job.task}; leave them out")
     if job.grid is not None and job.grid not in GRIDS:
         raise ConfigError(f"search {job.grid!r} is unknown; use {', '.join(GRIDS)}")
     files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
     examples = {name: read_examples(job.task, path, job.reading) for name, path in files.items()}
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
     task = make_task(job.task, train, **job.options)
+    if job.baselines and job.task == "classify":
+        check_baselines(train, dev, test, job.baselines)
     searched = None
     how: dict[str, Any] = {"test": test, "console": console, "device": device}
     if job.grid is not None or job.seeds > 1:
-        grid = None if job.grid is None else GRIDS[job.grid]
+        grid = None if job.grid is None else GRIDS[job.grid](job.settings.learning_rate)
         searched = search(task, job.model, train, dev, job.out, job.settings, grid=grid, seeds=job.seeds, **how)
         result = FineTuningResult.load(job.out / RUNS / searched.best / "result.json")
         settings = replace(job.settings, **searched.best_row.settings)
     else:
         result = fine_tune(task, job.model, train, dev, job.out, job.settings, **how)
         settings = job.settings
-    if job.baselines:
-        add_baselines(job.out, train, dev, test, job.model, job.baselines, job.settings.seed, console, device=device)
-    if (job.out / "model").is_dir():
-        named = {name: DataFile(path.name, len(examples[name])) for name, path in files.items()}
-        tuned, _ = load_task(job.out / "model")
-        card = model_card(result, tuned, settings, model_folder=job.out / "model", base=str(job.model), files=named)
-        write_text(job.out / "model" / "README.md", card)
+    named = {name: DataFile(path.name, len(examples[name])) for name, path in files.items()}
+    told: dict[str, Any] = {"base": str(job.model), "files": named, "searched": searched}
+    # 适配器没有自己的词表和结构：它的卡片按主干来写
+    whose: dict[Path, dict[str, Any]] = {
+        job.out / "model": {"model_folder": job.out / "model"},
+        job.out / "adapter": {"model_folder": job.model, "adapter": job.out / "adapter"},
+    }
+    for folder, described in whose.items():
+        if folder.is_dir():
+            tuned, _ = load_task(folder)
+            write_text(folder / "README.md", model_card(result, tuned, settings, **told, **described))
+    # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
     write_report(job.out)
+    if job.baselines:
+        if job.task == "tag":
+            add_tagging_baseline(job.out, task, train, dev, test)
+        else:
+            add_baselines(
+                job.out, train, dev, test, job.model, job.baselines, job.settings.seed, console, device=device
+            )
+        write_report(job.out)
     return result

@@ -9,11 +9,28 @@ from __future__ import annotations
 import codecs
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertsmith.data.decoding import MAX_LINE_LENGTH, check_encoding, detect_encoding
 from bertsmith.data.sources import read_chunks
 from bertsmith.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """An example that knows where it was read, for complaints; two that differ in this alone are equal.
+
+    Attributes:
+        place: file and line, such as `dev.tsv: line 7`; empty for an example that no file holds.
+    """
+
+    place: str = field(default="", compare=False, repr=False)
+
+    @property
+    def at(self) -> str:
+        """The beginning of a complaint about the example."""
+        return f"{self.place}: " if self.place else ""
 
 
 def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, str]]:

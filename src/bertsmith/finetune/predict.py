@@ -1,19 +1,22 @@
 """Predictions for whole files: lines in, records out, in bounded memory, whatever the folder's task.
 
 A line holds the fields of one input, with tabs between: a text, a text and a second one, a question and its passage,
-a context and its choices, a query and a text.
+a context and its choices, a query and a text. A line of JSON Lines is a text or a list of fields, which may then hold
+tabs and line ends. Records stand in the order of the lines; a blank line gives an empty one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.adapters import load_adapted
+from bertsmith.finetune.lines import numbered_lines
 from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
@@ -59,20 +62,21 @@ class Predictor:
 
         Raises:
             CheckpointError: the folder holds no model that predicts, or the adapter belongs to another.
-            ConfigError: the precision is not to be had here.
+            ConfigError: the precision is not to be had here, or pairs are asked of a model that reads none.
         """
         described = Path(folder if adapter is None else adapter)
         values = read_task_file(described)
         paired = bool(values.get("paired", False)) if pairs is None else pairs
+        kind = task_of_folder(folder) if adapter is None else load_task(described)[0].name
+        if pairs is not None and kind not in _OF_TEXTS:
+            raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
         if adapter is None:
-            kind = task_of_folder(folder)
             return cls(kind, load_pipeline(kind, folder, precision=precision), paired)  # type: ignore[call-overload]
-        task, _ = load_task(adapter)
-        arguments = {name: values[name] for name in _ARGUMENTS.get(task.name, ())}
+        arguments = {name: values[name] for name in _ARGUMENTS.get(kind, ())}
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
-        pipeline: Any = PIPELINES[task.name]
-        return cls(task.name, pipeline(model, tokenizer, runs_on_of(adapter, precision=precision), **arguments), paired)
+        pipeline: Any = PIPELINES[kind]
+        return cls(kind, pipeline(model, tokenizer, runs_on_of(adapter, precision=precision), **arguments), paired)
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
         """Predicts every line.
@@ -86,35 +90,80 @@ class Predictor:
         Raises:
             InputError: a line has other fields than the task needs (while iterating).
         """
+        yield from self._predict((f"line {number}", line.split("\t")) for number, line in enumerate(lines, 1))
+
+    def predict_file(self, path: Path, encoding: str = "auto") -> Iterator[Record]:
+        """Predicts every line of a file, in bounded memory; see `predict_lines`.
+
+        Args:
+            path: text with tabs between fields, or JSON Lines by its ending; plain or packed (`.gz`, `.zst`).
+            encoding: `auto` or a codec's name.
+
+        Raises:
+            InputError: the file cannot be read, or a line has other fields than the task needs; the message names it.
+        """
+        name = path.name.removesuffix(".gz").removesuffix(".zst")
+        is_json = name.endswith((".jsonl", ".ndjson"))
+        for_each = ((f"{path}: line {number}", line) for number, line in numbered_lines(path, encoding))
+        yield from self._predict(
+            (place, _json_fields(place, line) if is_json else line.split("\t")) for place, line in for_each
+        )
+
+    def _predict(self, inputs: Iterable[tuple[str, list[str]]]) -> Iterator[Record]:
         predict, least, most = _KINDS[self.kind]
-        if self.kind in ("classify", "multilabel", "regress"):
+        if self.kind in _OF_TEXTS:
             least = most = 2 if self.paired else 1
-        numbered = enumerate(lines, 1)
-        while chunk := list(islice(numbered, PART)):
-            yield from predict(self.pipeline, [_fields(number, line, least, most) for number, line in chunk])
+        rest = iter(inputs)
+        while chunk := list(islice(rest, PART)):
+            # 空行也占一条记录：结果的第几行就是输入的第几行
+            rows = [_checked(place, fields, least, most) if _is_filled(fields) else () for place, fields in chunk]
+            filled = [row for row in rows if row]
+            found = predict(self.pipeline, filled) if filled else iter(())
+            for row in rows:
+                yield next(found) if row else {"prediction": None, "input": row}
 
 
 def as_line(record: Record) -> str:
     """Returns a record as a line of TSV: the prediction, its probability where there is one, the input."""
+    if record["prediction"] is None:
+        return ""
     fields = [record["prediction"]]
     if "probability" in record:
         fields.append(f"{record['probability']:.4f}")
     if isinstance(fields[0], float):
         fields[0] = f"{fields[0]:.4f}"
-    return "\t".join([*(str(field) for field in fields), *record["input"]])
+    return "\t".join(str(field).translate(_FLAT) for field in (*fields, *record["input"]))
 
 
-def _fields(number: int, line: str, least: int, most: int) -> tuple[str, ...]:
-    fields = tuple(line.split("\t"))
+def _is_filled(fields: Sequence[str]) -> bool:
+    return len(fields) > 1 or any(field.strip() for field in fields)
+
+
+def _json_fields(place: str, line: str) -> list[str]:
+    if not line.strip():
+        return []
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{place} is not valid JSON: {line[:60]!r}") from None
+    fields = [value] if isinstance(value, str) else value
+    if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
+        raise InputError(f"{place} is neither a text nor a list of texts: {line[:60]!r}")
+    return fields
+
+
+def _checked(place: str, fields: Sequence[str], least: int, most: int) -> tuple[str, ...]:
     if not least <= len(fields) <= most:
         wanted = str(least) if least == most else f"at least {least}"
-        raise InputError(
-            f"line {number} has {len(fields)} field(s) between tabs, and {wanted} are needed: {line[:60]!r}"
-        )
-    empty = next((place for place, field in enumerate(fields, 1) if not field.strip()), None)
+        raise InputError(f"{place} has {len(fields)} field(s), and {wanted} are needed: {_start(fields)!r}")
+    empty = next((number for number, field in enumerate(fields, 1) if not field.strip()), None)
     if empty is not None:
-        raise InputError(f"line {number} has nothing in field {empty}: {line[:60]!r}")
-    return fields
+        raise InputError(f"{place} has nothing in field {empty}: {_start(fields)!r}")
+    return tuple(fields)
+
+
+def _start(fields: Sequence[str]) -> str:
+    return "\t".join(fields)[:60]
 
 
 def _columns(rows: Rows) -> tuple[list[str], list[str] | None]:
@@ -170,6 +219,12 @@ def _rank(pipeline: Any, rows: Rows) -> Iterator[Record]:
     for row, score in zip(rows, scores.tolist(), strict=True):
         yield {"prediction": score, "input": row}
 
+
+_FLAT = str.maketrans("\t\r\n", "   ")
+"""What would tear a line of TSV apart becomes a space; JSON Lines may hold it."""
+
+_OF_TEXTS = ("classify", "multilabel", "regress")
+"""Those whose input is a text or a pair, as the model was trained."""
 
 _ARGUMENTS = {"multilabel": ("threshold",), "answer": ("stride", "max_answer_tokens", "null_threshold")}
 """What a pipeline is told from `task.json`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import read_text
+from bertsmith.finetune.lines import Placed, read_text
 from bertsmith.finetune.tables import require_unicode
 
 
@@ -27,7 +27,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class QuestionExample:
+class QuestionExample(Placed):
     """A question on a passage and its true answers; none where the passage does not answer it (SQuAD 2.0)."""
 
     id: str
@@ -131,14 +131,14 @@ class _SquadReader:
         if entry.get("is_impossible") is True:
             if given:
                 raise self.error(name, "it is marked is_impossible and has answers; drop one of the two")
-            return QuestionExample(name, question, context, ())
+            return QuestionExample(name, question, context, (), place=str(self.path))
         if not given:
             raise self.error(name, 'it has no answers; mark it "is_impossible": true if the passage has none')
         answers = [answer for answer in (self.answer(item, context, name) for item in given) if answer]
         if not answers:
             self.skipped += 1
             return None
-        return QuestionExample(name, question, context, tuple(answers))
+        return QuestionExample(name, question, context, tuple(answers), place=str(self.path))
 
     def answer(self, item: object, context: str, name: str) -> Answer | None:
         """Returns an answer, or None if it is left out."""

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.bootstrap import bootstrap_interval
-from bertsmith.finetune.classify import tokens_of, worst
 from bertsmith.finetune.metrics import reciprocal_ranks
 from bertsmith.finetune.rankings import RankingExample
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model
+from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
 from bertsmith.inference.engine import RunsOn
 from bertsmith.inference.rank import Rank
 from bertsmith.model import BertForSequenceClassification
@@ -82,10 +81,16 @@ class RankingTask:
         return BertForSequenceClassification.from_pretrained(folder)
 
     def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[RankingExample], max_length: int) -> list[Unit]:
-        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance."""
+        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
+
+        Raises:
+            InputError: a relevance is not in [0, 1], or no query has a relevant text.
+        """
         for example in examples:
             if not 0.0 <= example.relevance <= 1.0:
                 raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
+        # 三个文件都先编码再训练：没有一条相关文本的文件评不了分，要在训练之前就报
+        _judged_queries(examples, [0.0] * len(examples))
         encoded = tokenizer(*_columns(examples), max_length=max_length)
         return [
             Unit([ids], [types], example.relevance)
@@ -172,7 +177,8 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
     judged = [query for query in queries if query.relevant.any()]
     if not judged:
         raise InputError(
-            f"no query has a text with a relevance of {RELEVANT} or more; a ranking cannot be scored without one"
+            f"{examples[0].at}no query has a text with a relevance of {RELEVANT} or more, here or below; a ranking"
+            " cannot be scored without one"
         )
     return judged
 

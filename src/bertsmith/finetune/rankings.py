@@ -6,12 +6,13 @@ TREC) are divided by the highest grade first, since a sigmoid is trained towards
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import InputError
+from bertsmith.finetune.lines import Placed
 from bertsmith.finetune.tables import (
+    NUMBER,
     Row,
     Table,
     cell_text,
@@ -20,6 +21,7 @@ from bertsmith.finetune.tables import (
     kind_of,
     listed,
     open_table,
+    step_over_header,
 )
 
 QUERY_NAMES = ("query", "question")
@@ -28,12 +30,11 @@ RELEVANCE_NAMES = ("label", "score", "relevance")
 """Header names that are understood without being told."""
 
 _KNOWN_NAMES = frozenset((*QUERY_NAMES, *TEXT_NAMES, *RELEVANCE_NAMES))
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WORDS = {"true": 1.0, "false": 0.0}
 
 
 @dataclass(frozen=True)
-class RankingExample:
+class RankingExample(Placed):
     """A query, a text, and how relevant the text is to the query: 0 not at all, 1 fully."""
 
     query: str
@@ -78,7 +79,10 @@ def read_rankings(
     query, text, relevance = _places(table, columns)
     examples = [
         RankingExample(
-            cell_text(path, row, query, "query"), cell_text(path, row, text, "text"), _relevance(path, row, relevance)
+            cell_text(path, row, query, "query"),
+            cell_text(path, row, text, "text"),
+            _relevance(path, row, relevance),
+            place=f"{path}: {row.place}",
         )
         for row in table.rows
     ]
@@ -91,14 +95,9 @@ def _places(table: Table, columns: RankingColumns) -> list[int]:
     """Finds the columns of query, text and relevance; steps over the header of a TSV or CSV."""
     named = {"query": columns.query, "text": columns.text, "relevance": columns.relevance}
     lowered = [name.lower() for name in table.first]
-    has_header = table.has_header
-    if has_header is None:
-        by_name = any(isinstance(column, str) for column in named.values())
-        # 没有表头的第三列是数字，所以首行里出现已知的列名就是表头
-        known = not _KNOWN_NAMES.isdisjoint(lowered)
-        has_header = by_name or (known if columns.header is None else columns.header)
-        if has_header:
-            next(table.rows)
+    # 没有表头的第三列是数字，所以首行里出现已知的列名就是表头
+    known = not _KNOWN_NAMES.isdisjoint(lowered)
+    has_header = step_over_header(table, list(named.values()), columns.header, known)
     known_names = (QUERY_NAMES, TEXT_NAMES, RELEVANCE_NAMES)
     found = []
     for place, ((what, column), names) in enumerate(zip(named.items(), known_names, strict=True)):
@@ -114,7 +113,7 @@ def _places(table: Table, columns: RankingColumns) -> list[int]:
 
 def _relevance(path: Path, row: Row, column: int) -> float:
     text = cell_text(path, row, column, "relevance")
-    value = float(text) if _NUMBER.fullmatch(text) else _WORDS.get(text.lower(), -1.0)
+    value = float(text) if NUMBER.fullmatch(text) else _WORDS.get(text.lower(), -1.0)
     if not 0.0 <= value <= 1.0:
         raise InputError(
             f"{path}: {row.place}: the relevance {text[:40]!r} is not in [0, 1]; divide grades by the highest one"

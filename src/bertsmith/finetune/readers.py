@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import InputError
+from bertsmith.finetune.lines import Placed
 from bertsmith.finetune.tables import (
+    NUMBER,
     Row,
     TableKind,
     cell_text,
@@ -23,20 +25,30 @@ from bertsmith.finetune.tables import (
     listed,
     open_table,
     require_unicode,
+    step_over_header,
 )
 
 TEXT_NAMES = ("text", "text_a", "sentence", "sentence1", "review", "question")
-PAIR_NAMES = ("text_b", "sentence2", "pair")
+PAIRS = (
+    ("text_a", "text_b"),
+    ("text", "pair"),
+    ("text", "text_b"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+)
 LABEL_NAMES = ("label", "class", "sentiment")
 LABEL_SET_NAMES = ("labels", *LABEL_NAMES)
 SCORE_NAMES = ("score", "similarity", *LABEL_NAMES)
 """Header names that are understood without being told."""
 
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_ALL_TEXTS = tuple(dict.fromkeys((*TEXT_NAMES, *(name for pair in PAIRS for name in pair))))
 
 
 @dataclass(frozen=True)
-class LabelledText:
+class LabelledText(Placed):
     """A text, or a pair of texts, and its class."""
 
     text: str
@@ -45,7 +57,7 @@ class LabelledText:
 
 
 @dataclass(frozen=True)
-class MultiLabelledText:
+class MultiLabelledText(Placed):
     """A text, or a pair of texts, and all the classes it has, possibly none."""
 
     text: str
@@ -54,7 +66,7 @@ class MultiLabelledText:
 
 
 @dataclass(frozen=True)
-class ScoredText:
+class ScoredText(Placed):
     """A text, or a pair of texts, and a number, such as how alike the two are."""
 
     text: str
@@ -118,7 +130,7 @@ def read_multilabelled(
     if not separator:
         raise InputError("the separator between labels cannot be empty; pass ',' or '|'")
     return [
-        MultiLabelledText(text, pair, _label_set(path, row, label, separator))
+        MultiLabelledText(text, pair, _label_set(path, row, label, separator), place=f"{path}: {row.place}")
         for text, pair, row, label in _texts(path, kind_of(path), columns, encoding, LABEL_SET_NAMES)
     ]
 
@@ -127,7 +139,7 @@ def read_scored(path: str | Path, columns: Columns | None = None, *, encoding: s
     """Reads texts or pairs with a number each, for regression; see `read_labelled` for the forms and errors."""
     path = Path(path)
     return [
-        ScoredText(text, pair, _score(path, row, label))
+        ScoredText(text, pair, _score(path, row, label), place=f"{path}: {row.place}")
         for text, pair, row, label in _texts(path, kind_of(path), columns, encoding, SCORE_NAMES)
     ]
 
@@ -157,10 +169,27 @@ def labels_of(examples: Sequence[LabelledText] | Sequence[MultiLabelledText]) ->
 
 
 def _read_labelled(path: Path, kind: TableKind, columns: Columns | None, encoding: str) -> list[LabelledText]:
-    return [
-        LabelledText(text, pair, cell_text(path, row, label, "label"))
+    examples = [
+        LabelledText(text, pair, cell_text(path, row, label, "label"), place=f"{path}: {row.place}")
         for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_NAMES)
     ]
+    if kind in ("tsv", "csv") and (columns is None or columns.header is None):
+        _refuse_unseen_header(path, examples)
+    return examples
+
+
+def _refuse_unseen_header(path: Path, examples: Sequence[LabelledText]) -> None:
+    """A header of unknown names would be an example and a class of its own: a first row like that must be told.
+
+    Raises:
+        InputError: the cells of line 1 look like names, and no other line has its label.
+    """
+    first = examples[0]
+    named = first.place == f"{path}: line 1" and first.text.isidentifier() and first.label.isidentifier()
+    if named and len(examples) > 2 and all(example.label != first.label for example in examples[1:]):
+        raise InputError(
+            f"{first.at}is it a header? no other line has the label {first.label[:40]!r}; say --header or --no-header"
+        )
 
 
 def _texts(
@@ -170,21 +199,20 @@ def _texts(
     columns = columns or Columns()
     table = open_table(path, kind, encoding)
     lowered = [name.lower() for name in table.first]
-    has_header = table.has_header
-    if has_header is None:
-        by_name = any(isinstance(column, str) for column in (columns.text, columns.pair, columns.label))
-        known = any(name in lowered for name in (*label_names, *TEXT_NAMES[:3]))
-        has_header = by_name or (known if columns.header is None else columns.header)
-        if has_header:
-            next(table.rows)
-    defaults = (
-        (first_known(lowered, TEXT_NAMES), first_known(lowered, PAIR_NAMES), first_known(lowered, label_names))
-        if has_header
-        else (0, None, 1 if len(lowered) > 1 else None)
-    )
+    known = any(name in lowered for name in (*label_names, *TEXT_NAMES[:3])) or _known_pair(lowered) is not None
+    if step_over_header(table, (columns.text, columns.pair, columns.label), columns.header, known):
+        first, second = _known_texts(path, lowered, columns)
+        third = first_known(lowered, label_names)
+    else:
+        first, second, third = 0, None, 1 if len(lowered) == 2 else None
+        if columns.label is None and len(lowered) > 2:
+            # 没有表头的三列表：第二列是标签还是第二段文本，猜错了也不会报错，所以不猜
+            raise InputError(
+                f"{path}: {len(lowered)} columns and no header; name the label's by number: --label-column 2"
+            )
     text, pair, label = (
         column_number(path, column, table.first, default=default)
-        for column, default in zip((columns.text, columns.pair, columns.label), defaults, strict=True)
+        for column, default in zip((columns.text, columns.pair, columns.label), (first, second, third), strict=True)
     )
     if text is None:
         raise InputError(f"{path}: no text column among {listed(table.first)}; name it with --text-column")
@@ -192,10 +220,34 @@ def _texts(
         raise InputError(f"{path}: no label column among {listed(table.first)}; name it with --label-column")
     row = None
     for row in table.rows:
-        second = None if pair is None else cell_text(path, row, pair, "text")
-        yield cell_text(path, row, text, "text"), second, row, label
+        second_text = None if pair is None else cell_text(path, row, pair, "text")
+        yield cell_text(path, row, text, "text"), second_text, row, label
     if row is None:
         raise InputError(f"{path}: holds a header and no example")
+
+
+def _known_pair(header: Sequence[str]) -> tuple[str, str] | None:
+    return next((pair for pair in PAIRS if pair[0] in header and pair[1] in header), None)
+
+
+def _known_texts(path: Path, header: Sequence[str], columns: Columns) -> tuple[int | None, int | None]:
+    """Returns the numbers of the text and the second text that a header names; what is told needs no guess.
+
+    Raises:
+        InputError: the header has several texts that are no known pair.
+    """
+    if columns.text is not None:
+        return None, None
+    if columns.pair is None and (pair := _known_pair(header)) is not None:
+        return header.index(pair[0]), header.index(pair[1])
+    told = (columns.pair, columns.label)
+    found = [name for name in _ALL_TEXTS if name in header and name not in told and header.index(name) not in told]
+    # 两列都像文本时只读一列，等于悄悄丢掉一半输入
+    if columns.pair is None and len(found) > 1:
+        raise InputError(
+            f"{path}: columns {listed(found)} may all be texts; say which with --text-column, and --pair-column if two"
+        )
+    return (header.index(found[0]) if found else None), None
 
 
 def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, ...]:
@@ -216,6 +268,6 @@ def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, 
 
 def _score(path: Path, row: Row, column: int) -> float:
     text = cell_text(path, row, column, "score")
-    if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
+    if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         raise InputError(f"{path}: {row.place}: the score {text[:40]!r} is not a finite number, such as 3.5")
     return float(text)

@@ -27,7 +27,7 @@ class ReadingOptions:
 
     Attributes:
         text_column: name or number of the column with the text, the query or the context.
-        pair_column: that of the second text, or of the text that is ranked.
+        pair_column: that of the second text, of the text that is ranked, or of what begins every choice.
         label_column: that of the label, the labels, the number or the right choice.
         choice_columns: those of the choices.
         header: whether the first row of a TSV or CSV is names.
@@ -90,7 +90,7 @@ def _numbers(path: Path, options: ReadingOptions) -> list[Any]:
 
 
 def _choices(path: Path, options: ReadingOptions) -> list[Any]:
-    columns = ChoiceColumns(context=options.text_column, choices=options.choice_columns, label=options.label_column)
+    columns = ChoiceColumns(options.text_column, options.pair_column, options.choice_columns, options.label_column)
     return list(read_choices(path, columns, encoding=options.encoding))
 
 
@@ -141,7 +141,7 @@ _READERS: dict[str, tuple[Callable[[Path, ReadingOptions], list[Any]], tuple[str
     "multilabel": (_label_sets, (*_TABLE, "separator")),
     "regress": (_numbers, _TABLE),
     "rank": (_rankings, _TABLE),
-    "choose": (_choices, ("text_column", "label_column", "choice_columns")),
+    "choose": (_choices, ("text_column", "pair_column", "label_column", "choice_columns")),
     "tag": (_tagged, _WORDS),
     "features": (_tagged, _WORDS),
     "answer": (_questions, ("faults",)),

@@ -18,7 +18,7 @@ from typing import Any
 
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text
-from bertsmith.finetune.baselines import BASELINES_FILE, BaselineScores, read_baselines
+from bertsmith.finetune.baseline_scores import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.bootstrap import Interval
 from bertsmith.finetune.pictures import draw_confusion, draw_course
 from bertsmith.finetune.run import FineTuningResult

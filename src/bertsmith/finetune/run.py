@@ -97,6 +97,7 @@ class _Progress:
         best_epoch: that had it, from 1.
         epochs: that are done, evaluation included.
         seconds: spent training.
+        skipped: batches skipped, and how many of them in a row up to now.
     """
 
     log_bytes: int = 0
@@ -105,6 +106,7 @@ class _Progress:
     best_epoch: int = 0
     epochs: int = 0
     seconds: float = 0.0
+    skipped: tuple[int, int] = (0, 0)
 
 
 def fine_tune(
@@ -146,6 +148,8 @@ def fine_tune(
     request = {
         "task": {"task": task.name, **task.describe()},
         "model": fingerprint_weights(model_folder),
+        "config": asdict(BertConfig.load(model_folder)),
+        "tokenizer": WordPieceTokenizer.load(model_folder).fingerprint,
         "settings": asdict(settings),
         "train": _fingerprint(train),
         "dev": _fingerprint(dev),
@@ -256,6 +260,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         saved = load_latest_state(self.folder / "state", self.trainer)
         if saved is not None:
             self.progress = _Progress(**saved)
+            self.trainer.skipped, self.trainer.skipped_in_a_row = self.progress.skipped
         self.log = MetricsLog(self.folder / "metrics.jsonl", keep_bytes=self.progress.log_bytes)
 
     def _train(self, units: Sequence[Unit], dev: Sequence[ExampleT], request: StopRequest) -> None:
@@ -333,6 +338,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _save(self) -> None:
         self.log.flush_to_disk()
         self.progress.log_bytes = self.log.size
+        self.progress.skipped = (self.trainer.skipped, self.trainer.skipped_in_a_row)
         save_state(self.folder / "state", self.trainer, asdict(self.progress), keep=1)
 
     def _show(self, loss: float) -> None:

@@ -39,6 +39,17 @@ Grid = Mapping[str, Sequence[Any]]
 PAPER_GRID: Grid = {"batch_size": (16, 32), "learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2, 3, 4)}
 """The 18 settings of appendix A.3."""
 
+
+def paper_grid(learning_rate: float) -> Grid:
+    """Returns the paper's grid around a rate: adapters and small models want its proportions, not its rates.
+
+    Args:
+        learning_rate: the highest; 5e-5 gives the paper's.
+    """
+    rates = (float(f"{learning_rate * rate / 5e-5:.3g}") for rate in PAPER_GRID["learning_rate"])
+    return {**PAPER_GRID, "learning_rate": tuple(rates)}
+
+
 _SHORT = {"batch_size": "batch", "learning_rate": "lr"}
 
 

@@ -80,6 +80,7 @@ class FineTuningSettings:
 
     def checkpointing(self) -> Checkpointing:
         """Returns what the backward pass runs again."""
+        # 选适配器就是为了省内存：注意力重算只多花很少的时间
         if self.gradient_checkpointing == "auto":
             return "attention" if self.adapter else "none"
         return self.gradient_checkpointing

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +25,9 @@ from bertsmith.errors import InputError
 from bertsmith.finetune.lines import numbered_lines, require_file
 
 TableKind = Literal["tsv", "csv", "jsonl", "parquet"]
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""A decimal number as data files write it: no `nan`, no underscores, no digits of other scripts."""
+
 _KINDS: dict[str, TableKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 
@@ -82,6 +86,33 @@ def open_table(path: Path, kind: TableKind, encoding: str = "auto") -> Table:
         raise InputError(f"{path}: holds no line; give one example a line as text {tab} label")
     names = tuple(str(cell).strip() for cell in first.cells)
     return Table(path, names, None, _of_one_width(path, chain([first], rows), kind))
+
+
+def step_over_header(table: Table, columns: Sequence[str | int | None], told: bool | None, known: bool) -> bool:
+    """Finds out whether a table has a header; where it is the first row of a TSV or CSV, steps over it.
+
+    Args:
+        table: none of its rows has been read.
+        columns: as they were asked for; one that is a name needs a header.
+        told: whether the first row is names, as the user says; None where nothing was said.
+        known: whether the first row holds known names.
+
+    Raises:
+        InputError: what was told cannot be.
+    """
+    if table.has_header is not None:
+        if told is not None:
+            raise InputError(f"{table.path}: its form names the columns; leave out --header and --no-header")
+        return table.has_header
+    by_name = any(isinstance(column, str) for column in columns)
+    if by_name and told is False:
+        raise InputError(
+            f"{table.path}: without a header no column has a name; give its number, or leave out --no-header"
+        )
+    has_header = by_name or (known if told is None else told)
+    if has_header:
+        next(table.rows)
+    return has_header
 
 
 def column_number(path: Path, column: str | int | None, header: Sequence[str], *, default: int | None) -> int | None:
@@ -150,7 +181,8 @@ def listed(names: Sequence[str]) -> str:
 
 def _tsv_rows(path: Path, encoding: str) -> Iterator[Row]:
     for number, line in numbered_lines(path, encoding):
-        if line.strip():
+        # 只有制表符的行不是空行：它缺了内容，要报出来
+        if line.strip(" "):
             yield Row(f"line {number}", line.split("\t"))
 
 

@@ -20,12 +20,11 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.bootstrap import Floats, bootstrap_interval, f1_of_means
-from bertsmith.finetune.classify import tokens_of, worst
 from bertsmith.finetune.entity_metrics import entity_counts, entity_scores
 from bertsmith.finetune.metrics import accuracy, class_scores, confusion_matrix, macro_f1
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tagged import TaggedWords, tags_of
-from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model
+from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
 from bertsmith.inference.engine import RunsOn
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
@@ -175,8 +174,8 @@ class TaggingTask:
             if not known.issuperset(example.tags):
                 place = next(place for place, tag in enumerate(example.tags) if tag not in known)
                 raise InputError(
-                    f"sentence {number}: the tag {example.tags[place]!r} of the word {example.words[place]!r} does not"
-                    f" occur in the training file ({', '.join(self.labels[:8])})"
+                    f"{example.at or f'sentence {number}: '}the tag {example.tags[place]!r} of the word"
+                    f" {example.words[place]!r} does not occur in the training file ({', '.join(self.labels[:8])})"
                 )
 
     def _numbers(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> tuple[list[int], list[int]]:

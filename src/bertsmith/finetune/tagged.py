@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import numbered_lines
+from bertsmith.finetune.lines import Placed, numbered_lines
 
 ConlluField = Literal["upos", "xpos", "feats"]
 _CONLLU_COLUMNS: dict[ConlluField, int] = {"upos": 3, "xpos": 4, "feats": 5}
@@ -23,8 +23,8 @@ _DOCUMENT_MARK = "-DOCSTART-"
 
 
 @dataclass(frozen=True)
-class TaggedWords:
-    """The words of a sentence and the tag of each."""
+class TaggedWords(Placed):
+    """The words of a sentence and the tag of each; its place is its first line."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -83,7 +83,8 @@ def read_conllu(path: str | Path, *, field: ConlluField = "upos", encoding: str 
                 raise InputError(f"{path}: line {number} has an empty word")
             if not cells[column] or (cells[column] == "_" and field != "feats"):
                 raise InputError(f"{path}: line {number} has no {field}; choose another field")
-        sentences.append(TaggedWords(tuple(cells[1] for _, cells in rows), tuple(cells[column] for _, cells in rows)))
+        words, tags = (tuple(cells[place] for _, cells in rows) for place in (1, column))
+        sentences.append(TaggedWords(words, tags, place=f"{path}: line {rows[0][0]}"))
     if not sentences:
         raise InputError(f"{path}: holds no sentence")
     return sentences
@@ -146,7 +147,7 @@ def _sentence(path: Path, rows: _Rows, word: int, tag: int, alternatives: str | 
             raise InputError(f"{path}: line {number} has no tag")
         words.append(cells[word].strip())
         tags.append(name)
-    return TaggedWords(tuple(words), tuple(tags))
+    return TaggedWords(tuple(words), tuple(tags), place=f"{path}: line {rows[0][0]}")
 
 
 def _conllu_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:

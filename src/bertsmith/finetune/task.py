@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from bertsmith.batch import RaggedBatch
 from bertsmith.finetune.bootstrap import Interval
 from bertsmith.finetune.metrics import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
@@ -22,6 +23,9 @@ from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.measure import Measure
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
+
+SHOWN_MISTAKES = 20
+"""So many of the worst mistakes are kept."""
 
 ModelT = TypeVar("ModelT", bound=PretrainedBert)
 ExampleT = TypeVar("ExampleT")
@@ -154,3 +158,15 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
     if settings.from_random:
         return architecture(BertConfig.load(folder).changed(**changes))
     return architecture.from_pretrained(folder, new_heads=True, **changes)
+
+
+def tokens_of(units: Sequence[Unit]) -> RaggedBatch:
+    """Lays the sequences of units end to end."""
+    return RaggedBatch.from_sequences(
+        [ids for unit in units for ids in unit.input_ids], [types for unit in units for types in unit.token_type_ids]
+    )
+
+
+def worst(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """Returns the surest of the wrong predictions, surest first."""
+    return sorted(mistakes, key=lambda mistake: -mistake.confidence)[:SHOWN_MISTAKES]

@@ -10,9 +10,11 @@ from typing import Any
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.finetune.answer import AnsweringTask
 from bertsmith.finetune.choose import ChoiceTask
-from bertsmith.finetune.classify import ClassificationTask, MultiLabelTask, RegressionTask
+from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.features import FeatureTaggingTask
+from bertsmith.finetune.multilabel import MultiLabelTask
 from bertsmith.finetune.rank import RankingTask
+from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.tag import TaggingTask
 from bertsmith.finetune.task import Task
 from bertsmith.inference.task_file import TASK_FILE, read_task_file, write_task_file

@@ -5,7 +5,8 @@ Notable:
   stands in the sequence as `[UNK]`, in training as well, and is tagged from its context
 - a sentence longer than the model reads is cut at word borders into windows that overlap; each word is read, and
   learned, in one window only: the one where it has most context on both sides
-- training (`finetune.tag`) and prediction share the windows, so a word is always seen as it was learned
+- training (`finetune.tag`) and prediction share the windows, so a given word is always seen as it was learned; in a
+  raw text, words end at punctuation too, and may be other ones than those of the file that was learned
 """
 
 from __future__ import annotations

@@ -1,0 +1,127 @@
+"""The task of a number for a text or a pair, such as how alike two sentences are (Devlin et al. 2019, §4.1, STS-B)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
+from bertsmith.finetune.metrics import pearson, spearman
+from bertsmith.finetune.readers import ScoredText
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.finetune.texts import columns_of, encode_texts, shown
+from bertsmith.inference.classify import REGRESSION, Regress
+from bertsmith.inference.engine import RunsOn
+from bertsmith.model import BertForSequenceClassification
+from bertsmith.objectives import LabelledBatch, RegressionObjective
+from bertsmith.objectives.measure import Measure
+from bertsmith.tokenizer import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class RegressionTask:
+    """A number for each text or pair, such as how alike two sentences are (§4.1, STS-B).
+
+    Attributes:
+        mean: of the training numbers, where the new layer starts.
+        paired: whether the model reads pairs of texts.
+    """
+
+    mean: float = 0.0
+    paired: bool = False
+
+    name: ClassVar[str] = "regress"
+    metric: ClassVar[str] = "pearson"
+
+    @classmethod
+    def of(cls, train: Sequence[ScoredText]) -> RegressionTask:
+        """Measures the numbers of a training file.
+
+        Raises:
+            InputError: there is none, or all are the same.
+        """
+        scores = np.array([example.score for example in train])
+        if len(scores) == 0 or scores.std() == 0:
+            raise InputError("the training file's scores are all the same; there is nothing to learn")
+        return cls(float(scores.mean()), train[0].pair is not None)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the mean, and whether texts come in pairs."""
+        return {"mean": self.mean, "paired": self.paired}
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any]) -> RegressionTask:
+        """Reads what `describe` returned."""
+        return cls(float(values["mean"]), bool(values["paired"]))
+
+    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
+        """Returns the encoder of a folder under a new layer with one output, at the mean of the numbers."""
+        model = new_model(
+            BertForSequenceClassification, folder, settings, id2label={0: "score"}, problem_type=REGRESSION
+        )
+        # 输出从训练目标的均值起步：不必先花许多步把偏置挪过去
+        torch.nn.init.constant_(model.classifier.linear.bias, self.mean)
+        return model
+
+    def load(self, folder: Path) -> BertForSequenceClassification:
+        """Returns a trained model."""
+        return BertForSequenceClassification.from_pretrained(folder)
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[ScoredText], max_length: int) -> list[Unit]:
+        """Returns one sequence for each text or pair, with its number."""
+        return encode_texts(tokenizer, examples, self.paired, max_length, [example.score for example in examples])
+
+    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
+        """Returns N sequences with labels [N] float32."""
+        return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units], dtype=torch.float32))
+
+    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> Measure:
+        """Returns the mean squared error."""
+        return RegressionObjective()(model, batch)
+
+    def predict(
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        examples: Sequence[ScoredText],
+        runs_on: RunsOn,
+    ) -> list[float]:
+        """Predicts the numbers."""
+        numbers: list[float] = Regress(model, tokenizer, runs_on)(*columns_of(examples, self.paired)).tolist()
+        return numbers
+
+    def tuned(self, _examples: Sequence[ScoredText], _predictions: Sequence[float]) -> RegressionTask:
+        """Returns the task itself: a number needs no threshold."""
+        return self
+
+    def figures(self, examples: Sequence[ScoredText], predictions: Sequence[float]) -> dict[str, float]:
+        """Returns Pearson's and Spearman's correlation, and the root of the mean squared error."""
+        truth = [example.score for example in examples]
+        return {
+            "pearson": pearson(truth, predictions),
+            "spearman": spearman(truth, predictions),
+            "rmse": float(np.sqrt(np.mean(np.subtract(truth, predictions) ** 2))),
+        }
+
+    def evaluate(self, examples: Sequence[ScoredText], predictions: Sequence[float]) -> Evaluation:
+        """Adds the interval of the correlation, and the predictions that are farthest off."""
+        truth = np.array([example.score for example in examples])
+        distances = np.abs(truth - np.array(predictions))
+        # 把偏差换算到 [0, 1]，与其他任务的把握程度放在同一张表里
+        scale = distances.max() or 1.0
+        mistakes = [
+            Mistake(shown(example), f"{example.score:g}", f"{predicted:.3g}", float(distance / scale))
+            for example, predicted, distance in zip(examples, predictions, distances, strict=True)
+        ]
+        return Evaluation(
+            self.figures(examples, predictions),
+            intervals={"pearson": bootstrap_interval(correlation_columns(truth, predictions), correlation_of_means)},
+            mistakes=worst(mistakes),
+        )
