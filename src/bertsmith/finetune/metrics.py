@@ -187,11 +187,6 @@ def mean_reciprocal_rank(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLi
     return float(reciprocal_ranks(scores, relevant).mean())
 
 
-def accuracy_at_1(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> float:
-    """Returns the share of queries whose best candidate is a right one: the accuracy of multiple choice."""
-    return float((reciprocal_ranks(scores, relevant) == 1.0).mean())
-
-
 def _reciprocal_rank(scores: ArrayLike, relevant: ArrayLike) -> float:
     values, right = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=bool)
     if not right.any():
