@@ -248,3 +248,9 @@ def test_the_shared_files_hold_what_a_plain_split_finds(shared_data):
         else:
             expected = [(row[0].strip(), row[1]) for row in rows]
         assert [(example.text, example.label) for example in read_labelled(path)] == expected
+
+
+def test_the_first_record_may_lack_what_may_be_empty(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b", "labels": ["x"]}\n', encoding="utf-8")
+    assert read_multilabelled(path) == [MultiLabelledText("a", None, ()), MultiLabelledText("b", None, ("x",))]

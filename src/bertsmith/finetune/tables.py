@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,9 @@ NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """A decimal number as data files write it: no `nan`, no underscores, no digits of other scripts."""
 
 _KINDS: dict[str, TableKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+_LOOK_AHEAD = 1000
+"""So many records of JSON Lines tell the columns."""
 
 
 @dataclass(frozen=True)
@@ -218,12 +221,13 @@ def _of_one_width(path: Path, rows: Iterator[Row], kind: TableKind) -> Iterator[
 
 def _open_json_lines(path: Path, encoding: str) -> Table:
     records = _json_records(path, encoding)
-    first = next(records, None)
-    if first is None:
+    # 第一条记录可能恰好缺一个可省的键（如空的 labels）：列名取自开头的许多条
+    head = list(islice(records, _LOOK_AHEAD))
+    if not head:
         raise InputError(f"{path}: holds no line; give one JSON object a line")
-    names = tuple(first[1])
+    names = tuple(dict.fromkeys(name for _, record in head for name in record))
     # 缺的键记为 None：用不到的列缺了无妨，用到的列读取时会报出行号
-    rows = (Row(f"line {number}", [record.get(name) for name in names]) for number, record in chain([first], records))
+    rows = (Row(f"line {number}", [record.get(name) for name in names]) for number, record in chain(head, records))
     return Table(path, names, True, rows)
 
 
