@@ -20,7 +20,7 @@ from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import load_task, make_task
-from bertsmith.finetune.trials import RUNS
+from bertsmith.finetune.trials import RUNS, SearchResult
 
 GRIDS = {"paper": paper_grid}
 """What makes a grid around a learning rate, by the word on the command line."""
@@ -90,8 +90,28 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     else:
         result = fine_tune(task, job.model, train, dev, job.out, job.settings, **how)
         settings = job.settings
+    # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
     named = {name: DataFile(path.name, len(examples[name])) for name, path in files.items()}
-    told: dict[str, Any] = {"base": str(job.model), "files": named, "searched": searched}
+    _write_cards(job, result, settings, named, searched)
+    write_report(job.out)
+    if job.baselines:
+        if job.task == "tag":
+            add_tagging_baseline(job.out, task, train, dev, test)
+        else:
+            seed = job.settings.seed
+            add_baselines(job.out, train, dev, test, job.model, job.baselines, seed, console, device=device)
+        write_report(job.out)
+    return result
+
+
+def _write_cards(
+    job: Job,
+    result: FineTuningResult,
+    settings: FineTuningSettings,
+    files: Mapping[str, DataFile],
+    searched: SearchResult | None,
+) -> None:
+    """Writes the README of the model, and of the adapter."""
     # 适配器没有自己的词表和结构：它的卡片按主干来写
     whose: dict[Path, dict[str, Any]] = {
         job.out / "model": {"model_folder": job.out / "model"},
@@ -99,16 +119,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     }
     for folder, described in whose.items():
         if folder.is_dir():
-            tuned, _ = load_task(folder)
-            write_text(folder / "README.md", model_card(result, tuned, settings, **told, **described))
-    # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
-    write_report(job.out)
-    if job.baselines:
-        if job.task == "tag":
-            add_tagging_baseline(job.out, task, train, dev, test)
-        else:
-            add_baselines(
-                job.out, train, dev, test, job.model, job.baselines, job.settings.seed, console, device=device
-            )
-        write_report(job.out)
-    return result
+            task, _ = load_task(folder)
+            base = str(job.model)
+            card = model_card(result, task, settings, base=base, files=files, searched=searched, **described)
+            write_text(folder / "README.md", card)
