@@ -226,6 +226,13 @@ def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, 
         (["classify", "--adapter", "lora", "--freeze-layers", 1], "an adapter freezes the whole encoder by itself"),
         (["classify", "--adapter-size", 4], "there is no adapter; name one"),
         (["classify", "--precision", "int3"], "precision 'int3' is unknown"),
+        (["classify", "--learning-rate", 0], "learning rate, epsilon and clipping norm must be positive"),
+        (["classify", "--no-header", "--label-column", "label"], "without a header no column has a name"),
+        (["rank", "--no-header", "--label-column", "label"], "without a header no column has a name"),
+        (["choose", "--header"], "--header is not for the files of choose"),
+        (["regress", "--metric", "accuracy"], "--metric is not for regress"),
+        (["features", "--layers", "last", "--layer-decay", 0.9], "leave out adapter, frozen layers and layer decay"),
+        (["features", "--layers", "last", "--gradient-checkpointing", "blocks"], "leave out gradient checkpointing"),
     ],
 )
 def test_options_that_do_not_go_together(arguments, message, tiny_model, tmp_path, capsys):
@@ -243,6 +250,7 @@ def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsy
     run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     model = ["--model", out / "model"]
     assert "line 1 has 1 field(s), and 2 are needed" in run(capsys, "predict", *model, "who", code=2)
+    assert "--pairs and --single are not for answer" in run(capsys, "predict", *model, "--pairs", "who\twhat", code=2)
     assert "line 1 has nothing in field 2" in run(capsys, "predict", *model, "who\t ", code=2)
     assert "nothing to predict" in run(capsys, "predict", *model, "--out", tmp_path / "p.tsv", code=2)
     assert not (tmp_path / "p.tsv").exists()

@@ -16,7 +16,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.span_metrics import squad_scores
 from bertsmith.inference.answer import Answer, AnswerCandidate, Answered
 from bertsmith.inference.engine import RunsOn
-from bertsmith.model import BertConfig, BertForQuestionAnswering
+from bertsmith.model import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
 from bertsmith.model.heads import SpanScores
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -380,3 +380,14 @@ def test_examples_that_cannot_be_learned_from_are_refused(tiny_model):
         AnsweringTask().encode(tokenizer, [dropped], 32)
     with pytest.raises(InputError, match="leaves no room for its passage among the 8"):
         AnsweringTask().encode(tokenizer, [make_example("the man eats bread .", "bread")], 8)
+
+
+def test_a_classifier_to_start_from_leaves_no_labels_behind(tiny_model, tmp_path):
+    """Another library builds as many outputs as there are labels; a span reader has two."""
+    names = {"id2label": {0: "a", 1: "b", 2: "c"}, "problem_type": "single_label_classification"}
+    BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, **names).save_pretrained(tmp_path / "nli")
+    model = AnsweringTask().build(tmp_path / "nli", FineTuningSettings())
+    model.save_pretrained(tmp_path / "reader")
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "reader")
+    assert theirs.qa_outputs.weight.shape == (2, model.config.hidden_size)
+    assert model.config.problem_type is None

@@ -11,7 +11,7 @@ from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.readers import LabelledText
 from bertsmith.finetune.run import FineTuningResult
-from bertsmith.finetune.search import PAPER_GRID, grid_cells, search
+from bertsmith.finetune.search import PAPER_GRID, grid_cells, paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference import load_pipeline
@@ -44,6 +44,11 @@ def test_the_papers_grid_is_that_of_appendix_a3():
     assert {cell.learning_rate for cell in cells} == {5e-5, 3e-5, 2e-5}
     assert {cell.epochs for cell in cells} == {2, 3, 4}
     assert {cell.seed for cell in cells} == {7}
+
+
+def test_the_grid_keeps_its_proportions_around_another_rate():
+    assert paper_grid(5e-5) == PAPER_GRID
+    assert paper_grid(1e-3)["learning_rate"] == (1e-3, 6e-4, 4e-4)
 
 
 def test_a_grid_keeps_the_best_model_and_the_table(tiny_model, tmp_path):
