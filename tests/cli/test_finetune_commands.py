@@ -152,6 +152,10 @@ def test_another_metric_chooses_the_epoch(tiny_model, tmp_path, capsys):
         "matthews"
     ]
     assert interval["low"] <= interval["estimate"] <= interval["high"]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    scores = [row["f1_good"] for row in rows if row["kind"] == "dev"]
+    best = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))["epoch"]
+    assert scores[best - 1] == max(scores)
     message = run(capsys, *command, "--metric", "f2", "--out", tmp_path / "other", code=2)
     assert "use accuracy, macro_f1, matthews, f1" in message
 
@@ -167,7 +171,7 @@ def test_a_prediction_stands_on_the_line_of_its_input(tiny_model, tmp_path, caps
     assert (blank, third.split("\t")[1:]) == ("", ["the book", "eats"])
     assert first.endswith("the man\tthe\u2028woman")
     lines.write_bytes("\nthe man\n".encode("utf-16"))
-    assert f"{lines}: line 2 has 1 field(s), and 2 are needed" in run(capsys, *command, lines, code=2)
+    assert f"{lines}: line 2 has 1 field(s) instead of 2" in run(capsys, *command, lines, code=2)
     records = tmp_path / "in.jsonl"
     records.write_text('["the man", "reads\\ta\\nbook"]\n', encoding="utf-8")
     assert run(capsys, *command, records).rstrip("\n").split("\t")[1:] == ["the man", "reads a book"]
@@ -249,7 +253,7 @@ def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsy
     out = tmp_path / "run"
     run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     model = ["--model", out / "model"]
-    assert "line 1 has 1 field(s), and 2 are needed" in run(capsys, "predict", *model, "who", code=2)
+    assert "line 1 has 1 field(s) instead of 2" in run(capsys, "predict", *model, "who", code=2)
     assert "--pairs and --single are not for answer" in run(capsys, "predict", *model, "--pairs", "who\twhat", code=2)
     assert "line 1 has nothing in field 2" in run(capsys, "predict", *model, "who\t ", code=2)
     assert "nothing to predict" in run(capsys, "predict", *model, "--out", tmp_path / "p.tsv", code=2)
@@ -260,7 +264,11 @@ def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsy
     ("task", "line", "message"),
     [
         ("classify", "the man\tmiddling\n", "dev.tsv: line {}: label 'middling'"),
-        ("tag", "a\tB-PLACE\n\n", "dev.conll: line {}: the tag 'B-PLACE'"),
+        (
+            "tag",
+            "a\tO\nbook\tB-PLACE\n\n",
+            "dev.conll: the sentence from line {}: the tag 'B-PLACE'",
+        ),
     ],
 )
 def test_a_label_that_training_has_never_seen_ends_before_training(

@@ -8,7 +8,6 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.readers import (
-    PAIRS,
     Columns,
     LabelledText,
     MultiLabelledText,
@@ -39,10 +38,30 @@ def test_a_header_is_found_by_its_names(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("names", PAIRS)
-def test_the_pairs_of_the_field_are_known(tmp_path, names):
-    content = f"{names[0]}\t{names[1]}\tlabel\nis it?\tIt is.\tyes\n"
-    assert read(tmp_path, content) == [LabelledText("is it?", "It is.", "yes")]
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("index\tquestion\tsentence\tlabel", "7\tA\tB\tyes"),  # QNLI
+        ("id\tqid1\tqid2\tquestion1\tquestion2\tlabel", "7\t1\t2\tA\tB\tyes"),  # QQP
+        ("index\tsentence1\tsentence2\tlabel", "7\tA\tB\tyes"),  # RTE
+        ("premise\thypo\tlabel", "A\tB\tyes"),  # XNLI's training file
+        ("premise\thypothesis\tlabel", "A\tB\tyes"),
+        ("question\tpassage\tlabel", "A\tB\tyes"),  # BoolQ
+        ("label\ttext_a\ttext_b", "yes\tA\tB"),
+    ],
+)
+def test_the_pairs_of_the_field_are_known(tmp_path, header, row):
+    assert read(tmp_path, f"{header}\n{row}\n") == [LabelledText("A", "B", "yes")]
+
+
+def test_of_two_columns_one_told_leaves_the_other(tmp_path):
+    for columns in (Columns(label=0), Columns(text=1), Columns(text=1, label=0)):
+        assert read(tmp_path, "ham\tGo until\n", columns) == [LabelledText("Go until", None, "ham")]
+
+
+def test_a_told_column_is_no_other(tmp_path):
+    content = "Question\tSentence\tReview\nA\tB\tC\n"
+    assert read(tmp_path, content, Columns(pair="Sentence", label="Review")) == [LabelledText("A", "B", "C")]
 
 
 def test_a_file_that_names_its_columns_is_told_no_header(tmp_path):
@@ -85,7 +104,10 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
     [
         ("", None, "holds no line"),
         ("\n \n", None, "holds no line"),
-        ("is it?\tit is\tyes\n", None, "3 columns and no header; name the label's by number"),
+        ("is it?\tit is\tyes\n", None, "3 columns and no header; say which is which by number"),
+        ("is it?\tit is\tyes\n", Columns(label=2), "3 columns and no header; say which is which by number"),
+        ("text\tlabel\na\tx\n", Columns(text="label"), "a column has one use"),
+        ("text\tpremise\thypothesis\tlabel\na\tb\tc\tx\n", Columns(pair="hypothesis"), "text, premise may all be"),
         ("comment\tcategory\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header? no other line has the label"),
         ("review\tquestion\tlabel\na\tb\tx\n", None, "columns review, question may all be texts"),
         ("text\tlabel\na\tx\n\t\n", None, "line 3 has an empty text"),
@@ -254,3 +276,19 @@ def test_the_first_record_may_lack_what_may_be_empty(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text('{"text": "a"}\n{"text": "b", "labels": ["x"]}\n', encoding="utf-8")
     assert read_multilabelled(path) == [MultiLabelledText("a", None, ()), MultiLabelledText("b", None, ("x",))]
+
+
+def test_a_header_of_unknown_names_is_no_text_with_labels(tmp_path):
+    path = tmp_path / "data.tsv"
+    path.write_text("user comment\ttags\na\tx\nb\ty,x\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 1: is it a header"):
+        read_multilabelled(path)
+    assert len(read_multilabelled(path, Columns(header=True, text=0, label=1))) == 2
+
+
+def test_rows_without_content_are_named_and_blank_lines_are_not(tmp_path):
+    assert len(read(tmp_path, "text\tlabel\na\tx\n\u3000\n")) == 1
+    path = tmp_path / "data.csv"
+    path.write_text("text,label\na,x\n\n,\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 4 has an empty text"):
+        read_labelled(path)

@@ -13,11 +13,12 @@ Notable:
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ class _Problem:
         """Returns the true classes, [N]."""
         return np.array(self.task.numbers(examples))
 
+    def chosen_by(self, probabilities: NDArray[np.float64]) -> float:
+        """Returns how probabilities of the dev texts' classes, [N, K], do by the metric that chooses."""
+        return self.task.figures(self.dev, _predictions(self.task.labels, probabilities))[self.task.metric]
+
     def columns(self, examples: Sequence[LabelledText]) -> tuple[list[str], list[str] | None]:
         """Returns the texts, and the second ones of pairs."""
         return columns_of(examples, self.task.paired)
@@ -99,6 +104,7 @@ def run_baselines(
     seed: int = 0,
     console: Console | None = None,
     *,
+    metric: str = "accuracy",
     device: torch.device | str = "cpu",
 ) -> dict[str, Evaluation]:
     """Trains baselines on the files of a classification run.
@@ -111,6 +117,7 @@ def run_baselines(
         names: which of `BASELINES`.
         seed: the same seed gives the same figures.
         console: gets a line for each baseline; silent when None.
+        metric: what dev chooses by, see `ClassificationTask`.
         device: where the neural ones are trained.
 
     Returns:
@@ -121,7 +128,7 @@ def run_baselines(
         InputError: a file is empty, or has a label that the training file lacks.
         CheckpointError: the model folder is not usable.
     """
-    problem = _problem(train, dev, test, names, seed, device)
+    problem = _problem(train, dev, test, names, seed, metric, device)
     return dict(_evaluations(problem, model_folder, names, console or Console(quiet=True)))
 
 
@@ -135,6 +142,7 @@ def add_baselines(
     seed: int = 0,
     console: Console | None = None,
     *,
+    metric: str = "accuracy",
     device: torch.device | str = "cpu",
 ) -> dict[str, Evaluation]:
     """Trains those baselines that a run folder has no figures of, and keeps their figures in `baselines.json`.
@@ -148,6 +156,7 @@ def add_baselines(
         names: likewise.
         seed: likewise.
         console: likewise.
+        metric: likewise.
         device: likewise.
 
     Returns:
@@ -165,7 +174,7 @@ def add_baselines(
                 f"{folder / BASELINES_FILE}: is of seed {found.seed} on {found.on}; remove it or choose another --out"
             )
         evaluations = {} if found is None else dict(found.evaluations)
-        problem = _problem(train, dev, test, names, seed, device)
+        problem = _problem(train, dev, test, names, seed, metric, device)
         missing = [name for name in names if name not in evaluations]
         for name, evaluation in _evaluations(problem, model_folder, missing, console or Console(quiet=True)):
             evaluations[name] = evaluation
@@ -221,7 +230,7 @@ def check_baselines(
         ConfigError: a name is unknown, or `tfidf` is asked for and scikit-learn is not installed.
         InputError: a file is empty, or has a label that the training file lacks.
     """
-    _problem(train, dev, test, names, seed=0, device="cpu")
+    _problem(train, dev, test, names, seed=0, metric="accuracy", device="cpu")
 
 
 class _NeuralInputs:
@@ -254,6 +263,7 @@ def _problem(
     test: Sequence[LabelledText] | None,
     names: Sequence[str],
     seed: int,
+    metric: str,
     device: torch.device | str,
 ) -> _Problem:
     """Checks everything before the first baseline is trained."""
@@ -264,7 +274,7 @@ def _problem(
         raise InputError("the files of a baseline must hold at least one example each")
     if "tfidf" in names:
         _require_scikit_learn()
-    task = ClassificationTask.of(train)
+    task = replace(ClassificationTask.of(train), metric=metric)
     problem = _Problem(task, train, dev, dev if test is None else test, seed, device)
     for examples in (train, problem.dev, problem.test):
         problem.columns(examples)
@@ -295,14 +305,14 @@ def _scores(name: str, problem: _Problem, pieces: _NeuralInputs | None) -> tuple
     if name == "tfidf":
         return _tfidf(problem)
     assert pieces is not None
-    dev, truth = pieces.dev, problem.numbers(problem.dev)
+    dev = pieces.dev
     model, epoch = train_neural_baseline(
         name,
         pieces.table,
         pieces.train,
         problem.numbers(problem.train).tolist(),
         len(problem.task.labels),
-        lambda model: float((neural_probabilities(model, dev).argmax(1) == truth).mean()),
+        lambda model: problem.chosen_by(neural_probabilities(model, dev)),
         seed=problem.seed,
         device=problem.device,
     )
@@ -315,11 +325,11 @@ def _tfidf(problem: _Problem) -> tuple[NDArray[np.float64], str]:
 
     features = _tfidf_features(problem)
     train, labels = features(problem.train), problem.numbers(problem.train)
-    dev, truth = features(problem.dev), problem.numbers(problem.dev)
-    best, chosen, kept = -1.0, 0.0, None
+    dev = features(problem.dev)
+    best, chosen, kept = -math.inf, 0.0, None
     for strength in INVERSE_REGULARIZATION:
         model = LogisticRegression(C=strength, max_iter=1000).fit(train, labels)
-        reached = float((model.predict(dev) == truth).mean())
+        reached = problem.chosen_by(model.predict_proba(dev))
         # 持平时留下较小的 C：约束更强的模型
         if reached > best:
             best, chosen, kept = reached, strength, model

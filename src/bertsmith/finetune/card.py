@@ -188,7 +188,7 @@ def model_card(
     config, tokenizer = BertConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
     kind, described = _KINDS[task.name], task.describe()
     sections = [
-        _front_matter(kind, result),
+        _front_matter(kind, result, "transformers" if adapter is None else "bertsmith"),
         f"# {_plain(Path(adapter or model_folder).resolve().parent.name)}",
         _summary(kind, config, settings, base, described),
         *(_use(task.name, kind, paired=bool(described.get("paired"))) if adapter is None else _use_adapter(base)),
@@ -201,12 +201,12 @@ def model_card(
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(kind: _Kind, result: FineTuningResult) -> str:
+def _front_matter(kind: _Kind, result: FineTuningResult, library: str) -> str:
     """Returns the YAML; strings are written as JSON, which YAML reads."""
     names = [_HUB_METRICS.get("f1" if name.startswith("f1_") else name) for name in result.dev.figures]
     metrics = [f"- {name}" for name in dict.fromkeys(names) if name is not None]
     # 不写 license 与 language：运行并不知道它们，由发布者填写
-    lines = ["library_name: transformers", f"pipeline_tag: {kind.tag}", "tags:", "- bert", "- bertsmith"]
+    lines = [f"library_name: {library}", f"pipeline_tag: {kind.tag}", "tags:", "- bert", "- bertsmith"]
     return "\n".join(["---", *lines, *(["metrics:", *metrics] if metrics else []), "---"])
 
 

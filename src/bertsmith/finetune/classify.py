@@ -94,7 +94,12 @@ class ClassificationTask:
     @classmethod
     def from_description(cls, values: dict[str, Any]) -> ClassificationTask:
         """Reads what `describe` returned."""
-        return cls(tuple(values["labels"]), bool(values["paired"]), tuple(values["class_weights"]), values["metric"])
+        return cls(
+            tuple(values["labels"]),
+            bool(values["paired"]),
+            tuple(values["class_weights"]),
+            values.get("metric", cls.metric),
+        )
 
     def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
         """Returns the encoder of a folder under a new layer with one output a class."""

@@ -98,8 +98,8 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         if job.task == "tag":
             add_tagging_baseline(job.out, task, train, dev, test)
         else:
-            seed = job.settings.seed
-            add_baselines(job.out, train, dev, test, job.model, job.baselines, seed, console, device=device)
+            how = {"metric": task.metric, "console": console, "device": device}
+            add_baselines(job.out, train, dev, test, job.model, job.baselines, job.settings.seed, **how)
         write_report(job.out)
     return result
 

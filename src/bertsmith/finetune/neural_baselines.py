@@ -13,6 +13,7 @@ Notable:
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -189,7 +190,7 @@ def train_neural_baseline(
     train: PieceTexts,
     labels: Sequence[int],
     num_labels: int,
-    dev_accuracy: Callable[[TextClassifier], float],
+    on_dev: Callable[[TextClassifier], float],
     *,
     seed: int,
     device: torch.device | str = "cpu",
@@ -202,7 +203,7 @@ def train_neural_baseline(
         train: N texts.
         labels: N classes, in [0, num_labels).
         num_labels: K.
-        dev_accuracy: how good the classifier is by now; the best epoch is kept, the earliest of equal ones.
+        on_dev: how good the classifier is by now; the best epoch is kept, the earliest of equal ones.
         seed: of the weights, the order and dropout; the same seed gives the same classifier.
         device: where it is trained.
 
@@ -219,7 +220,7 @@ def train_neural_baseline(
             torch.optim.Adam(dense, LEARNING_RATE),
             torch.optim.SparseAdam([model.embedding.weight], EMBEDDING_LEARNING_RATE),
         )
-        best, best_epoch, best_weights = -1.0, 0, model.state_dict()
+        best, best_epoch, best_weights = -math.inf, 0, model.state_dict()
         for epoch in range(1, MAX_EPOCHS + 1):
             model.train()
             for places in _batches(_lengths(train), generator(seed, f"baselines/{name}/order", epoch)):
@@ -231,7 +232,7 @@ def train_neural_baseline(
                 loss.backward()
                 for optimizer in optimizers:
                     optimizer.step()
-            if (reached := dev_accuracy(model)) > best:
+            if (reached := on_dev(model)) > best:
                 best, best_epoch, best_weights = reached, epoch, copy.deepcopy(model.state_dict())
             if epoch - best_epoch >= PATIENCE:
                 break

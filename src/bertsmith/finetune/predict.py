@@ -17,6 +17,7 @@ from typing import Any
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.lines import numbered_lines
+from bertsmith.finetune.tables import kind_of
 from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
@@ -102,8 +103,7 @@ class Predictor:
         Raises:
             InputError: the file cannot be read, or a line has other fields than the task needs; the message names it.
         """
-        name = path.name.removesuffix(".gz").removesuffix(".zst")
-        is_json = name.endswith((".jsonl", ".ndjson"))
+        is_json = kind_of(path) == "jsonl"
         for_each = ((f"{path}: line {number}", line) for number, line in numbered_lines(path, encoding))
         yield from self._predict(
             (place, _json_fields(place, line) if is_json else line.split("\t")) for place, line in for_each
@@ -155,7 +155,7 @@ def _json_fields(place: str, line: str) -> list[str]:
 def _checked(place: str, fields: Sequence[str], least: int, most: int) -> tuple[str, ...]:
     if not least <= len(fields) <= most:
         wanted = str(least) if least == most else f"at least {least}"
-        raise InputError(f"{place} has {len(fields)} field(s), and {wanted} are needed: {_start(fields)!r}")
+        raise InputError(f"{place} has {len(fields)} field(s) instead of {wanted}: {_start(fields)!r}")
     empty = next((number for number, field in enumerate(fields, 1) if not field.strip()), None)
     if empty is not None:
         raise InputError(f"{place} has nothing in field {empty}: {_start(fields)!r}")

@@ -56,10 +56,11 @@ class RankingTask:
         """Returns the task; nothing is read off a training file.
 
         Raises:
-            InputError: all texts are equally relevant.
+            InputError: all texts are equally relevant, or none is relevant enough to be found.
         """
         if len({example.relevance for example in train}) < 2:
             raise InputError("the texts of the training file are all equally relevant; there is nothing to learn")
+        _judged_queries(train, [0.0] * len(train))
         return cls()
 
     def describe(self) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class RankingTask:
         """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
 
         Raises:
-            InputError: a relevance is not in [0, 1], or no query has a relevant text.
+            InputError: a relevance is not in [0, 1], or no text is relevant to its query.
         """
         for example in examples:
             if not 0.0 <= example.relevance <= 1.0:

@@ -108,6 +108,8 @@ def _places(table: Table, columns: RankingColumns) -> list[int]:
                 f"{table.path}: no {what} column among {listed(table.first)}; call it {names[0]}, or name it"
             )
         found.append(number)
+    if len(set(found)) < len(found):
+        raise InputError(f"{table.path}: a column has one use; check --text-column, --pair-column and --label-column")
     return found
 
 

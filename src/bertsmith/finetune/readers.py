@@ -35,9 +35,11 @@ PAIRS = (
     ("text", "text_b"),
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
+    ("premise", "hypo"),
     ("question1", "question2"),
     ("question", "sentence"),
     ("question", "passage"),
+    ("question", "answer"),
 )
 LABEL_NAMES = ("label", "class", "sentiment")
 LABEL_SET_NAMES = ("labels", *LABEL_NAMES)
@@ -96,7 +98,8 @@ def read_labelled(path: str | Path, columns: Columns | None = None, *, encoding:
 
     Args:
         path: the file, plain or packed (`.gz`, `.zst`); empty lines are skipped.
-        columns: where text, second text and label stand; without a header, text and label are the first two columns.
+        columns: where text, second text and label stand; a file without a header holds text and label, or is told by
+            number.
         encoding: `auto` or a codec's name.
 
     Raises:
@@ -129,10 +132,13 @@ def read_multilabelled(
     path = Path(path)
     if not separator:
         raise InputError("the separator between labels cannot be empty; pass ',' or '|'")
-    return [
+    kind = kind_of(path)
+    examples = [
         MultiLabelledText(text, pair, _label_set(path, row, label, separator), place=f"{path}: {row.place}")
-        for text, pair, row, label in _texts(path, kind_of(path), columns, encoding, LABEL_SET_NAMES)
+        for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_SET_NAMES)
     ]
+    _refuse_unseen_header(path, kind, columns, examples, [example.labels for example in examples])
+    return examples
 
 
 def read_scored(path: str | Path, columns: Columns | None = None, *, encoding: str = "auto") -> list[ScoredText]:
@@ -173,22 +179,31 @@ def _read_labelled(path: Path, kind: TableKind, columns: Columns | None, encodin
         LabelledText(text, pair, cell_text(path, row, label, "label"), place=f"{path}: {row.place}")
         for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_NAMES)
     ]
-    if kind in ("tsv", "csv") and (columns is None or columns.header is None):
-        _refuse_unseen_header(path, examples)
+    _refuse_unseen_header(path, kind, columns, examples, [(example.label,) for example in examples])
     return examples
 
 
-def _refuse_unseen_header(path: Path, examples: Sequence[LabelledText]) -> None:
+def _refuse_unseen_header(
+    path: Path,
+    kind: TableKind,
+    columns: Columns | None,
+    examples: Sequence[LabelledText] | Sequence[MultiLabelledText],
+    labels: Sequence[Sequence[str]],
+) -> None:
     """A header of unknown names would be an example and a class of its own: a first row like that must be told.
 
     Raises:
         InputError: the cells of line 1 look like names, and no other line has its label.
     """
-    first = examples[0]
-    named = first.place == f"{path}: line 1" and first.text.isidentifier() and first.label.isidentifier()
-    if named and len(examples) > 2 and all(example.label != first.label for example in examples[1:]):
+    if kind not in ("tsv", "csv") or (columns is not None and columns.header is not None) or len(examples) < 3:
+        return
+    first, rest = examples[0], {label for row in labels[1:] for label in row}
+    cells = (first.text, *labels[0])
+    # 首行在第 1 行、每格都是一两个词、标签在别处不再出现：多半是认不出的表头
+    named = all(re.fullmatch(r"[^\W\d]\w*( \w+)?", cell) for cell in cells)
+    if first.place == f"{path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
         raise InputError(
-            f"{first.at}is it a header? no other line has the label {first.label[:40]!r}; say --header or --no-header"
+            f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
         )
 
 
@@ -202,22 +217,19 @@ def _texts(
     known = any(name in lowered for name in (*label_names, *TEXT_NAMES[:3])) or _known_pair(lowered) is not None
     if step_over_header(table, (columns.text, columns.pair, columns.label), columns.header, known):
         first, second = _known_texts(path, lowered, columns)
-        third = first_known(lowered, label_names)
+        defaults = (first, second, first_known(lowered, label_names))
     else:
-        first, second, third = 0, None, 1 if len(lowered) == 2 else None
-        if columns.label is None and len(lowered) > 2:
-            # 没有表头的三列表：第二列是标签还是第二段文本，猜错了也不会报错，所以不猜
-            raise InputError(
-                f"{path}: {len(lowered)} columns and no header; name the label's by number: --label-column 2"
-            )
+        defaults = _unnamed(path, len(lowered), columns)
     text, pair, label = (
         column_number(path, column, table.first, default=default)
-        for column, default in zip((columns.text, columns.pair, columns.label), (first, second, third), strict=True)
+        for column, default in zip((columns.text, columns.pair, columns.label), defaults, strict=True)
     )
     if text is None:
         raise InputError(f"{path}: no text column among {listed(table.first)}; name it with --text-column")
     if label is None:
         raise InputError(f"{path}: no label column among {listed(table.first)}; name it with --label-column")
+    if label in (text, pair) or text == pair:
+        raise InputError(f"{path}: a column has one use; check --text-column, --pair-column and --label-column")
     row = None
     for row in table.rows:
         second_text = None if pair is None else cell_text(path, row, pair, "text")
@@ -238,16 +250,37 @@ def _known_texts(path: Path, header: Sequence[str], columns: Columns) -> tuple[i
     """
     if columns.text is not None:
         return None, None
-    if columns.pair is None and (pair := _known_pair(header)) is not None:
+    told = {column.lower() if isinstance(column, str) else column for column in (columns.pair, columns.label)}
+    free = [name for number, name in enumerate(header) if name not in told and number not in told]
+    if columns.pair is None and (pair := _known_pair(free)) is not None:
         return header.index(pair[0]), header.index(pair[1])
-    told = (columns.pair, columns.label)
-    found = [name for name in _ALL_TEXTS if name in header and name not in told and header.index(name) not in told]
+    found = [name for name in _ALL_TEXTS if name in free]
     # 两列都像文本时只读一列，等于悄悄丢掉一半输入
-    if columns.pair is None and len(found) > 1:
+    if len(found) > 1:
         raise InputError(
             f"{path}: columns {listed(found)} may all be texts; say which with --text-column, and --pair-column if two"
         )
     return (header.index(found[0]) if found else None), None
+
+
+def _unnamed(path: Path, width: int, columns: Columns) -> tuple[int | None, int | None, int | None]:
+    """Returns the numbers of text, second text and label in a file without a header.
+
+    Raises:
+        InputError: there are more than two columns, and not all is told.
+    """
+    if width > 2 and (columns.text is None or columns.label is None):
+        # 三列以上而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
+        raise InputError(
+            f"{path}: {width} columns and no header; say which is which by number, such as --text-column 0"
+            " --pair-column 1 --label-column 2"
+        )
+    if width != 2:
+        return 0, None, None
+    # 两列里说了一列，另一列就是另一样
+    text = 1 - columns.label if columns.label in (0, 1) and columns.label is not None else 0
+    label = 1 - columns.text if columns.text in (0, 1) and columns.text is not None else 1
+    return int(text), None, int(label)
 
 
 def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, ...]:

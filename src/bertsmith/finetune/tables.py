@@ -66,7 +66,7 @@ def kind_of(path: Path) -> TableKind:
 
 
 def open_table(path: Path, kind: TableKind, encoding: str = "auto") -> Table:
-    """Opens a table and reads as far as its first row.
+    """Opens a table and reads as far as its first row; of JSON Lines as far as the first 1,000.
 
     Args:
         path: the file; all but Parquet may be packed (`.gz`, `.zst`).
@@ -185,7 +185,7 @@ def listed(names: Sequence[str]) -> str:
 def _tsv_rows(path: Path, encoding: str) -> Iterator[Row]:
     for number, line in numbered_lines(path, encoding):
         # 只有制表符的行不是空行：它缺了内容，要报出来
-        if line.strip(" "):
+        if line.strip() or "\t" in line:
             yield Row(f"line {number}", line.split("\t"))
 
 
@@ -202,7 +202,7 @@ def _csv_rows(path: Path, encoding: str) -> Iterator[Row]:
             raise InputError(
                 f"{path}: line {start} is not valid CSV ({error}); look for a quote that is not closed or not doubled"
             ) from None
-        if any(cell.strip() for cell in cells):
+        if len(cells) > 1 or any(cell.strip() for cell in cells):
             yield Row(f"line {start}", cells)
         start = reader.line_num + 1
 

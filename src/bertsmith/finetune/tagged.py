@@ -24,7 +24,7 @@ _DOCUMENT_MARK = "-DOCSTART-"
 
 @dataclass(frozen=True)
 class TaggedWords(Placed):
-    """The words of a sentence and the tag of each; its place is its first line."""
+    """The words of a sentence and the tag of each."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -84,7 +84,7 @@ def read_conllu(path: str | Path, *, field: ConlluField = "upos", encoding: str 
             if not cells[column] or (cells[column] == "_" and field != "feats"):
                 raise InputError(f"{path}: line {number} has no {field}; choose another field")
         words, tags = (tuple(cells[place] for _, cells in rows) for place in (1, column))
-        sentences.append(TaggedWords(words, tags, place=f"{path}: line {rows[0][0]}"))
+        sentences.append(TaggedWords(words, tags, place=f"{path}: the sentence from line {rows[0][0]}"))
     if not sentences:
         raise InputError(f"{path}: holds no sentence")
     return sentences
@@ -147,7 +147,7 @@ def _sentence(path: Path, rows: _Rows, word: int, tag: int, alternatives: str | 
             raise InputError(f"{path}: line {number} has no tag")
         words.append(cells[word].strip())
         tags.append(name)
-    return TaggedWords(tuple(words), tuple(tags), place=f"{path}: line {rows[0][0]}")
+    return TaggedWords(tuple(words), tuple(tags), place=f"{path}: the sentence from line {rows[0][0]}")
 
 
 def _conllu_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
