@@ -136,7 +136,6 @@ def finetune(
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
     from rich.console import Console
 
-    from bertsmith.finetune.baselines import BASELINES
     from bertsmith.finetune.job import Job, run_job
     from bertsmith.finetune.settings import FineTuningSettings, usual_rate
     from bertsmith.model.layers import best_device
@@ -195,7 +194,7 @@ def finetune(
         },
         grid=None if search is None else search.value,
         seeds=seeds,
-        baselines=BASELINES if baselines else (),
+        baselines=baselines,
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

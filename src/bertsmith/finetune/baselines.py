@@ -214,7 +214,8 @@ def add_tagging_baseline(
     """Scores `most_frequent_tags` on the test file, or on dev where there is none, and keeps it in `baselines.json`."""
     examples = dev if test is None else test
     evaluation = task.evaluate(examples, most_frequent_tags(train, [example.words for example in examples]))
-    BaselineScores("dev" if test is None else "test", 0, {"most frequent tag": evaluation}).save(Path(run))
+    with locked(Path(run)):
+        BaselineScores("dev" if test is None else "test", 0, {"most frequent tag": evaluation}).save(Path(run))
     return evaluation
 
 
@@ -222,7 +223,7 @@ def check_baselines(
     train: Sequence[LabelledText],
     dev: Sequence[LabelledText],
     test: Sequence[LabelledText] | None,
-    names: Sequence[str],
+    names: Sequence[str] = BASELINES,
 ) -> None:
     """Makes sure that baselines can be trained, as `run_baselines` does before its first one.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class Job:
         options: of the task, as `make_task` takes them.
         grid: a name of `GRIDS`; None for the settings alone.
         seeds: how many.
-        baselines: names of simpler models to compare with; of `classify`, and for `tag` any, which stand for the one
-            it has: each word's most frequent tag.
+        baselines: whether simpler models are scored as well: all of `BASELINES` for `classify`, each word's most
+            frequent tag for `tag`.
     """
 
     task: str
@@ -57,7 +57,7 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     grid: str | None = None
     seeds: int = 1
-    baselines: Sequence[str] = ()
+    baselines: bool = False
 
 
 def run_job(job: Job, *, console: Console | None = None, device: torch.device | str = "cpu") -> FineTuningResult:
@@ -79,7 +79,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
     task = make_task(job.task, train, **job.options)
     if job.baselines and job.task == "classify":
-        check_baselines(train, dev, test, job.baselines)
+        check_baselines(train, dev, test)
     searched = None
     how: dict[str, Any] = {"test": test, "console": console, "device": device}
     if job.grid is not None or job.seeds > 1:
@@ -98,8 +98,8 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         if job.task == "tag":
             add_tagging_baseline(job.out, task, train, dev, test)
         else:
-            how = {"metric": task.metric, "console": console, "device": device}
-            add_baselines(job.out, train, dev, test, job.model, job.baselines, job.settings.seed, **how)
+            how = {"seed": job.settings.seed, "metric": task.metric, "console": console, "device": device}
+            add_baselines(job.out, train, dev, test, job.model, **how)
         write_report(job.out)
     return result
 

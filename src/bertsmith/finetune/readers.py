@@ -278,9 +278,8 @@ def _unnamed(path: Path, width: int, columns: Columns) -> tuple[int | None, int 
     if width != 2:
         return 0, None, None
     # 两列里说了一列，另一列就是另一样
-    text = 1 - columns.label if columns.label in (0, 1) and columns.label is not None else 0
-    label = 1 - columns.text if columns.text in (0, 1) and columns.text is not None else 1
-    return int(text), None, int(label)
+    other: dict[str | int | None, int] = {0: 1, 1: 0}
+    return other.get(columns.label, 0), None, other.get(columns.text, 1)
 
 
 def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, ...]:

@@ -149,6 +149,7 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
         settings: say whether the encoder starts from random weights too, and with which dropout.
         **changes: fields of the configuration, such as `id2label`.
     """
+    # 新的头由种子单独决定：多种子的比较里，它和数据的次序都随种子变，而与别处用掉多少随机数无关
     torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
     if settings.dropout is not None:
         changes |= {
