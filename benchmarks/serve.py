@@ -57,7 +57,6 @@ from sentence_transformers import SentenceTransformer
 folder, port, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(threads)
 model = SentenceTransformer(folder, device="cpu")
-model.max_seq_length = 512
 app = FastAPI()
 
 class Texts(BaseModel):

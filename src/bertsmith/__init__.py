@@ -16,6 +16,7 @@ _HOMES = {
     "BertEncoder": "bertsmith.model",
     "BertForMaskedLM": "bertsmith.model",
     "BertForMultipleChoice": "bertsmith.model",
+    "BertForNextSentencePrediction": "bertsmith.model",
     "BertForPreTraining": "bertsmith.model",
     "BertForQuestionAnswering": "bertsmith.model",
     "BertForSequenceClassification": "bertsmith.model",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from bertsmith.model import BertEncoder as BertEncoder
     from bertsmith.model import BertForMaskedLM as BertForMaskedLM
     from bertsmith.model import BertForMultipleChoice as BertForMultipleChoice
+    from bertsmith.model import BertForNextSentencePrediction as BertForNextSentencePrediction
     from bertsmith.model import BertForPreTraining as BertForPreTraining
     from bertsmith.model import BertForQuestionAnswering as BertForQuestionAnswering
     from bertsmith.model import BertForSequenceClassification as BertForSequenceClassification

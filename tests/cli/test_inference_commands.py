@@ -6,6 +6,8 @@ import typer
 
 from bertsmith.cli import main, predict
 from bertsmith.inference import load_pipeline
+from bertsmith.model import BertConfig, BertForMaskedLM
+from bertsmith.tokenizer import WordPieceTokenizer
 
 
 def run(capsys, *words, code=0):
@@ -78,3 +80,13 @@ def test_next_sentence_prints_the_pipelines_probability(tiny_model, capsys):
     said = run_alone(capsys, predict.next_sentence, "the man eats .", "a book !", "--model", tiny_model)
     expected = load_pipeline("next-sentence", tiny_model)(["the man eats ."], ["a book !"])[0]
     assert float(said) == pytest.approx(expected, abs=1e-4)
+
+
+def test_pieces_in_brackets_are_no_markup(tiny_model, capsys):
+    tokenizer = WordPieceTokenizer([*WordPieceTokenizer.load(tiny_model).vocab, "[/E1]", "[unused1]"])
+    tokenizer.save(tiny_model)
+    config = BertConfig.load(tiny_model).changed(vocab_size=tokenizer.vocab_size)
+    BertForMaskedLM(config).save_pretrained(tiny_model)
+    said = run(capsys, "fill-mask", "--model", tiny_model, "the [MASK]", "--top-k", tokenizer.vocab_size)
+    assert "[/E1]" in said
+    assert "[unused1]" in said

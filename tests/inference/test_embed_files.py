@@ -152,6 +152,15 @@ def test_another_request_does_not_mix_with_the_one_broken_off(broken_off, text, 
         embed_files([text], tiny_model, broken_off, EmbedSettings(dims=8))
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt", "1_Pooling/config.json"])
+def test_another_state_of_the_model_does_not_mix_with_the_one_broken_off(name, broken_off, text, tiny_model):
+    (tiny_model / name).parent.mkdir(exist_ok=True)
+    with (tiny_model / name).open("a", encoding="utf-8") as file:
+        file.write('{"pooling_mode": "cls"}')
+    with pytest.raises(RunFolderError, match=r"another request \(model files\)"):
+        embed_files([text], tiny_model, broken_off)
+
+
 def test_an_input_that_was_changed_is_noticed(broken_off, text, tiny_model):
     text.write_text("another\n" * 50, encoding="utf-8")
     with pytest.raises(InputError, match=r"lines\.txt: was changed"):

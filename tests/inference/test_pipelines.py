@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import sentence_transformers
@@ -7,10 +9,12 @@ import transformers
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import packs_by_length
-from bertsmith.model import BertForMaskedLM, BertForSequenceClassification
+from bertsmith.inference.task_file import write_task_file
+from bertsmith.inference.uses import pipelines_of_folder
+from bertsmith.model import BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
-TEXTS = ["Hello, how are you?", "The man eats the bread.", "x", "A long story. " * 60, "Où est le café?", ""]
+TEXTS = ["Hello, how are you?", "The man eats the bread.", "x", "A long story. " * 80, "Où est le café?", ""]
 
 
 def test_fill_mask_equals_the_reference(tiny_model):
@@ -58,7 +62,6 @@ def test_fill_mask_refuses_what_it_cannot_do(tiny_model):
 def test_embeddings_equal_sentence_transformers(minilm_folder):
     pipeline = load_pipeline("embed", minilm_folder, precision="float32")
     reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
-    reference.max_seq_length = 512
     vectors = pipeline(TEXTS)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, reference.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
@@ -93,7 +96,7 @@ def real(minilm_folder):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_every_pooling_equals_sentence_transformers(minilm_folder, real, pooling):
-    words = sentence_transformers.models.Transformer(str(minilm_folder), max_seq_length=512)
+    words = sentence_transformers.models.Transformer(str(minilm_folder), max_seq_length=256)
     layers = [words, sentence_transformers.models.Pooling(384, pooling_mode=pooling)]
     reference = sentence_transformers.SentenceTransformer(modules=layers, device="cpu")
     np.testing.assert_allclose(real(TEXTS, pooling=pooling, normalize=False), reference.encode(TEXTS), atol=1e-5)
@@ -286,3 +289,52 @@ def test_another_engine_may_take_the_place(tiny_model, kind, arguments):
     assert first
     assert first == second
     assert len({*first, *second}) == 1
+
+
+def test_a_folder_with_the_next_sentence_head_alone_tells_next_sentences(tiny_model, tmp_path):
+    whole = load_pipeline("next-sentence", tiny_model, precision="float32")
+    BertForNextSentencePrediction.from_pretrained(tiny_model).save_pretrained(tmp_path / "head")
+    WordPieceTokenizer.load(tiny_model).save(tmp_path / "head")
+    assert pipelines_of_folder(tmp_path / "head") == ("embed", "next-sentence")
+    alone = load_pipeline("next-sentence", tmp_path / "head", precision="float32")
+    texts, followers = ["the man eats bread .", "the man"], ["the woman reads", "a book !"]
+    np.testing.assert_array_equal(alone(texts, followers), whole(texts, followers))
+
+
+@pytest.mark.parametrize("texts", [["the man", None], [float("nan")], [3]])
+def test_what_is_no_text_is_named(texts, tiny_model):
+    with pytest.raises(InputError, match=f"text {len(texts) - 1} of {len(texts)} is .*, not a string"):
+        load_pipeline("embed", tiny_model)(texts)
+
+
+def test_several_numbers_for_a_text_are_not_cut_to_one(tiny_model, tmp_path):
+    config = BertConfig.load(tiny_model).changed(id2label={0: "a", 1: "b"}, problem_type="regression")
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "two")
+    WordPieceTokenizer.load(tiny_model).save(tmp_path / "two")
+    with pytest.raises(ConfigError, match="2 numbers for a text"):
+        load_pipeline("regress", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("features", {}),
+        ("features", {"labels": ["a"], "layers": None, "top": "linear", "top_size": 8}),
+        ("multilabel", {"threshold": None}),
+        ("multilabel", {"threshold": "high"}),
+    ],
+)
+def test_a_damaged_task_file_is_named(kind, values, tiny_model):
+    write_task_file(tiny_model, {"task": kind, "max_length": 0, **values})
+    with pytest.raises(CheckpointError, match=r"task\.json: damaged"):
+        load_pipeline(kind, tiny_model)
+
+
+@pytest.mark.parametrize("architectures", [5, "BertModel", {"a": 1}])
+def test_an_architecture_that_is_no_list_is_named(architectures, tiny_model):
+    path = tiny_model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": architectures}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="no architecture"):
+        pipelines_of_folder(tiny_model)
+    with pytest.raises(CheckpointError, match="not a list of names"):
+        load_pipeline("embed", tiny_model)

@@ -12,9 +12,13 @@ import transformers
 from bertsmith.batch import RaggedBatch
 from bertsmith.cli import main
 from bertsmith.errors import CheckpointError
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.task_file import write_task_file
 from bertsmith.interop import onnx as export
+from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import ARCHITECTURES, BertConfig, BertForMaskedLM, BertModel
+from bertsmith.model import ARCHITECTURES, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
+from bertsmith.model.feature_tagger import BertWithFeatures
 from bertsmith.tokenizer import WordPieceTokenizer
 
 VOCAB = 120
@@ -70,7 +74,7 @@ def own_outputs(name, model, rows):
             outputs.append({"start_logits": start, "end_logits": end})
         elif name == "BertForMultipleChoice":
             outputs.append({"logits": model(batch, 1)[0, 0]})
-        elif name == "BertForSequenceClassification":
+        elif name in ("BertForSequenceClassification", "BertForNextSentencePrediction"):
             outputs.append({"logits": model(batch)[0]})
         else:
             outputs.append({"logits": model(batch)})
@@ -322,3 +326,28 @@ def test_a_folder_that_does_not_load_in_full_is_not_copied(says, tiny_model, tmp
     assert code == 2
     assert "another model's" in line
     assert not (tmp_path / "copy").exists()
+
+
+def test_the_copy_predicts_as_the_fine_tuned_folder_does(tiny_model, tmp_path):
+    config = BertConfig.load(tiny_model).changed(id2label={0: "a", 1: "b"}, problem_type="multi_label_classification")
+    BertForSequenceClassification(config).save_pretrained(tiny_model)
+    write_task_file(tiny_model, {"task": "multilabel", "max_length": 12, "threshold": 0.9})
+    export_huggingface(tiny_model, tmp_path / "copy")
+    copy = load_pipeline("multilabel", tmp_path / "copy")
+    assert (copy.threshold, copy.scorer.max_length) == (0.9, 12)
+
+
+def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_model, tmp_path):
+    bert = BertModel.from_pretrained(tiny_model, need_pooler=False, id2label={0: "O", 1: "X"})
+    BertWithFeatures(bert, "last", "linear", 8).save_pretrained(tiny_model)
+    task = {"task": "features", "max_length": 0, "labels": ["O", "X"], "layers": "last", "top": "linear", "top_size": 8}
+    write_task_file(tiny_model, task)
+    export_huggingface(tiny_model, tmp_path / "copy")
+    words = [["the", "man"], ["a", "book", "!"]]
+    own, copy = (load_pipeline("features", folder) for folder in (tiny_model, tmp_path / "copy"))
+    assert own.tag_words(words) == copy.tag_words(words)
+    with pytest.raises(CheckpointError, match="no ONNX form"):
+        export_onnx(tiny_model, tmp_path / "x.onnx")
+    (tiny_model / "features.safetensors").write_bytes(b"cut")
+    with pytest.raises(CheckpointError, match="features.safetensors"):
+        export_huggingface(tiny_model, tmp_path / "other")

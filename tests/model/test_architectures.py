@@ -1,4 +1,4 @@
-"""The seven whole models against `transformers`: outputs, gradients, folders in both directions."""
+"""The eight whole models against `transformers`: outputs, gradients, folders in both directions."""
 
 import json
 import shutil
@@ -468,3 +468,14 @@ def test_sentence_transformers_loads_our_encoder(minilm_folder, tmp_path):
         for folder in (minilm_folder, tmp_path / "m")
     ]
     torch.testing.assert_close(embeddings[0], embeddings[1], atol=1e-6, rtol=0)
+
+
+def test_an_untied_bias_is_found_under_its_other_name(tmp_path):
+    build("BertForMaskedLM", tie_word_embeddings=False).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    # transformers 4 wrote the bias of an untied decoder under the head's name alone
+    bias = tensors.pop("cls.predictions.decoder.bias")
+    save_file({**tensors, "cls.predictions.bias": bias}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = load_any(tmp_path)
+    assert again.load_report.left_aside == []
+    assert dict(again.named_parameters())["masked_lm.decoder.bias"].equal(bias)

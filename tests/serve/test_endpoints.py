@@ -227,3 +227,24 @@ def test_every_example_of_the_description_is_answered(server):
         assert response.status_code == 200, (path, response.text)
         sent += 1
     assert sent == 10
+
+
+def test_pairs_and_choices_are_not_mixed_up(server):
+    both = server.post("/predict", {"model": "choose", "texts": ["x"], "choices": [["a", "b"]], "pairs": ["e"]})
+    assert both.status_code == 422
+    assert "give one of them" in both.json()["error"]["message"]
+    none = server.post("/predict", {"model": "choose", "texts": ["x"]})
+    assert none.status_code == 422
+    assert none.json()["error"]["param"] == "choices"
+
+
+def test_a_text_is_as_like_itself_as_can_be(server):
+    row = ask(server, "/similarity", texts=TEXTS, others=TEXTS, model="base")["similarities"]
+    assert max(map(max, row)) <= 1.0
+
+
+def test_probes_may_ask_for_the_head_alone(server):
+    for path in ("/health", "/ready"):
+        answer = server.client.head(path)
+        assert answer.status_code == 200
+        assert not answer.content

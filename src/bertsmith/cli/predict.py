@@ -49,6 +49,7 @@ def fill_mask(
     """Fill the masks in a text."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from bertsmith.inference import load_pipeline
 
@@ -58,7 +59,8 @@ def fill_mask(
         table.add_column("piece")
         table.add_column("probability", justify="right")
         for found in candidates:
-            table.add_row(found.piece, f"{found.probability:.1%}")
+            # 词片里的方括号（[unused1]、[E1]）不是排版标记
+            table.add_row(Text(found.piece), f"{found.probability:.1%}")
         Console().print(table)
 
 

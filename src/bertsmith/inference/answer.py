@@ -26,7 +26,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference.checks import require_fit, require_list
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import TASK_FILE, read_task_file, runs_on_of
+from bertsmith.inference.task_file import TASK_FILE, runs_on_of, task_values
 from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
 from bertsmith.model import BertForQuestionAnswering
 from bertsmith.model.heads import SpanScores
@@ -302,18 +302,15 @@ class _Reading:
 
 def _stored_options(folder: str | Path) -> dict[str, Any]:
     """Returns the arguments of `Answer` that a folder's `task.json` has; none where there is no such file."""
-    values = read_task_file(folder)
-    if not values:
-        return {}
-    path = Path(folder) / TASK_FILE
-    if values["task"] != "answer":
-        raise CheckpointError(f"{path}: the model was fine-tuned for {values['task']!r}, not for 'answer'")
-    try:
+    with task_values(folder) as values:
+        if not values:
+            return {}
+        if values["task"] != "answer":
+            path = Path(folder) / TASK_FILE
+            raise CheckpointError(f"{path}: the model was fine-tuned for {values['task']!r}, not for 'answer'")
         threshold = values["null_threshold"]
         return {
             "stride": int(values["stride"]),
             "max_answer_tokens": int(values["max_answer_tokens"]),
             "null_threshold": None if threshold is None else float(threshold),
         }
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None

@@ -27,15 +27,20 @@ def require_fit(tokenizer: WordPieceTokenizer, config: BertConfig, folder: str |
 
 
 def require_list(texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
-    """Makes sure that texts are a list, and second texts as many.
+    """Makes sure that texts are a list of strings, and second texts as many.
 
     Raises:
-        InputError: a single string was given, or the numbers of texts differ.
+        InputError: a single string was given, an item is none, or the numbers of texts differ.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise InputError("give a list of texts, not a single string: [text]")
     if pairs is not None and len(pairs) != len(texts):
         raise InputError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
+    # 表格里的空格子常是 None 或 NaN：说出是第几个，而不是在分词器深处出错
+    for given in (texts, pairs or ()):
+        for number, text in enumerate(given):
+            if not isinstance(text, str):
+                raise InputError(f"text {number} of {len(given)} is {text!r}, not a string; an empty one is ''")
 
 
 def parts(count: int) -> list[slice]:

@@ -19,7 +19,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference.checks import parts, require_fit, require_list
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import read_task_file, runs_on_of
+from bertsmith.inference.task_file import runs_on_of, task_values
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -140,7 +140,8 @@ class MultiLabel:
 
         The threshold is that of `task.json`, or 0.5.
         """
-        threshold = float(read_task_file(folder).get("threshold", 0.5))
+        with task_values(folder) as values:
+            threshold = float(values.get("threshold", 0.5))
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
         return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), threshold=threshold)
 
@@ -162,6 +163,8 @@ class Regress:
         self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
     ) -> None:
         _require_problem(model, "regress")
+        if len(model.config.id2label) != 1:
+            raise ConfigError(f"the model gives {len(model.config.id2label)} numbers for a text; only one can be read")
         self.scorer = TextScorer(model.config, tokenizer, runs_on)
         self.engine: RunsSequences = Engine(model, runs_on)
 

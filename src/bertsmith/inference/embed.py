@@ -2,7 +2,7 @@
 
 Notable:
 - how the states of a text's tokens become one vector is called pooling; what a folder of sentence-transformers says
-  about it is followed, otherwise it is the mean
+  about it, and about how much of a text is read, is followed; otherwise it is the mean, of all that the model reads
 - `last-four` is the feature-based use of the paper (Devlin et al. 2019, §5.3, table 7): the last four layers side by
   side, for a model that was never tuned to make vectors of texts
 - a text's vector does not depend on what it is embedded with, but for the rounding of float32
@@ -10,7 +10,6 @@ Notable:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -27,13 +26,11 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.checks import PART, require_fit, require_list
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences, stream_rows
 from bertsmith.inference.precision import Precision
+from bertsmith.inference.sentence_folder import read_sentence_folder
 from bertsmith.model import BertConfig, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
-
-_POOLING_FILE = "1_Pooling/config.json"
-_NAMES_THERE: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max"}
 
 
 class Embed:
@@ -43,6 +40,7 @@ class Embed:
         engine: what runs the model; may be replaced.
         pooling: what is done unless a call says otherwise.
         hidden_size: H, width of a vector; four times that with `last-four`.
+        max_length: most ids of a text that are read, with the special tokens.
     """
 
     def __init__(
@@ -76,16 +74,26 @@ class Embed:
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
+        cls,
+        folder: str | Path,
+        *,
+        precision: Precision | None = None,
+        device: torch.device | str | None = None,
+        batch_tokens: int = 0,
     ) -> Embed:
         """Loads any model folder; heads are left aside.
 
         Raises:
-            CheckpointError: the folder holds no model, or asks for a pooling that is not known here.
+            CheckpointError: the folder holds no model, or asks for vectors in a way that is not known here.
         """
-        model = BertModel.from_pretrained(folder, need_pooler=False)
-        pooling = pooling_of(folder)
-        return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision), pooling=pooling)
+        says = read_sentence_folder(folder)
+        model, tokenizer = BertModel.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder)
+        if says.lowercase and not tokenizer.lowercase:
+            raise CheckpointError(
+                f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
+                " texts and take do_lower_case out of the file"
+            )
+        return cls(model, tokenizer, RunsOn(device, precision, says.max_length, batch_tokens), pooling=says.pooling)
 
     def __call__(
         self,
@@ -95,7 +103,7 @@ class Embed:
         normalize: bool = True,
         dims: int | None = None,
     ) -> NDArray[np.float32]:
-        """Embeds texts; longer ones are cut to what the model reads.
+        """Embeds texts; longer ones are cut to `max_length`.
 
         Args:
             texts: N texts.
@@ -250,31 +258,6 @@ def check_pooling(pooling: str, config: BertConfig) -> None:
         raise ConfigError(f"pooling {pooling!r} is unknown; use {', '.join(get_args(Pooling))}")
     if pooling.startswith("last-four") and config.num_hidden_layers < 4:
         raise ConfigError(f"pooling {pooling} needs 4 layers, the model has {config.num_hidden_layers}")
-
-
-def pooling_of(folder: str | Path) -> Pooling:
-    """Returns the pooling that a folder of sentence-transformers asks for; `mean` where it says nothing.
-
-    Raises:
-        CheckpointError: it asks for one that is not known here, or the file is damaged.
-    """
-    path = Path(folder) / _POOLING_FILE
-    if not path.is_file():
-        return "mean"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        # 旧版每种方式一个开关，新版一个名字；拼接多种方式的文件夹这里不支持，要明说而不是猜
-        wanted = values.get("pooling_mode") or [
-            key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
-            for key, on in values.items()
-            if key.startswith("pooling_mode_") and on
-        ]
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
-    name = wanted if isinstance(wanted, str) else "+".join(map(str, wanted))
-    if name not in _NAMES_THERE:
-        raise CheckpointError(f"{path}: asks for pooling {name!r}; this package has {', '.join(_NAMES_THERE)}")
-    return _NAMES_THERE[name]
 
 
 def _mean(states: Tensor, batch: RaggedBatch) -> Tensor:

@@ -11,8 +11,8 @@ Notable:
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.cores import available_cores
 from bertsmith.data.decoding import check_encoding, detect_encoding, read_lines
 from bertsmith.data.engine import Engine as UnitEngine
 from bertsmith.data.engine import map_units
@@ -31,11 +32,9 @@ from bertsmith.data.sources import Span
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder, write_text
 from bertsmith.inference.checks import PART
-from bertsmith.inference.embed import Embed, Pooling, pooling_of
+from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import Engine, RunsOn
 from bertsmith.inference.precision import Precision
-from bertsmith.model import BertModel
-from bertsmith.tokenizer import WordPieceTokenizer
 
 ENDINGS = (".npy", ".parquet")
 _REQUEST = "request.json"
@@ -126,7 +125,7 @@ def embed_files(
         raise ConfigError(f"--out {out}: the name must end in {' or '.join(ENDINGS)}")
     _check(files, folder, settings)
     parts = make_folder(out.with_name(out.name + ".parts"))
-    count = (os.cpu_count() or 1) if workers is None and engine == "local" else workers
+    count = available_cores() if workers is None and engine == "local" else workers
     with locked(parts):
         try:
             todo, precision, width = _planned(parts, files, folder, settings, engine, count)
@@ -136,8 +135,8 @@ def embed_files(
                 shutil.rmtree(parts)
             raise
         lines = sum(file.lines for file in todo)
-        threads = 0 if engine == "ray" or count == 1 else max(1, (os.cpu_count() or 1) // (count or 1))
-        work = _FileWork(str(folder), _written(folder), parts, settings, precision, threads)
+        threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
+        work = _FileWork(str(folder), _state(folder), parts, settings, precision, threads)
         _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
         finished = [part for file in todo for part in work.parts_of(file)]
         blank = _put_together(out, finished, lines, width)
@@ -150,7 +149,7 @@ class _FileWork:
     """Makes the parts of a file; travels to the workers."""
 
     folder: str
-    written: int
+    state: str
     parts: Path
     settings: EmbedSettings
     precision: str
@@ -183,7 +182,7 @@ class _FileWork:
     def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if self.threads:
             torch.set_num_threads(self.threads)
-        embed = _loaded(self.folder, self.written, self.precision, self.settings.batch_tokens)
+        embed = _loaded(self.folder, self.state, self.precision, self.settings.batch_tokens)
         options = {"pooling": self.settings.pooling, "dims": self.settings.dims}
         spoken = [text.strip() for text in texts]
         rows = [number for number, text in enumerate(spoken) if text]
@@ -238,7 +237,7 @@ def _planned(
     workers: int | None,
 ) -> tuple[list[_File], str, int]:
     """Returns the files, precision and width of the work that was broken off here, or plans it and writes that down."""
-    request = {"model": str(Path(folder).resolve()), "weights": _written(folder), **asdict(settings)}
+    request = {"model": str(Path(folder).resolve()), "model files": _state(folder), **asdict(settings)}
     request["files"] = [str(Path(file).resolve()) for file in files]
     path = parts / _REQUEST
     if path.is_file():
@@ -260,7 +259,7 @@ def _planned(
         raise InputError(f"{', '.join(map(str, files))}: no line to embed")
     # 多进程时在子进程里量：父进程一旦用过 OpenMP 线程，之后派生的子进程就会卡死
     precision, width = next(
-        map_units(_Probe(str(folder), _written(folder), settings), [0], engine=engine, workers=workers)
+        map_units(_Probe(str(folder), _state(folder), settings), [0], engine=engine, workers=workers)
     )
     written = {
         "request": request,
@@ -277,11 +276,11 @@ class _Probe:
     """Finds the precision and the width of a request; travels to a worker."""
 
     folder: str
-    written: int
+    state: str
     settings: EmbedSettings
 
     def __call__(self, _unit: int) -> tuple[str, int]:
-        embed = _loaded(self.folder, self.written, self.settings.precision, self.settings.batch_tokens)
+        embed = _loaded(self.folder, self.state, self.settings.precision, self.settings.batch_tokens)
         assert isinstance(embed.engine, Engine)
         return embed.engine.precision, embed.width(self.settings.pooling, self.settings.dims)
 
@@ -335,17 +334,17 @@ def _write_parquet(handle: BinaryIO, blocks: Iterator[NDArray[np.float32]], _lin
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(folder: str, _written_at: int, precision: Any, batch_tokens: int) -> Embed:
+def _loaded(folder: str, _folder_state: str, precision: Any, batch_tokens: int) -> Embed:
     """Loads the pipeline, once in a process for each state of the folder."""
-    model = BertModel.from_pretrained(folder, need_pooler=False)
-    runs_on = RunsOn(precision=precision, batch_tokens=batch_tokens)
-    return Embed(model, WordPieceTokenizer.load(folder), runs_on, pooling=pooling_of(folder))
+    return Embed.load(folder, precision=precision, batch_tokens=batch_tokens)
 
 
-def _written(folder: str | Path) -> int:
-    """Returns when the weights of a folder were written, in ns; 0 where there are none."""
-    weights = Path(folder) / "model.safetensors"
-    return weights.stat().st_mtime_ns if weights.is_file() else 0
+def _state(folder: str | Path) -> str:
+    """Returns a digest of what the files that decide the vectors are: weights, configuration, vocabulary, pooling."""
+    found = [path for name in ("*.safetensors", "*.json", "*.txt", "*/config.json") for path in Path(folder).glob(name)]
+    states = [(str(path.relative_to(folder)), path.stat()) for path in sorted(found)]
+    described = [(name, state.st_size, state.st_mtime_ns) for name, state in states]
+    return hashlib.blake2b(repr(described).encode(), digest_size=16).hexdigest()
 
 
 def _counted(number: int, path: Path, encoding: str) -> _File:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.tag import Tag
-from bertsmith.inference.task_file import read_task_file, runs_on_of
-from bertsmith.model.feature_tagger import BertWithFeatures
+from bertsmith.inference.task_file import runs_on_of, task_values
+from bertsmith.model.feature_tagger import BertWithFeatures, Top
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -28,11 +28,15 @@ def load_feature_tagger(
     Raises:
         CheckpointError: the folder holds no such model.
     """
-    values = read_task_file(folder)
-    if values.get("task") != "features":
-        raise CheckpointError(f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline")
-    model: Any = BertWithFeatures.load(
-        folder, values["labels"], values["layers"], values["top"], int(values["top_size"])
-    )
+    with task_values(folder) as values:
+        if values.get("task") != "features":
+            raise CheckpointError(
+                f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
+            )
+        labels = [str(label) for label in values["labels"]]
+        layers, top, size = values["layers"], values["top"], int(values["top_size"])
+        if not isinstance(layers, str | int) or top not in get_args(Top):
+            raise ValueError(f"layers {layers!r} and top {top!r}")
+    model: Any = BertWithFeatures.load(folder, labels, layers, top, size)  # type: ignore[arg-type]
     runs_on = runs_on_of(folder, precision=precision, device=device)
     return Tag(model, WordPieceTokenizer.load(folder), runs_on)

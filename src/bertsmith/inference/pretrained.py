@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
-from bertsmith.model import BertForMaskedLM, BertForPreTraining
+from bertsmith.model import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
 
 MASKS_AT_ONCE = 256
@@ -143,7 +143,12 @@ class NextSentence:
         engine: what runs the model; may be replaced.
     """
 
-    def __init__(self, model: BertForPreTraining, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
+    def __init__(
+        self,
+        model: BertForNextSentencePrediction | BertForPreTraining,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+    ) -> None:
         require_fit(tokenizer, model.config)
         self.max_length = runs_on.length_for(model.config)
         self.tokenizer = tokenizer
@@ -153,8 +158,8 @@ class NextSentence:
     def load(
         cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
     ) -> NextSentence:
-        """Loads a folder that holds a pre-training model, with both heads."""
-        model = BertForPreTraining.from_pretrained(folder)
+        """Loads a folder that holds a tokenizer and a model with the next-sentence head; other heads are left aside."""
+        model = BertForNextSentencePrediction.from_pretrained(folder)
         return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision))
 
     def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
@@ -188,7 +193,7 @@ def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch,
     return head.decode(head.norm(head.activation(head.transform(states))).float(), model.bert.embedding.word.weight)
 
 
-def next_sentence_logits(model: BertForPreTraining, batch: RaggedBatch) -> Tensor:
+def next_sentence_logits(model: BertForNextSentencePrediction | BertForPreTraining, batch: RaggedBatch) -> Tensor:
     """Reads [N, 2], the logits of "B follows A" and "B is random"."""
     logits: Tensor = model.next_sentence(model.bert(batch).pooled)
     return logits

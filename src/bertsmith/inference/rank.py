@@ -1,7 +1,8 @@
 """Ranking with a cross-encoder: how relevant a text is to a query, from both read together (Nogueira and Cho 2019).
 
 The model is a sequence classifier with one output; its sigmoid is the score. `sentence_transformers.CrossEncoder`
-reads the same folders and gives the same scores.
+reads the same folders and gives the same scores, but where a folder names another activation than the sigmoid: ours are
+then in the same order, on another scale.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ thresholds, how long an answer may be. Folders of other origin have none, and ar
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,20 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
     return dict(values)
+
+
+@contextmanager
+def task_values(folder: str | Path) -> Iterator[dict[str, Any]]:
+    """Gives what `read_task_file` reads; a value that is missing or of another kind is damage of that file.
+
+    Raises:
+        CheckpointError: the file is damaged, or what is read from its values inside the block is.
+    """
+    try:
+        yield read_task_file(folder)
+    except (ValueError, KeyError, TypeError) as error:
+        path = Path(folder) / TASK_FILE
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
 
 
 def runs_on_of(

@@ -42,9 +42,11 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
         single = "rank" if len(config.id2label) == 1 else "classify"
         return (_PROBLEMS.get(config.problem_type or "", single),)
     if architecture is None or architecture not in _HEADS:
-        raise CheckpointError(
-            f"{folder}: holds a {architecture}, which no pipeline reads; give one of {', '.join(_HEADS)}"
+        known = ", ".join((*_HEADS, "BertForSequenceClassification"))
+        holds = (
+            f"holds a {architecture}, which no pipeline reads" if architecture else "config.json names no architecture"
         )
+        raise CheckpointError(f"{folder}: {holds}; it must be one of {known}")
     return _HEADS[architecture]
 
 

@@ -1,4 +1,4 @@
-"""Writes a clean copy of a model folder: the three files that every tool of the field reads, and nothing else.
+"""Writes a clean copy of a model folder: the files that the field's tools and bertsmith read, and nothing else.
 
 The native folder is already what `transformers` loads, so there is nothing to convert. What the copy adds is certainty:
 each tensor and each piece of the vocabulary passes through our own classes, which refuse what is missing, damaged or
@@ -7,12 +7,17 @@ of another model.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
+from bertsmith.inference.features import load_feature_tagger
+from bertsmith.inference.sentence_folder import copy_sentence_files
+from bertsmith.inference.task_file import TASK_FILE, read_task_file
 from bertsmith.model import BertConfig, BertModel, PretrainedBert, load_any
 from bertsmith.model.checkpoint import read_architecture, stored_rows
+from bertsmith.model.feature_tagger import TENSOR_FILE
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
@@ -21,12 +26,13 @@ _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
 def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
     """Loads a model folder in full and writes it anew.
 
-    Written are `config.json`, `model.safetensors` and the four files of the tokenizer, if the source has one. Left
-    behind are training state, weights in other formats, and what other tools keep beside a model (a `README.md`, the
-    `modules.json` of `sentence-transformers`).
+    Written are `config.json`, `model.safetensors`, the four files of the tokenizer, if the source has one, what
+    bertsmith keeps of a fine-tuned model beside them (`task.json`, the tagger over a frozen encoder), and what
+    `sentence-transformers` keeps of a pooling. Left behind are training state, weights in other formats, and a
+    `README.md`.
 
     Args:
-        source: a model folder of any of the seven architectures.
+        source: a model folder of any of the eight architectures.
         out: the new folder; it must be empty or not there yet.
 
     Returns:
@@ -42,12 +48,26 @@ def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
     refuse_existing(out)
     model = load_whole_model(source)
     tokenizer = load_tokenizer(source, model.config)
+    kept = _task_files(source)
     with atomic_path(out) as temporary:
         temporary.mkdir()
         model.save_pretrained(temporary)
         if tokenizer is not None:
             tokenizer.save(temporary)
+        copy_sentence_files(source, temporary)
+        for name in kept:
+            shutil.copyfile(source / name, temporary / name)
     return [] if model.load_report is None else model.load_report.left_aside
+
+
+def _task_files(source: Path) -> list[str]:
+    """Returns the names of what a fine-tuned folder holds besides the model: without it, it would predict otherwise."""
+    task = read_task_file(source).get("task")
+    if task == "features":
+        # 冻结编码器之上的标注器也要能载入，才算核对过的副本
+        load_feature_tagger(source)
+        return [TASK_FILE, TENSOR_FILE]
+    return [TASK_FILE] if task else []
 
 
 def refuse_existing(out: Path) -> None:

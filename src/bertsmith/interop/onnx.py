@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path
+from bertsmith.inference.task_file import read_task_file
 from bertsmith.interop.huggingface import load_tokenizer, load_whole_model, refuse_existing
 from bertsmith.model import (
     BertForMaskedLM,
     BertForMultipleChoice,
+    BertForNextSentencePrediction,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForTokenClassification,
@@ -64,6 +66,7 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     - `BertModel`: `last_hidden_state` [N, S, H], `pooler_output` [N, H] (not where the model has no pooler)
     - `BertForPreTraining`: `prediction_logits` [N, S, V], `seq_relationship_logits` [N, 2]
     - `BertForMaskedLM`: `logits` [N, S, V]
+    - `BertForNextSentencePrediction`: `logits` [N, 2]
     - `BertForSequenceClassification`: `logits` [N, num_labels]
     - `BertForTokenClassification`: `logits` [N, S, num_labels]
     - `BertForQuestionAnswering`: `start_logits`, `end_logits` [N, S]
@@ -72,7 +75,7 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     What stands at the places of padding in an output means nothing.
 
     Args:
-        source: a model folder of any of the seven architectures.
+        source: a model folder of any of the eight architectures.
         out: a file that is not there yet, or a folder that is empty or not there yet.
 
     Returns:
@@ -88,6 +91,8 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     source, out = Path(source), Path(out)
     _require_packages()
     refuse_existing(out)
+    if read_task_file(source).get("task") == "features":
+        raise CheckpointError(f"{source}: a tagger over a frozen encoder has no ONNX form; use one of `finetune tag`")
     model = load_whole_model(source)
     is_file = out.suffix == ".onnx"
     tokenizer = None if is_file else load_tokenizer(source, model.config)
@@ -158,6 +163,8 @@ class PaddedBert(nn.Module):
                 return model.masked_lm(states, word_embedding), model.next_sentence(self.pool(states))
             case BertForMaskedLM():
                 return (model.masked_lm(states, model.bert.embedding.word.weight),)
+            case BertForNextSentencePrediction():
+                return (model.next_sentence(self.pool(states)),)
             case BertForTokenClassification():
                 return (model.classifier(states),)
             case BertForQuestionAnswering():

@@ -95,6 +95,25 @@ class BertForMaskedLM(PretrainedBert):
         return logits
 
 
+class BertForNextSentencePrediction(PretrainedBert):
+    """BERT with the next-sentence head alone (§3.1)."""
+
+    architecture = "BertForNextSentencePrediction"
+    heads = ("next_sentence",)
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config)
+        self.next_sentence = NextSentenceHead(config)
+        initialize_weights(self.next_sentence, config.initializer_range)
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """Returns logits [N, 2] for N sequences `[CLS] A [SEP] B [SEP]`; class 0 is "is next"."""
+        logits: Tensor = self.next_sentence(self.bert(batch).pooled)
+        return logits
+
+
 class LabelledBert(PretrainedBert):
     """A model whose head has one output for each of the labels in `config.id2label`."""
 
@@ -209,6 +228,7 @@ ARCHITECTURES: dict[str, type[PretrainedBert]] = {
         BertModel,
         BertForPreTraining,
         BertForMaskedLM,
+        BertForNextSentencePrediction,
         BertForSequenceClassification,
         BertForTokenClassification,
         BertForQuestionAnswering,

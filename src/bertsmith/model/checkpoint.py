@@ -51,6 +51,12 @@ PROJECTION_PARTS = tuple(f"encoder.layer.*.attention.self.{part}" for part in ("
 HEAD_PREFIXES = ("cls.", "classifier.", "qa_outputs.")
 """Tensors of heads: left aside, like the pooler's, when a model without that head is loaded."""
 
+_BIAS_NAMES = {
+    "cls.predictions.bias": "cls.predictions.decoder.bias",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""The bias over the vocabulary has two names in `transformers`; which of them is stored depends on the version."""
+
 _DERIVED = re.compile(r"embeddings\.position_ids$|cls\.predictions\.decoder\.(weight|bias)$")
 """Tensors that some writers store although they follow from others: a counter, and the tied decoder."""
 
@@ -137,7 +143,7 @@ def read_architecture(folder: str | Path) -> str | None:
         names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("architectures")
     except (OSError, ValueError, AttributeError):
         return None
-    return str(names[0]) if names else None
+    return str(names[0]) if names and isinstance(names, list) else None
 
 
 def stored_rows(folder: str | Path, name: str) -> int | None:
@@ -241,8 +247,9 @@ def _check_decoder(model: nn.Module, stored: StoredTensors, prefix: str, report:
 
 def _find_name(source: str, names: Container[str], prefix: str) -> str:
     """Finds the spelling of a name in this folder: with `bert.` or without, and the bias under its other name."""
-    if source == "cls.predictions.bias" and source not in names:
-        return "cls.predictions.decoder.bias"
+    # 同一个偏置有两个名字，保存的人只写其一：两边都要认
+    if source in _BIAS_NAMES and source not in names:
+        return _BIAS_NAMES[source]
     if source in names or source.startswith(HEAD_PREFIXES):
         return source
     return prefix + source.removeprefix("bert.")

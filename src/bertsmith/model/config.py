@@ -224,7 +224,10 @@ class BertConfig:
 
 def _refuse_what_is_not_bert(values: dict[str, Any], known: list[str], path: Path) -> None:
     """Refuses a configuration that another network would be built from, instead of guessing."""
-    architecture = (values.get("architectures") or ["Bert"])[0]
+    architectures = values.get("architectures") or ["Bert"]
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"{path}: architectures is {architectures!r}, not a list of names")
+    architecture = architectures[0]
     if not str(architecture).startswith("Bert"):
         raise CheckpointError(f"{path}: architecture {architecture!r}; bertsmith reads BERT models only")
     for name, only in _UNSUPPORTED.items():

@@ -1,6 +1,6 @@
 """What every whole model can do: start from scratch, load a model folder, save one.
 
-`PretrainedBert` is the base class of the seven architectures, which differ in their heads and in nothing that is said
+`PretrainedBert` is the base class of the eight architectures, which differ in their heads and in nothing that is said
 here. (`LabelledBert`, over it, adds what the two classifiers share.)
 """
 

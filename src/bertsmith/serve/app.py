@@ -226,6 +226,10 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
     not_ready: dict[int | str, dict[str, Any]] = {503: {"description": "Starting or stopping."}}
     app.add_api_route("/health", health, methods=["GET"], tags=["server"])
     app.add_api_route("/ready", ready, methods=["GET"], tags=["server"], responses=not_ready)
+    # 有的负载均衡器用 HEAD 探活
+    probes: dict[str, Callable[..., Any]] = {"/health": health, "/ready": ready}
+    for path, probe in probes.items():
+        app.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/info", info, methods=["GET"], tags=["server"])
     app.add_api_route("/metrics", figures, methods=["GET"], tags=["server"], response_class=Response)
     app.add_api_route("/docs", page, methods=["GET"], include_in_schema=False)

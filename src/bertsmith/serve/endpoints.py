@@ -29,6 +29,8 @@ class Endpoints:
     def predict(self, asked: schemas.PredictRequest) -> schemas.PredictAnswer:
         """Predicts with a classifier, a multi-label or regression model, or a multiple-choice model."""
         kinds = ("classify", "multilabel", "regress") if asked.choices is None else ("choose",)
+        if asked.choices is None and all("choose" in model.pipelines for model in self.models.asked(asked.model)):
+            raise RefusalError(422, "invalid_request", "this model picks among choices; give them", where="choices")
         model, kind, pipeline = self.models.pipeline(asked.model, kinds)
         if kind == "choose":
             found = pipeline(asked.texts, asked.choices)
@@ -90,7 +92,8 @@ class Endpoints:
         # 两边一次送进去：同一批里算完，比分两次快；向量已是单位长度，内积就是余弦
         vectors = pipeline([*asked.texts, *asked.others])
         count = len(asked.texts)
-        cosines = vectors[:count] @ vectors[count:].T
+        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
+        cosines = (vectors[:count] @ vectors[count:].T).clip(-1.0, 1.0)
         return schemas.SimilarityAnswer(model=model.name, similarities=cosines.tolist(), tokens=tokens_read())
 
     def next_sentence(self, asked: schemas.NextSentenceRequest) -> schemas.NextSentenceAnswer:

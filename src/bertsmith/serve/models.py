@@ -50,7 +50,7 @@ class ServedModel:
             "layers": config.num_hidden_layers,
             "hidden_size": config.hidden_size,
             "vocab_size": self.tokenizer.vocab_size,
-            "max_length": config.max_position_embeddings,
+            "max_length": getattr(pipeline, "max_length", config.max_position_embeddings),
         }
         labels = getattr(pipeline, "labels", None)
         if labels is not None:
@@ -92,6 +92,14 @@ class ServedModels:
             )
         return self._models[name]
 
+    def asked(self, name: str | None) -> list[ServedModel]:
+        """Returns the model a request names, or all of which one may answer.
+
+        Raises:
+            RefusalError: 404; it names the models there are.
+        """
+        return list(self) if name is None else [self.named(name)]
+
     def pipeline(self, name: str | None, kinds: tuple[str, ...]) -> tuple[ServedModel, str, Any]:
         """Returns the model a request asks for, and its pipeline for an endpoint.
 
@@ -106,7 +114,7 @@ class ServedModels:
         Raises:
             RefusalError: no such model (404), or it has no such pipeline (422).
         """
-        for model in self if name is None else [self.named(name)]:
+        for model in self.asked(name):
             for kind in kinds:
                 if kind in model.pipelines:
                     return model, kind, model.pipelines[kind]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch.nn.functional import normalize
 
-from bertsmith.inference.embed import READS
-from bertsmith.serve.models import ServedModel, ServedModels
+from bertsmith.inference.embed import READS, Embed
+from bertsmith.serve.models import ServedModels
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.schemas import AnyRequest
 from bertsmith.serve.ticket import CURRENT
@@ -110,7 +110,7 @@ class OpenAiEndpoints:
             vectors = pipeline(rows, dims=asked.dimensions)
         else:
             width = pipeline.width(dims=asked.dimensions)
-            states = pipeline.engine.run(_with_special_tokens(model, rows), None, READS[pipeline.pooling])
+            states = pipeline.engine.run(_with_special_tokens(pipeline, rows), None, READS[pipeline.pooling])
             vectors = normalize(states[:, :width], dim=-1).numpy()
         data = [
             EmbeddingRow(index=index, embedding=_encoded(row, asked.encoding_format))
@@ -126,13 +126,13 @@ class OpenAiEndpoints:
         return ModelsAnswer(data=[ModelRow(id=model.name, created=model.created) for model in self.models])
 
 
-def _with_special_tokens(model: ServedModel, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def _with_special_tokens(pipeline: Embed, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Puts `[CLS]` and `[SEP]` around lists of ids; longer ones are cut, as texts are.
 
     Raises:
         RefusalError: 422, an id is not in the vocabulary.
     """
-    tokenizer, most = model.tokenizer, model.config.max_position_embeddings - 2
+    tokenizer, most = pipeline.tokenizer, pipeline.max_length - 2
     for number, row in enumerate(rows):
         if not 0 <= min(row) <= max(row) < tokenizer.vocab_size:
             raise RefusalError(

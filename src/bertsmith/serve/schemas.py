@@ -72,6 +72,8 @@ class PredictRequest(AnyRequest):
 
     @model_validator(mode="after")
     def _fits(self) -> PredictRequest:
+        if self.pairs is not None and self.choices is not None:
+            raise ValueError("pairs are for pairs of texts, choices for multiple choice; give one of them")
         for name in ("pairs", "choices"):
             given = getattr(self, name)
             if given is not None and len(given) != len(self.texts):
@@ -90,7 +92,7 @@ class Prediction(BaseModel):
     model_config = _example(label="positive", probabilities={"negative": 0.02, "positive": 0.98})
     label: Annotated[str | None, Field(description="Classifier: the likeliest class.")] = None
     labels: Annotated[list[str] | None, Field(description="Multi-label: all labels above the threshold.")] = None
-    value: Annotated[float | None, Field(description="Regression: the number; ranker: the relevance.")] = None
+    value: Annotated[float | None, Field(description="Regression: the number.")] = None
     choice: Annotated[int | None, Field(description="Multiple choice: the number of the likeliest, from 0.")] = None
     probabilities: Annotated[
         dict[str, float] | list[float] | None, Field(description="Of every class or label, or of every choice.")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -119,12 +119,6 @@ class ServeSettings:
         values["cors_origins"] = tuple(values["cors_origins"])
         values["limits"] = Limits(**values["limits"])
         return cls(**values)
-
-
-def available_cores() -> int:
-    """Returns how many cores this process may use."""
-    # 容器里常只分到几个核：以调度器允许的为准，不看整机的核数
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

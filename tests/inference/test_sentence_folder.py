@@ -1,0 +1,116 @@
+"""What a folder of sentence-transformers asks for is done, or refused: never left out in silence."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import sentence_transformers
+import transformers
+
+from bertsmith.errors import CheckpointError
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.sentence_folder import SentenceFolder, read_sentence_folder
+from bertsmith.tokenizer import WordPieceTokenizer
+
+LONG = ["A long story about a man who eats bread. " * 60, "The market is closed. " * 100]
+STEPS = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+
+
+def write(folder, name, values):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(values if isinstance(values, str) else json.dumps(values), encoding="utf-8")
+
+
+def test_long_texts_are_cut_where_sentence_transformers_cuts_them(minilm_folder):
+    reference = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")
+    ours = load_pipeline("embed", minilm_folder, precision="float32")
+    assert ours.max_length == reference.max_seq_length == 256
+    np.testing.assert_allclose(ours(LONG), reference.encode(LONG, normalize_embeddings=True), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokenizer", "expected"),
+    [
+        ({"max_seq_length": 16}, {}, 16),
+        ({"max_seq_length": None}, {"model_max_length": 20}, 20),
+        ({}, {"model_max_length": int(1e30)}, 32),
+        ({"max_seq_length": 4000}, {}, 32),
+    ],
+)
+def test_the_length_is_what_the_folder_says_or_the_tokenizer(settings, tokenizer, expected, tiny_model):
+    write(tiny_model, "sentence_bert_config.json", settings)
+    path = tiny_model / "tokenizer_config.json"
+    write(tiny_model, path.name, json.loads(path.read_text(encoding="utf-8")) | tokenizer)
+    assert load_pipeline("embed", tiny_model).max_length == expected
+
+
+def test_the_pooling_is_where_modules_json_says(tiny_model):
+    write(tiny_model, "modules.json", [STEPS[0], STEPS[1] | {"path": "2_Pool"}])
+    write(tiny_model, "2_Pool/config.json", {"pooling_mode": "cls"})
+    assert read_sentence_folder(tiny_model) == SentenceFolder("cls", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        (
+            "modules.json",
+            [*STEPS, {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}],
+            "through a Dense",
+        ),
+        ("modules.json", [STEPS[0] | {"path": "0_Transformer"}], "the encoder lies in 0_Transformer"),
+        ("modules.json", [{"path": ""}], "a step without a type"),
+        ("modules.json", "{", "modules.json: damaged"),
+        ("modules.json", {}, "holds no list"),
+        ("sentence_bert_config.json", {"max_seq_length": "many"}, "sequences of 'many' ids"),
+        ("sentence_bert_config.json", {"max_seq_length": 2}, "sequences of 2 ids"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "query: "}, "default_prompt_name": "query"},
+            "puts 'query: ' before every text",
+        ),
+    ],
+)
+def test_what_is_not_known_here_is_refused(name, values, message, tiny_model):
+    write(tiny_model, name, values)
+    with pytest.raises(CheckpointError, match=message):
+        load_pipeline("embed", tiny_model)
+
+
+def test_lower_casing_that_the_tokenizer_does_not_do_is_refused(tiny_model):
+    write(tiny_model, "sentence_bert_config.json", {"do_lower_case": True})
+    assert load_pipeline("embed", tiny_model).pooling == "mean"
+    WordPieceTokenizer(WordPieceTokenizer.load(tiny_model).vocab, lowercase=False).save(tiny_model)
+    with pytest.raises(CheckpointError, match="lower-cases every text"):
+        load_pipeline("embed", tiny_model)
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_copies_keep_the_pooling(command, tiny_model, tmp_path):
+    from bertsmith.interop.convert import import_checkpoint
+    from bertsmith.interop.huggingface import export_huggingface
+
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    shutil.copytree(tiny_model, source)
+    scaled = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+    write(source, "modules.json", [*STEPS, scaled])
+    write(source, "1_Pooling/config.json", {"word_embedding_dimension": 64, "pooling_mode_cls_token": True})
+    write(source, "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": False})
+    if command == "export":
+        export_huggingface(source, copy)
+    else:
+        import torch
+
+        model = transformers.BertForPreTraining.from_pretrained(source)
+        torch.save(model.state_dict(), source / "pytorch_model.bin")
+        (source / "model.safetensors").unlink()
+        import_checkpoint(source, copy)
+    ours = load_pipeline("embed", copy, precision="float32")
+    assert (ours.pooling, ours.max_length) == ("cls", 12)
+    texts = ["the man eats bread . " * 9, "a book"]
+    reference = sentence_transformers.SentenceTransformer(str(copy), device="cpu")
+    np.testing.assert_allclose(ours(texts), reference.encode(texts), atol=1e-5)
