@@ -1,6 +1,10 @@
+"""The examples run as their first lines say."""
+
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -10,3 +14,32 @@ def test_the_example_runs():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.splitlines() if line.endswith("%")]) == 5
+
+
+def run_minibert(file):
+    command = [sys.executable, str(EXAMPLES / "minibert.py"), "1", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_minibert_fills_the_sentences_of_ones_own_file(tmp_path):
+    file = tmp_path / "own.txt"
+    file.write_text("the cat sat\nthe cat sat\n\na dog ran fast\nbirds\nthe dog sat\n")
+    done = run_minibert(file)
+    assert done.returncode == 0, done.stderr
+    probes = [line.split("  ")[1] for line in done.stdout.splitlines() if "[MASK]" in line]
+    assert probes == 2 * ["the cat [MASK]", "a dog ran [MASK]", "[MASK]"]
+    assert "verbs" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file"), (b" \n\n", "holds no sentence"), (b"\xff\xfe", "not UTF-8")]
+)
+def test_minibert_says_in_a_line_what_is_wrong_with_a_file(tmp_path, content, said):
+    file = tmp_path / "own.txt"
+    if content is not None:
+        file.write_bytes(content)
+    done = run_minibert(file)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert str(file) in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -72,6 +72,10 @@ def test_all_is_read(run, home):
     read = {name: {"read": True} for name in names}
     home.write_text(json.dumps({"format": 1, "cards": {}, "lessons": read}))
     assert run().count("✓") == 6
+    shown = run("--model", "anything", code=2)
+    assert shown.count("\n") == 1
+    assert "all parts are read" in shown
+    assert "bertsmith learn 1 --model" in shown
 
 
 def test_chinese_by_the_environment(run, monkeypatch):

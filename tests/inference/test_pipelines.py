@@ -11,7 +11,13 @@ from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.inference.uses import pipelines_of_folder
-from bertsmith.model import BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForSequenceClassification
+from bertsmith.model import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForSequenceClassification,
+)
 from bertsmith.tokenizer import WordPieceTokenizer
 
 TEXTS = ["Hello, how are you?", "The man eats the bread.", "x", "A long story. " * 80, "Où est le café?", ""]
@@ -338,3 +344,11 @@ def test_an_architecture_that_is_no_list_is_named(architectures, tiny_model):
         pipelines_of_folder(tiny_model)
     with pytest.raises(CheckpointError, match="not a list of names"):
         load_pipeline("embed", tiny_model)
+
+
+def test_a_model_of_one_segment_tells_no_next_sentences(tiny_model):
+    config = BertConfig.load(tiny_model).changed(type_vocab_size=1)
+    BertForPreTraining(config).save_pretrained(tiny_model)
+    assert pipelines_of_folder(tiny_model) == ("embed", "fill-mask")
+    with pytest.raises(ConfigError, match="a single segment"):
+        load_pipeline("next-sentence", tiny_model)

@@ -55,7 +55,8 @@ def test_pages_and_endpoints_are_on_one_address(folders, runs, monkeypatch):
 
     monkeypatch.setenv("BERTSMITH_API_KEYS", "k" * 32)
     settings = ServeSettings(models=(("base", str(folders["base"])),), threads=1, drain=0.0)
-    with TestClient(run.build_lab(settings, [runs], language="zh")) as client:
+    app = run.build_lab(settings, [runs], language="zh")
+    with TestClient(app, base_url="http://127.0.0.1:8001") as client:
         assert client.get("/", follow_redirects=False).headers["location"] == "/zh/"
         for path in ("/en/", "/zh/", "/favicon.ico", "/manifest.json", "/docs", "/health"):
             assert client.get(path).status_code == httpx.codes.OK

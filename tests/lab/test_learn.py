@@ -1,13 +1,22 @@
 """The lessons as the lab draws them: inputs as one types them, numbers as the terminal has them."""
 
 import pytest
+import torch
 
 pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[lab]'")
 
+import gradio as gr
+
 from bertsmith.errors import InputError
 from bertsmith.lab import learn
-from bertsmith.lab.models import LabError
+from bertsmith.lab.frame import Frame
+from bertsmith.lab.models import LabError, LabModels
 from bertsmith.learn import COMPUTATIONS, Study, compute, lessons
+from bertsmith.model import BertConfig, BertForMaskedLM
+from bertsmith.serve.app import build_app
+from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.settings import ServeSettings
+from bertsmith.tokenizer import WordPieceTokenizer
 
 
 def inputs():
@@ -51,3 +60,100 @@ def test_a_result_is_kept_until_an_input_changes():
     assert learn.computed("two_tokens", "en", study, {}) is one
     other = learn.computed("two_tokens", "en", study, {"x": [[1.0, 0.0], [0.0, 1.0]]})
     assert other is not one
+
+
+def test_bold_italic_and_code_are_styled_and_tags_are_shown():
+    assert learn.markdown("a **b** *c* `<d>`\n\n<e> & 2 * 3") == (
+        "<p>a <b>b</b> <i>c</i> <code>&lt;d&gt;</code></p><p>&lt;e&gt; &amp; 2 * 3</p>"
+    )
+
+
+@pytest.mark.parametrize("kind", ["text", "numbers", "matrix"])
+def test_a_field_takes_20_000_characters(kind):
+    given = next(given for _, given in inputs() if given.kind == kind)
+    with pytest.raises(LabError, match="20,000 at most"):
+        learn.parsed(given, "1 " * 10_001)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Two models: one of Chinese, and one that knows a single segment and so cannot take pairs."""
+    root = tmp_path_factory.mktemp("odd-models")
+    texts = {"chinese": "今天天气很好", "single": "the man reads the book . the woman sleeps . he eats bread at night"}
+    for name, text in texts.items():
+        tokenizer = WordPieceTokenizer.train([text] * 3, vocab_size=100)
+        config = BertConfig.named(
+            "1/64",
+            vocab_size=tokenizer.vocab_size,
+            max_position_embeddings=32,
+            type_vocab_size=1 if name == "single" else 2,
+        )
+        torch.manual_seed(0)
+        BertForMaskedLM(config).save_pretrained(root / name)
+        tokenizer.save(root / name)
+    settings = ServeSettings(models=tuple((name, str(root / name)) for name in texts), threads=1, drain=0.0)
+    app = build_app(settings, keys=ApiKeys())
+    yield LabModels(list(app.state.models), settings)
+    app.state.reception.close()
+    app.state.reception.batcher.close()
+
+
+@pytest.fixture(params=["en", "zh"])
+def page(request, odd, tmp_path):
+    with gr.Blocks() as page:
+        frame = Frame(odd, request.param)
+        with gr.Tabs(), gr.Tab("Learn") as tab:
+            learn.build(frame, tmp_path / "cards.json", tab)
+    return page
+
+
+def called(page, component, event, *values):
+    """Calls what answers an event, without a browser: returns what each output becomes, by its component."""
+    (wired,) = (one for one in page.fns.values() if (component._id, event) in one.targets)
+    return dict(zip((output for output in wired.outputs), wired.fn(*values), strict=True))
+
+
+def named(page, elem_id):
+    return next(one for one in page.blocks.values() if getattr(one, "elem_id", None) == elem_id)
+
+
+def shown(outcome):
+    return [str(value) for output, value in outcome.items() if isinstance(output, gr.HTML) and isinstance(value, str)]
+
+
+def test_a_part_opens_although_one_of_its_computations_fails(page):
+    part = named(page, "learn-part")
+    outcome = called(page, part, "input", "single", "architecture")
+    visible = {
+        output.elem_id: value["visible"] if isinstance(value, dict) else value.visible
+        for output, value in outcome.items()
+        if isinstance(output, gr.Column)
+    }
+    assert [name for name, on in visible.items() if on] == ["lesson-architecture"]
+    texts = [text for text in shown(outcome) if text]
+    (failed,) = (text for text in texts if "role='alert'" in text)
+    assert "knows a single segment" in failed
+    assert sum("109,482,240" in text for text in texts) == 1
+    assert len(texts) == 4
+
+
+def test_a_part_is_computed_with_words_of_the_chosen_model(page):
+    part = named(page, "learn-part")
+    for lesson in ("why", "pre-training"):
+        texts = shown(called(page, part, "input", "chinese", lesson))
+        assert not any("role='alert'" in text for text in texts)
+        assert any("今" in text for text in texts)
+
+
+def test_fields_begin_with_words_of_the_chosen_model_and_keep_what_was_typed(page, odd):
+    fields = [one for one in page.blocks.values() if isinstance(one, gr.Textbox)]
+    # the first model is the Chinese one: no field of a sentence begins in English
+    assert not any("the man" in str(field.value) for field in fields)
+    (wired,) = (one for one in page.fns.values() if (named(page, "model")._id, "change") in one.targets)
+    values = [field.value for field in wired.inputs[1:]]
+    changed = wired.fn("single", *values)[1:]
+    assert "the man reads the book" in changed
+    kept = wired.fn("single", "mine", *values[1:])[1:]
+    assert kept[0] not in ("the man reads the book", "mine")
+    assert kept[1:] == changed[1:]
+    assert wired.fn("chinese", *changed)[1:] == values

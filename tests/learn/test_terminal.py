@@ -5,7 +5,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from bertsmith.learn import compute, find_lesson
+from bertsmith.learn import Step, compute, find_lesson
+from bertsmith.learn.lesson import spans
 from bertsmith.learn.terminal import _fold, show_computation, show_lesson, show_markdown
 
 
@@ -44,3 +45,30 @@ def test_markup_in_a_text_is_shown_as_text():
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     show_computation(console, compute("mlm_loss", text="the man reads [red]the book[/red]", hidden="book"))
     assert "[MASK]" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("step", "headings"),
+    [
+        (Step("", [[1, 2]], columns=("a", "b")), ("a", "b")),
+        (Step("", [[1, 2]], rows=("x",), columns=("a", "b")), ("", "a", "b")),
+        (Step("", [[1, 2]], rows=("x",)), ()),
+        (Step("", 3), ()),
+        (Step("", [], columns=("a",)), ("a",)),
+    ],
+)
+def test_a_column_of_names_has_no_heading(step, headings):
+    assert step.headings == headings
+
+
+def test_bold_italic_and_code_are_cut_out_of_a_text():
+    parts = [part for part in spans("a **b** *c* `d*e*` 2 * 3 * 4") if part[1]]
+    assert parts == [
+        ("", "a "),
+        ("bold", "b"),
+        ("", " "),
+        ("italic", "c"),
+        ("", " "),
+        ("code", "d*e*"),
+        ("", " 2 * 3 * 4"),
+    ]

@@ -72,6 +72,8 @@ def learn(
     unread = [lesson for lesson in lessons(chosen) if not deck.lesson_progress(lesson.id)[0]]
     lesson = named or next(iter(unread), None)
     if lesson is None:
+        if model is not None:
+            raise InputError("all parts are read; name one to compute: bertsmith learn 1 --model DIR")
         terminal.show_contents(console, deck, chosen)
         return
     study = None if model is None else Study.load(model)

@@ -47,7 +47,9 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
             f"holds a {architecture}, which no pipeline reads" if architecture else "config.json names no architecture"
         )
         raise CheckpointError(f"{folder}: {holds}; it must be one of {known}")
-    return _HEADS[architecture]
+    # 只认一种句段的模型读不了句对：有那个头也没有用
+    lone = BertConfig.load(folder).type_vocab_size < 2
+    return tuple(kind for kind in _HEADS[architecture] if not (lone and kind == "next-sentence"))
 
 
 def task_of_folder(folder: str | Path) -> str:

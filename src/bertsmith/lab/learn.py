@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from bertsmith.errors import InputError
+from bertsmith.errors import BertsmithError, InputError
 from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import notice, table, written
-from bertsmith.lab.models import LabError, LabModel
+from bertsmith.lab.models import LabError, LabModel, received
 from bertsmith.learn import (
     COMPUTATIONS,
     Card,
@@ -33,9 +33,9 @@ from bertsmith.learn import (
     lessons,
 )
 from bertsmith.learn.deck import Answer
-from bertsmith.learn.lesson import Language, Step, Text
+from bertsmith.learn.lesson import Language, Step, Text, spans
 
-_STYLED = re.compile(r"\*\*(?P<b>.+?)\*\*|`(?P<code>[^`]+)`|\*(?P<i>[^*\s][^*]*)\*")
+_TAGS = {"bold": "b", "code": "code", "italic": "i"}
 _GRADES: tuple[tuple[Answer, Text], ...] = (
     ("again", Text("not known", "没记住")),
     ("hard", Text("hard", "勉强")),
@@ -47,28 +47,33 @@ _RESULTS_KEPT = 64
 Opened = tuple[Lesson, gr.Column, list[gr.HTML]]
 """A lesson, what holds it, and the places of its sections."""
 
+Starts = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Model → computation → input → the text that its field begins with."""
+
+Fields = dict[tuple[str, str], gr.Textbox]
+"""The fields of texts, by computation and input."""
+
 _results: OrderedDict[tuple[str, ...], Computation] = OrderedDict()
 _one_at_a_time = threading.Lock()
 
 
 def markdown(text: str) -> str:
     """Returns paragraphs with **bold**, *italic* and `code` as HTML; whatever else is in them is shown as it is."""
-    # 先转义、后加样式：文字里的尖括号永远成不了标签
-    paragraphs = [_STYLED.sub(_styled, written(paragraph)) for paragraph in text.split("\n\n")]
-    return "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+    return "".join(f"<p>{''.join(_styled(*span) for span in spans(paragraph))}</p>" for paragraph in text.split("\n\n"))
 
 
 def parsed(given: Input, value: Any) -> Any:
     """Returns what was typed for an input in the form that the computation takes.
 
     Raises:
-        LabError: it should be numbers and is not.
+        LabError: it is far too long, or should be numbers and is not.
     """
     if given.kind == "integer":
         return int(value) if isinstance(value, int | float) and float(value).is_integer() else value
+    text = received(value, given.label, may_be_empty=True)
     if given.kind not in ("numbers", "matrix"):
-        return value or ""
-    rows = [row.replace(",", " ").split() for row in re.split(r"[;\n；]", str(value or "")) if row.strip()]
+        return text
+    rows = [row.replace(",", " ").split() for row in re.split(r"[;\n；]", text) if row.strip()]
     try:
         numbers = [[float(cell) for cell in row] for row in rows]
     except ValueError:
@@ -88,13 +93,19 @@ def typed(given: Input) -> Any:
     return " ".join(f"{cell:g}" for cell in given.default) if given.kind == "numbers" else given.default
 
 
-def computed(id: str, language: Language, study: Study, values: dict[str, Any]) -> Computation:
+def computed(id: str, language: Language, study: Study | None, values: dict[str, Any]) -> Computation:
     """Runs a computation, or returns what it found the last time.
+
+    Args:
+        id: a name of `COMPUTATIONS`.
+        language: of the page.
+        study: the model to compute with; None where none is needed.
+        values: inputs by name; the others start as `compute` starts them.
 
     Raises:
         InputError: an input is not possible.
     """
-    model = str(study.folder) if COMPUTATIONS[id].needs_study else ""
+    model = str(study.folder) if study and COMPUTATIONS[id].needs_study else ""
     key = (id, language, model, repr(sorted(values.items())))
     with _one_at_a_time:
         if key not in _results:
@@ -116,6 +127,36 @@ def section_html(section: Section, found: Computation | None) -> str:
         f"<div class='lesson'>{told}<section class='steps'><h4>{written(found.title)}</h4>"
         f"{notice(found.note)}{steps}</section></div>"
     )
+
+
+def opened(frame: Frame, model: LabModel, section: Section) -> str:
+    """Returns a section as it is first seen: computed with what its fields begin with, or why it cannot be."""
+    id = section.computation
+    if id is None:
+        return section_html(section, None)
+    recipe = COMPUTATIONS[id]
+    try:
+        study = model.study() if recipe.needs_study else None
+        return section_html(section, computed(id, frame.language, study, {}))
+    except BertsmithError as error:
+        # 一个计算做不到，只在它自己的位置说明：同一课的其余部分照常
+        title, told = written(recipe.title(frame.language)), notice(frame.in_words(error), wrong=True)
+        return f"<div class='lesson'><section class='steps'><h4>{title}</h4>{told}</section></div>"
+
+
+def renewed(values: Sequence[str | None], names: Sequence[tuple[str, str]], starts: Starts, model: str) -> list[Any]:
+    """Returns what fields hold when another model is chosen: its own texts to begin with; what was typed stays.
+
+    Args:
+        values: what the fields hold.
+        names: computation and input of each.
+        starts: of all models.
+        model: that was chosen.
+    """
+    return [
+        starts[model][id][name] if value in {start[id][name] for start in starts.values()} else gr.skip()
+        for value, (id, name) in zip(values, names, strict=True)
+    ]
 
 
 def build(frame: Frame, progress: Path | None, tab: gr.Tab) -> None:
@@ -142,10 +183,16 @@ def build(frame: Frame, progress: Path | None, tab: gr.Tab) -> None:
         filterable=False,
     )
     again = gr.Button(frame.say(Text("Compute with this model", "用这个模型计算")), elem_id="learn-again", size="sm")
-    columns = []
+    starts = {name: _starts(frame.models.named(name)) for name in frame.models.names}
+    columns: list[Opened] = []
+    fields: Fields = {}
     for lesson in story:
         with gr.Column(visible=lesson is story[0], elem_id=f"lesson-{lesson.id}") as column:
-            texts = [_section(frame, section, f"{lesson.id}-{n}") for n, section in enumerate(lesson.sections, 1)]
+            texts = []
+            for number, section in enumerate(lesson.sections, 1):
+                text, inputs = _section(frame, section, f"{lesson.id}-{number}", starts[frame.first.name])
+                texts.append(text)
+                fields |= inputs
             gr.HTML(f"<h3>{frame.say(Text('Questions', '问题'))}</h3>")
             for question in lesson.questions:
                 _question(frame, question)
@@ -153,6 +200,7 @@ def build(frame: Frame, progress: Path | None, tab: gr.Tab) -> None:
         columns.append((lesson, column, texts))
     _cards(frame, story, part, progress)
     _wire_opening(frame, [tab.select, part.input, again.click], part, place, columns)
+    _wire_starts(frame, starts, place, fields)
 
 
 def _wire_opening(
@@ -161,47 +209,65 @@ def _wire_opening(
     everything = [*(column for _, column, _ in columns), *(text for _, _, texts in columns for text in texts)]
 
     def open_part(model: LabModel, chosen: str) -> list[Any]:
-        study = model.study()
         shown: list[Any] = [gr.Column(visible=lesson.id == chosen) for lesson, _, _ in columns]
         for lesson, _, texts in columns:
             if lesson.id != chosen:
                 shown += [gr.skip()] * len(texts)
                 continue
-            for section in lesson.sections:
-                id = section.computation
-                shown.append(section_html(section, computed(id, frame.language, study, {}) if id else None))
+            shown += [opened(frame, model, section) for section in lesson.sections]
         return shown
 
     frame.answer(triggers, open_part, [part], place, everything, slow=True)
 
 
-def _section(frame: Frame, section: Section, name: str) -> gr.HTML:
-    """Lays a section out: its text, and below it what can be changed about its computation."""
+def _starts(model: LabModel) -> dict[str, dict[str, str]]:
+    return {id: recipe.sentences(model.tokenizer) for id, recipe in COMPUTATIONS.items() if recipe.needs_study}
+
+
+def _wire_starts(frame: Frame, starts: Starts, place: gr.HTML, fields: Fields) -> None:
+    names = list(fields)
+
+    def renew(model: LabModel, *values: str | None) -> list[Any]:
+        return renewed(values, names, starts, model.name)
+
+    components = list(fields.values())
+    frame.answer([frame.chosen.change], renew, components, place, components)
+
+
+def _section(
+    frame: Frame, section: Section, name: str, starts: Mapping[str, Mapping[str, str]]
+) -> tuple[gr.HTML, Fields]:
+    """Lays a section out: its text, and below it what can be changed about its computation.
+
+    Returns:
+        The place of its text, and the fields whose first text depends on the model.
+    """
     text = gr.HTML("" if section.computation else section_html(section, None))
     id = section.computation
     if id is None or not COMPUTATIONS[id].inputs:
-        return text
-    recipe = COMPUTATIONS[id]
+        return text, {}
+    recipe, begin = COMPUTATIONS[id], starts.get(id, {})
     with gr.Accordion(frame.say(Text("Change the inputs", "改一改输入")), open=False):
         place = frame.place_for_notice()
-        fields = [_field(frame, given) for given in recipe.inputs]
+        fields = {given.name: _field(frame, given, begin.get(given.name, typed(given))) for given in recipe.inputs}
         button = gr.Button(frame.say(Text("Compute", "计算")), elem_id=f"compute-{name}")
 
     def run(model: LabModel, *values: Any) -> tuple[str]:
         given = {each.name: parsed(each, value) for each, value in zip(recipe.inputs, values, strict=True)}
-        return (section_html(section, computed(id, frame.language, model.study(), given)),)
+        study = model.study() if recipe.needs_study else None
+        return (section_html(section, computed(id, frame.language, study, given)),)
 
-    frame.answer([button.click], run, fields, place, [text], slow=True)
-    return text
+    frame.answer([button.click], run, list(fields.values()), place, [text], slow=True)
+    return text, {(id, name): fields[name] for name in begin}
 
 
-def _field(frame: Frame, given: Input) -> Any:
+def _field(frame: Frame, given: Input, start: Any) -> Any:
     name = frame.say(given.label)
     if given.kind == "choice":
-        return gr.Dropdown(list(given.choices), value=given.default, label=name, filterable=False)
+        return gr.Dropdown(list(given.choices), value=start, label=name, filterable=False)
     if given.kind == "integer":
-        return gr.Number(given.default, label=name, precision=0)
-    return gr.Textbox(typed(given), label=name)
+        return gr.Number(start, label=name, precision=0)
+    return gr.Textbox(start, label=name)
 
 
 def _question(frame: Frame, question: Question) -> None:
@@ -283,9 +349,9 @@ def _card(story: Sequence[Lesson], id: str) -> Card:
     raise InputError(f"there is no card {id[:40]!r}")
 
 
-def _styled(found: re.Match[str]) -> str:
-    (tag, text) = next((tag, text) for tag, text in found.groupdict().items() if text is not None)
-    return f"<{tag}>{text}</{tag}>"
+def _styled(style: str, text: str) -> str:
+    # 先转义、后加样式：文字里的尖括号永远成不了标签
+    return f"<{_TAGS[style]}>{written(text)}</{_TAGS[style]}>" if style else written(text)
 
 
 def _step(step: Step) -> str:
@@ -294,12 +360,7 @@ def _step(step: Step) -> str:
     cells = step.cells()
     if not step.is_table:
         return f"<div class='step'><b>{written(step.label)}</b>: <code>{written(cells[0][0])}</code>{note}</div>"
-    width = max(map(len, cells), default=0)
-    columns = list(step.columns)
-    if not columns:
-        columns = [""] * width
-    elif len(columns) < width:
-        columns = ["", *columns]
+    columns = step.headings or [""] * max(map(len, cells), default=0)
     texts = 1 if step.rows else 0
     shown = table(columns, cells, name=step.label, texts=texts)
     return f"<div class='step'><b>{written(step.label)}</b>{note}{shown}</div>"

@@ -179,10 +179,6 @@ class LabModels:
             )
         return self._models[name]
 
-    def able(self, kinds: Sequence[str]) -> list[str]:
-        """Returns the names of the models that have one of some pipelines."""
-        return [name for name, model in self._models.items() if set(kinds) & set(model.served.pipelines)]
-
 
 _HEADS = {
     "fill-mask": Text("masked-LM head", "MLM（完形填空）头"),

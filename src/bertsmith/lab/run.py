@@ -11,13 +11,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertsmith.errors import InputError
+from bertsmith.lab.gate import BodyLimit, OwnNames
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page import mount
 from bertsmith.lab.training import RunFolders
-from bertsmith.learn.lesson import Language
+from bertsmith.learn.lesson import LANGUAGES, Language
 from bertsmith.serve.app import build_app
 from bertsmith.serve.keys import ApiKeys
-from bertsmith.serve.run import configure_logs, listening_socket
+from bertsmith.serve.run import address_of, configure_logs, is_loopback, listening_socket
 from bertsmith.serve.settings import ServeSettings
 
 _GOODBYE_SECONDS = 1
@@ -32,7 +33,8 @@ def build_lab(
 ) -> FastAPI:
     """Builds the application: the server's endpoints, and the lab's pages.
 
-    It asks for no API key: the pages are for whoever reaches the address.
+    It asks for no API key: the pages are for whoever reaches the address. On a loopback address that is this machine,
+    and requests under any other name than `localhost`, a loopback address or `settings.host` are refused.
 
     Args:
         settings: of the server; its models are the lab's.
@@ -49,6 +51,10 @@ def build_lab(
             raise InputError(f"{root}: is no folder; --runs takes a run folder, or one that holds some")
     app = build_app(settings, keys=ApiKeys())
     mount(app, LabModels(list(app.state.models), settings), RunFolders(roots), language=language, progress=progress)
+    app.add_middleware(BodyLimit, paths=[f"/{each}" for each in LANGUAGES], most=settings.limits.body_bytes)
+    # 没有密钥，同源规则就是唯一的门：只在本机监听时，别的域名一律不认
+    if is_loopback(settings.host):
+        app.add_middleware(OwnNames, host=settings.host)
     return app
 
 
@@ -70,11 +76,9 @@ def run_lab(
     told = logging.getLogger("bertsmith.lab")
     with listening_socket(settings) as listener:
         app = build_lab(settings, runs, language=language, progress=progress)
-        address = listener.getsockname()
-        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
-        if settings.host not in ("localhost", "::1") and not settings.host.startswith("127."):
+        if not is_loopback(settings.host):
             told.warning("the lab asks for no key: whoever reaches %s can use it", settings.host)
-        told.info("the lab is open on http://%s:%d - Ctrl-C closes it", host, address[1])
+        told.info("the lab is open on %s - Ctrl-C closes it", address_of(listener.getsockname()))
         # 打开的网页一直占着一条连接：停机时不等它，一秒后断开
         config = uvicorn.Config(
             app,

@@ -6,6 +6,7 @@ leaves the others alone. Files that have not grown are not read again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,22 +56,19 @@ class RunFolders:
 
     def find(self) -> dict[str, Path]:
         """Returns the runs by name, those of now: a run may begin while one looks."""
-        found: dict[Path, None] = {}
+        found: dict[Path, Path] = {}
         for root in self.roots:
             if (root / "metrics.jsonl").exists() or not root.is_dir():
-                found[root] = None
+                found.setdefault(root.resolve(), root)
                 continue
             logs = sorted(
                 {*root.glob("*/metrics.jsonl"), *root.glob("*/*/metrics.jsonl"), *root.glob("*/*/*/metrics.jsonl")}
             )
-            found |= dict.fromkeys(log.parent for log in logs)
-        folders = list(found)[:MOST_RUNS]
-        names = [folder.resolve().name for folder in folders]
-        # 同名的运行用上一级目录区分
-        return {
-            name if names.count(name) == 1 else "/".join(folder.resolve().parts[-2:]): folder
-            for name, folder in zip(names, folders, strict=True)
-        }
+            for log in logs:
+                found.setdefault(log.parent.resolve(), log.parent)
+        folders = dict(list(found.items())[:MOST_RUNS])
+        names = _names_apart(list(folders))
+        return {names[place]: folder for place, folder in folders.items()}
 
     def read(self, folder: Path) -> Run:
         """Reads a run; never fails, see `Run.trouble`."""
@@ -91,6 +89,20 @@ class RunFolders:
         except (OSError, ValueError) as error:
             kind = type(error).__name__
             return Run((), Text(f"metrics.jsonl cannot be read ({kind})", f"metrics.jsonl 读不出来（{kind}）"))
+
+
+def _names_apart(folders: Sequence[Path]) -> dict[Path, str]:
+    """Names different absolute folders by their last parts, by as few as tell each from the others."""
+    sizes = dict.fromkeys(folders, 1)
+    while True:
+        names = {folder: "/".join(folder.parts[-size:]) for folder, size in sizes.items()}
+        counts = Counter(names.values())
+        alike = [folder for folder in folders if counts[names[folder]] > 1]
+        if not alike:
+            return names
+        # 只加长还分不开的名字：其余的保持短，图例里读得清
+        for folder in alike:
+            sizes[folder] += 1
 
 
 def figures_of(runs: Sequence[Run]) -> list[Figure]:

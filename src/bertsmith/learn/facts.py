@@ -36,9 +36,12 @@ def facts() -> SimpleNamespace:
         base_vocabulary=base.vocab_size,
         base_positions=base.max_position_embeddings,
         base_millions=_millions(base),
+        # 中文以亿计数
+        base_hundred_millions=_millions(base) / 100,
         large_layers=large.num_hidden_layers,
         large_hidden=large.hidden_size,
         large_millions=_millions(large),
+        large_hundred_millions=_millions(large) / 100,
         large_times=_millions(large) / _millions(base),
         inner_times=base.intermediate_size // base.hidden_size,
         smallest_layers=NAMED_SIZES["tiny"][0],

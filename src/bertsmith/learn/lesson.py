@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,6 +25,8 @@ LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 Cell = str | int | float
 Value = Cell | NDArray[Any] | Sequence[Sequence[Cell]]
+
+_STYLED = re.compile(r"\*\*(?P<bold>.+?)\*\*|`(?P<code>[^`]+)`|\*(?P<italic>[^*\s][^*]*)\*")
 
 
 class Text(NamedTuple):
@@ -69,6 +72,13 @@ class Step:
         texts = [[written(cell) for cell in row] for row in table]
         return [[name, *row] for name, row in zip(self.rows, texts, strict=True)] if self.rows else texts
 
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What stands above each column of `cells`; empty where the columns have no names."""
+        width = max(map(len, self.cells()), default=0)
+        # 行名自成一列，这一列没有名称
+        return ("", *self.columns) if self.columns and len(self.columns) < width else self.columns
+
 
 @dataclass(frozen=True)
 class Computation:
@@ -98,6 +108,7 @@ class Input:
         label: for people.
         kind: `text`, `integer`, `numbers` (a list), `matrix` (a list of rows), or `choice`.
         default: what is used when nothing is said.
+        chinese: of a `text`, what is used with a vocabulary of Chinese.
         choices: the possible values of a `choice`.
         smallest: of an integer.
         largest: of an integer.
@@ -107,6 +118,7 @@ class Input:
     label: Text
     kind: Literal["text", "integer", "numbers", "matrix", "choice"]
     default: Any
+    chinese: str = ""
     choices: tuple[str, ...] = ()
     smallest: int = 0
     largest: int = 0
@@ -254,6 +266,17 @@ def grade(question: Question, choice: int) -> Grade:
     if isinstance(choice, bool) or not isinstance(choice, int) or not 0 <= choice < len(question.choices):
         raise InputError(f"choice {choice!r}: {question.id} has the choices 0 to {len(question.choices) - 1}")
     return Grade(choice == question.answer, question.choices[question.answer], question.explanation)
+
+
+def spans(text: str) -> Iterator[tuple[str, str]]:
+    """Cuts a text with **bold**, *italic* and `code` into (style, text); the style of plain text is empty."""
+    end = 0
+    for match in _STYLED.finditer(text):
+        yield "", text[end : match.start()]
+        style = match.lastgroup or ""
+        yield style, match[style]
+        end = match.end()
+    yield "", text[end:]
 
 
 def written(cell: Cell) -> str:

@@ -103,13 +103,15 @@ class Study:
         """Turns one text or two into ids and segments, special tokens included.
 
         Raises:
-            InputError: a text has no words, or all is longer than the model reads.
+            InputError: a text has no words, all is longer than the model reads, or the model knows no pairs.
         """
         for given in (text, pair):
             if given is not None and not self.tokenizer.encode(given):
                 raise InputError(f"there are no words in {given[:40]!r}; write a sentence")
         encoded = self.tokenizer(text, pair) if pair is not None else self.tokenizer(text)
         ids, segments = list(encoded["input_ids"]), list(encoded["token_type_ids"])
+        if max(segments) >= self.model.config.type_vocab_size:
+            raise InputError("the model knows a single segment, and this takes a pair; name a model that knows two")
         longest = self.model.config.max_position_embeddings
         if len(ids) > longest:
             raise InputError(f"{text[:40]!r} makes {len(ids)} pieces; this model reads {longest}, write a shorter one")

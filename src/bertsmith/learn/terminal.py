@@ -15,9 +15,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as RichText
 
-from bertsmith.learn.computations import compute
+from bertsmith.errors import InputError
+from bertsmith.learn.computations import COMPUTATIONS, compute
 from bertsmith.learn.deck import ANSWERS, Answer, Deck
-from bertsmith.learn.lesson import Card, Computation, Language, Lesson, Question, Step, Text, grade
+from bertsmith.learn.lesson import Card, Computation, Language, Lesson, Question, Section, Step, Text, grade, spans
 from bertsmith.learn.story import lessons
 from bertsmith.learn.study import Study
 
@@ -30,16 +31,21 @@ _PIECES = re.compile(
     # 一个可断行的单位：空白，或“开括号 + 一个汉字或一串西文 + 收尾标点”
     rf"\s+|[{_OPENING}]*(?:[{_CHINESE}]|[^\s{_CHINESE}{_OPENING}{_CLOSING}]+)?[{_CLOSING}]*"
 )
-_STYLED = re.compile(r"\*\*(?P<bold>.+?)\*\*|`(?P<code>[^`]+)`|\*(?P<italic>[^*\s][^*]*)\*")
+_STYLES = {"": "", "bold": "bold", "code": "green", "italic": "italic"}
 
 
 def show_lesson(console: Console, lesson: Lesson, study: Study | None, language: Language) -> None:
-    """Prints a lesson, each computation run as it comes."""
+    """Prints a lesson, each computation run as it comes; one that fails says why in the place of its section."""
     console.print()
     console.rule(RichText(f"{lesson.number}  {lesson.title}", style="bold"), align="left")
     noted: set[str] = set()
     for section in lesson.sections:
-        found = compute(section.computation, language=language, study=study) if section.computation else None
+        try:
+            found = compute(section.computation, language=language, study=study) if section.computation else None
+        except InputError as error:
+            # 正文里的数都来自计算：算不出就没有正文可填，只说明原因，课接着往下讲
+            _show_failure(console, section, error, language)
+            continue
         show_markdown(console, section.fill(found))
         if found:
             show_computation(console, found, with_note=found.note not in noted)
@@ -81,9 +87,7 @@ def show_step(console: Console, step: Step) -> None:
         _print_note(console, step.note, indent=4)
     rows = step.cells()
     width = max(map(len, rows), default=0)
-    headings = list(step.columns)
-    if headings and len(headings) < width:
-        headings = ["", *headings]
+    headings = step.headings
     table = Table(box=None, show_header=bool(headings), padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for number in range(width):
         numeric = all(_is_number(row[number]) for row in rows if number < len(row))
@@ -176,6 +180,18 @@ def run_cards(console: Console, cards: list[Card], deck: Deck, language: Languag
         console.print(RichText(days, style="dim"))
 
 
+def _show_failure(console: Console, section: Section, error: InputError, language: Language) -> None:
+    console.print()
+    if section.computation:
+        title = COMPUTATIONS[section.computation].title(language)
+        console.print(RichText(f"▸ {title}", style="bold cyan"))
+    message = " ".join(str(error).split())
+    said = Text(f"Not computed: {message}", f"算不出来：{message}")
+    # 报错里可能引用词片或文件名：原样显示，不当作标记
+    for line in _fold(RichText(said(language), style="yellow"), min(console.width, WIDEST) - 2):
+        console.print(RichText("  ") + line, no_wrap=True, overflow="ignore", crop=False)
+
+
 def _show_question(console: Console, question: Question, place: int) -> None:
     console.print()
     _print_indented(console, f"{place}. {question.prompt}", style="bold")
@@ -233,13 +249,9 @@ def _print_indented(console: Console, text: str, *, indent: int = 0, style: str 
 
 def _styled(text: str, style: str = "") -> RichText:
     """Turns the little markdown of lessons into styles; everything else stays as it is written."""
-    styled, end = RichText(style=style), 0
-    for match in _STYLED.finditer(text):
-        styled.append(text[end : match.start()])
-        kind = match.lastgroup or ""
-        styled.append(match[kind], style={"bold": "bold", "code": "green", "italic": "italic"}[kind])
-        end = match.end()
-    styled.append(text[end:])
+    styled = RichText(style=style)
+    for kind, part in spans(text):
+        styled.append(part, style=_STYLES[kind])
     return styled
 
 

@@ -19,7 +19,7 @@ from bertsmith.finetune.task import Evaluation
 from bertsmith.inference import FillMask
 from bertsmith.inference.pretrained import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.model import BertForPreTraining
+from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.quickstart.report import FilledExample, write_report
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.seeding import generator
@@ -35,6 +35,9 @@ WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the m
 HELDOUT_EXAMPLES, QUESTION_PIECES = 6, 32
 HEATMAP_PIECES = range(8, 25)
 """Lengths of a sentence that make a legible heat map."""
+
+SMALL_HIDDEN_SIZE, SMALL_RATE = 256, "3e-4"
+"""Up to this width a model wants a higher rate in fine-tuning than the paper's 5e-5."""
 
 
 @dataclass
@@ -175,7 +178,10 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
     else:
         commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
-        commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
+        # 窄的模型用论文的 5e-5 学不动，照抄命令的人不必自己发现
+        narrow = BertConfig.named(result.pretraining.recipe.size).hidden_size <= SMALL_HIDDEN_SIZE
+        rate = ["--learning-rate", SMALL_RATE] if narrow else []
+        commands.append(["finetune", "classify", "--model", model, *labelled, *rate, "--out", "runs/classifier"])
     for command in commands:
         console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
 

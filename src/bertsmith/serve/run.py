@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def serve(settings: ServeSettings) -> None:
     """
     keys = ApiKeys.read(settings.key_file)
     configure_logs()
-    if not keys and not _is_loopback(settings.host):
+    if not keys and not is_loopback(settings.host):
         logging.getLogger("bertsmith.serve").warning("no API key is set: whoever reaches %s can use it", settings.host)
     with listening_socket(settings) as listener:
         if settings.workers > 1:
@@ -163,11 +164,21 @@ def _ends_quietly() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+def is_loopback(host: str) -> bool:
+    """Tells whether an address to listen on is reached from this machine alone."""
+    try:
+        # 必须真是一个地址：127.example 这样的名字可以指向任何机器
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def address_of(name: tuple[Any, ...]) -> str:
+    """Returns the URL of a listening socket, from its `getsockname()`."""
+    host = f"[{name[0]}]" if ":" in str(name[0]) else name[0]
+    return f"http://{host}:{name[1]}"
 
 
 def _announce(settings: ServeSettings, address: tuple[Any, ...]) -> None:
-    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
     names = ", ".join(name for name, _ in settings.models)
-    logging.getLogger("bertsmith.serve").info("serving %s on http://%s:%d", names, host, address[1])
+    logging.getLogger("bertsmith.serve").info("serving %s on %s", names, address_of(address))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -19,6 +20,11 @@ TOP = 5
 """Candidates that are printed."""
 
 
+def places_of(word: Sequence[int], ids: Sequence[int]) -> list[int]:
+    """Returns where a word of one piece or several begins in a sequence."""
+    return [n for n in range(len(ids)) if word and ids[n : n + len(word)] == word]
+
+
 @torch.inference_mode()
 def mlm_loss(*, id: str, title: str, language: Language, study: Study, text: str, hidden: str) -> Computation:
     """Hides a word and follows the loss at its place.
@@ -29,7 +35,7 @@ def mlm_loss(*, id: str, title: str, language: Language, study: Study, text: str
     tokenizer = study.tokenizer
     ids = study.encode(text)[0]
     target = tokenizer.encode(hidden)
-    places = [n for n in range(len(ids)) if target and ids[n : n + len(target)] == target]
+    places = places_of(target, ids)
     if not places:
         raise InputError(f"the word {hidden[:40]!r} is not in {text[:40]!r}; name a word of the sentence")
     positions = list(range(places[0], places[0] + len(target)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bertsmith.data.masking import MaskingSettings, mask_tokens
+from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study
 from bertsmith.seeding import generator
@@ -17,7 +18,7 @@ def masking(*, id: str, title: str, language: Language, study: Study, text: str,
     """Masks a sentence once, and then many times to count.
 
     Raises:
-        InputError: the sentence has no words or is too long.
+        InputError: the sentence has no words, none that the vocabulary knows, or is too long.
     """
     ids = np.array(study.encode(text)[0])
     tokenizer, settings = study.tokenizer, MaskingSettings()
@@ -34,6 +35,9 @@ def masking(*, id: str, title: str, language: Language, study: Study, text: str,
     before, after = drawn.labels, drawn.input_ids[drawn.positions]
     masked, kept = after == tokenizer.mask_token_id, after == before
     count = len(before)
+    # 特殊词片从不遮盖，而 [UNK] 也是其中之一
+    if not count:
+        raise InputError(f"the vocabulary has none of the words in {text[:40]!r}; write another sentence")
     replaced = count - int(masked.sum()) - int(kept.sum())
     once = drawn.positions[drawn.positions < len(ids)]
     names = Text("becomes [MASK]|another piece|stays, but is asked for", "变成 [MASK]|换成别的词片|不变，但仍要预测")(

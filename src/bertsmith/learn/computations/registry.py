@@ -22,8 +22,10 @@ from bertsmith.learn.computations import (
     schedule,
 )
 from bertsmith.learn.lesson import Computation, Input, Language, Text
+from bertsmith.learn.starting import Ids, Suits, starting_sentences
 from bertsmith.learn.study import Study
 from bertsmith.model.config import NAMED_SIZES
+from bertsmith.tokenizer import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,35 @@ class Recipe:
         function: takes the language, a `Study` where `needs_study`, and the inputs by name.
         inputs: what a reader may change.
         needs_study: whether it runs on the reader's model.
+        suits: what it asks of its sentences besides being known to the vocabulary; None for nothing.
     """
 
     title: Text
     function: Callable[..., Computation]
     inputs: tuple[Input, ...] = ()
     needs_study: bool = False
+    suits: Suits | None = None
+
+    def sentences(self, tokenizer: WordPieceTokenizer) -> dict[str, str]:
+        """Returns the texts that it starts from with a vocabulary, by name; empty where it takes none."""
+        texts = [given for given in self.inputs if given.kind == "text"]
+        options = [{given.name: given.default for given in texts}, {given.name: given.chinese for given in texts}]
+        return starting_sentences(tokenizer, options, self.suits)
 
 
-def _sentence(name: str, default: str, en: str = "sentence", zh: str = "句子") -> Input:
-    return Input(name, Text(en, zh), "text", default)
+def _differ_in_a_word(ids: Ids) -> bool:
+    return len(ids["first"]) == len(ids["second"]) and ids["first"] != ids["second"]
 
 
+def _holds_the_word(ids: Ids) -> bool:
+    return bool(losses.places_of(ids["hidden"], ids["text"]))
+
+
+def _sentence(name: str, default: str, chinese: str, label: Text | None = None) -> Input:
+    return Input(name, label or Text("sentence", "句子"), "text", default, chinese)
+
+
+_FIRST, _SECOND = Text("sentence A", "句子 A"), Text("sentence B", "句子 B")
 _SIZE = Input("size", Text("size", "尺寸"), "choice", "base", choices=tuple(NAMED_SIZES))
 
 COMPUTATIONS: dict[str, Recipe] = {
@@ -54,17 +73,23 @@ COMPUTATIONS: dict[str, Recipe] = {
         Text("What a change at the end reaches", "句末的改动影响到哪里"),
         reading.both_sides,
         (
-            _sentence("first", "the man reads the book", "sentence", "句子"),
-            _sentence("second", "the man reads the bread", "the same with another word", "换了一个词的句子"),
+            _sentence("first", "the man reads the book", "他早上在家里看书"),
+            _sentence(
+                "second",
+                "the man reads the bread",
+                "他早上在家里看报",
+                Text("the same with another word", "换了一个词的句子"),
+            ),
         ),
         needs_study=True,
+        suits=_differ_in_a_word,
     ),
     "input_sum": Recipe(
         Text("Three embeddings, summed", "三种嵌入相加"),
         reading.input_sum,
         (
-            _sentence("first", "the man reads", "sentence A", "句子 A"),
-            _sentence("second", "the woman sleeps", "sentence B", "句子 B"),
+            _sentence("first", "the man reads", "他在看书", _FIRST),
+            _sentence("second", "the woman sleeps", "她在睡觉", _SECOND),
             Input("place", Text("token to look at", "要看的词元"), "integer", 2, smallest=0, largest=511),
         ),
         needs_study=True,
@@ -82,7 +107,7 @@ COMPUTATIONS: dict[str, Recipe] = {
     "cls_summary": Recipe(
         Text("What reaches [CLS]", "什么能到达 [CLS]"),
         reading.cls_summary,
-        (_sentence("text", "the man reads the book"),),
+        (_sentence("text", "the man reads the book", "他早上在家里看书"),),
         needs_study=True,
     ),
     "parameters": Recipe(
@@ -97,7 +122,11 @@ COMPUTATIONS: dict[str, Recipe] = {
         Text("What is hidden", "遮住了什么"),
         masking.masking,
         (
-            _sentence("text", "in the morning the woman reads the book at the barn and the farmer eats the bread"),
+            _sentence(
+                "text",
+                "in the morning the woman reads the book at the barn and the farmer eats the bread",
+                "她早上在家里看书下午去公园散步晚上和朋友一起在家里看电影",
+            ),
             Input("seed", Text("draw", "第几次抽取"), "integer", 18, smallest=0, largest=10**6),
         ),
         needs_study=True,
@@ -105,15 +134,19 @@ COMPUTATIONS: dict[str, Recipe] = {
     "mlm_loss": Recipe(
         Text("Masked LM, from logits to a number", "MLM：从 logits 到一个数"),
         losses.mlm_loss,
-        (_sentence("text", "the man reads the book"), _sentence("hidden", "book", "word to hide", "要遮住的词")),
+        (
+            _sentence("text", "the man reads the book", "他早上在家里看书"),
+            _sentence("hidden", "book", "书", Text("word to hide", "要遮住的词")),
+        ),
         needs_study=True,
+        suits=_holds_the_word,
     ),
     "nsp_loss": Recipe(
         Text("Next sentence, from logits to a number", "NSP：从 logits 到一个数"),
         losses.nsp_loss,
         (
-            _sentence("first", "the man reads the book", "sentence A", "句子 A"),
-            _sentence("second", "he sleeps at night", "sentence B", "句子 B"),
+            _sentence("first", "the man reads the book", "他早上在家里看书", _FIRST),
+            _sentence("second", "he sleeps at night", "他晚上很早睡觉", _SECOND),
             Input("truth", Text("the truth", "真实情况"), "choice", "is next", choices=losses.CLASSES),
         ),
         needs_study=True,
@@ -165,7 +198,8 @@ def compute(id: str, *, language: Language = "en", study: Study | None = None, *
         id: a name of `COMPUTATIONS`.
         language: of titles, labels and notes.
         study: the model to compute with, where one is needed; None for a small one made on the spot.
-        **inputs: what to change, see `COMPUTATIONS[id].inputs`; the rest keeps its default.
+        **inputs: what to change, see `COMPUTATIONS[id].inputs`; the rest keeps its default. Where no text is given,
+            the texts are such as the model's vocabulary can write.
 
     Raises:
         InputError: there is no such computation or input, or a value is not possible.
@@ -177,7 +211,11 @@ def compute(id: str, *, language: Language = "en", study: Study | None = None, *
     unknown = sorted(inputs.keys() - known.keys())
     if unknown:
         raise InputError(f"{id} has no input {unknown[0][:40]!r}; it has {', '.join(known) or 'none'}")
-    chosen = {name: each.check(inputs.get(name, each.default)) for name, each in known.items()}
-    if recipe.needs_study:
-        chosen["study"] = Study.small() if study is None else study
-    return recipe.function(id=id, title=recipe.title(language), language=language, **chosen)
+    given = {name: each.check(inputs.get(name, each.default)) for name, each in known.items()}
+    if not recipe.needs_study:
+        return recipe.function(id=id, title=recipe.title(language), language=language, **given)
+    study = Study.small() if study is None else study
+    # 几句话是互相配着的：读者写了其中一句，就一句也不替换
+    if not any(known[name].kind == "text" for name in inputs):
+        given |= recipe.sentences(study.tokenizer)
+    return recipe.function(id=id, title=recipe.title(language), language=language, study=study, **given)

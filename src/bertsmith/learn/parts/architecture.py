@@ -152,7 +152,7 @@ PART = Part(
                 "{facts.base_layers} layers, {facts.base_hidden} hidden, {facts.base_heads} heads of"
                 " {facts.base_head_size}: about {facts.base_millions:.0f} million parameters.",
                 "{facts.base_layers} 层，隐藏宽度 {facts.base_hidden}，{facts.base_heads} 个宽 {facts.base_head_size}"
-                " 的头，共约 {facts.base_millions:.0f} 百万个参数。",
+                " 的头，共约 {facts.base_hundred_millions:.1f} 亿个参数。",
             ),
         ),
         PartCard(

@@ -21,8 +21,8 @@ PART = Part(
                 "论文把同一个网络微调到句对与单句（GLUE）、段落中的答案（SQuAD）、"
                 "选择结尾（SWAG）和命名实体（CoNLL），"
                 "前三类都超过了当时为它们专门设计的方法，最后一类与之接近。大的网络在每个任务上都好于小的，最小的数据集也不例外，"
-                "尽管它的参数是"
-                " {facts.large_times:.1f} 倍（{facts.large_millions:.0f} 对 {facts.base_millions:.0f} 百万）。\n\n"
+                "尽管它的参数是 {facts.large_times:.1f} 倍（{facts.large_hundred_millions:.1f} 亿对"
+                " {facts.base_hundred_millions:.1f} 亿）。\n\n"
                 "但究竟是哪个想法在起作用？办法是每次只拿走一个想法，其余不变，这叫**消融**。论文先拿走下一句预测，"
                 "再拿走从右边读（§5.1）。两者都有损失，后者大得多。",
             )

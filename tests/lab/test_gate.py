@@ -1,0 +1,116 @@
+"""Who may ask the lab, and how much they may send: Host headers and bodies."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[lab]'")
+pytest.importorskip("httpx")
+
+from starlette.testclient import TestClient
+
+from bertsmith.lab import run
+from bertsmith.lab.gate import BodyLimit, is_own_name
+from bertsmith.serve.settings import Limits, ServeSettings
+
+MOST = Limits().body_bytes
+
+
+def client_of(folders, host="127.0.0.1", name="127.0.0.1:8001"):
+    settings = ServeSettings(models=(("base", str(folders["base"])),), host=host, threads=1, drain=0.0)
+    return TestClient(run.build_lab(settings), base_url=f"http://{name}")
+
+
+@pytest.fixture(scope="module")
+def client(folders):
+    with client_of(folders) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["localhost:8001", "localhost", "LOCALHOST:8001", "127.0.0.1:8001", "127.0.0.1", "127.1.2.3:80", "[::1]:8001"],
+)
+def test_a_lab_on_loopback_answers_to_this_machines_names(client, name):
+    assert client.get("/en/", headers={"host": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.example:8001",
+        "evil.example",
+        "127.evil.example:8001",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "localhost:8001@evil.example",
+        "192.168.0.7:8001",
+        "[fe80::1]:8001",
+        "[::1",
+        "",
+    ],
+)
+def test_every_other_name_is_refused_everywhere(client, name):
+    for path in ("/", "/en/", "/zh/gradio_api/info", "/info", "/health"):
+        answer = client.get(path, headers={"host": name}, follow_redirects=False)
+        assert answer.status_code == 403
+        assert answer.text.count("\n") == 0
+        assert "open it as localhost" in answer.json()["error"]["message"]
+    answer = client.post("/fill-mask", json={"texts": ["the [MASK]"]}, headers={"host": name})
+    assert answer.status_code == 403
+
+
+def test_the_name_on_the_command_line_is_answered_to():
+    assert is_own_name("mine.local:8001", "Mine.local")
+    assert not is_own_name("mine.local:8001", "127.0.0.1")
+
+
+def test_a_lab_that_listens_to_others_goes_by_any_name(folders):
+    with client_of(folders, host="0.0.0.0", name="lab.example:8001") as client:
+        assert client.get("/en/").status_code == 200
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_body_that_is_too_large_for_a_page_gets_413(client, language):
+    body = b'{"data": ["' + b"a" * MOST + b'"]}'
+    for content in (body, iter([body[: MOST // 2], body[MOST // 2 :]])):
+        answer = client.post(f"/{language}/gradio_api/run/predict", content=content)
+        assert answer.status_code == 413
+        assert str(MOST) in answer.json()["error"]["message"]
+
+
+def test_a_body_that_fits_reaches_the_page(client):
+    config = client.get("/en/config").json()
+    (button,) = (one["id"] for one in config["components"] if one["props"].get("elem_id") == "fill-add")
+    (number,) = (one["id"] for one in config["dependencies"] if [button, "click"] in one["targets"])
+    text = "今" * 20_000
+    asked = {"fn_index": number, "data": [text], "session_hash": "a"}
+    answer = client.post("/en/gradio_api/run/predict", json=asked)
+    assert answer.json()["data"] == [f"{text} [MASK]"]
+
+
+@pytest.mark.parametrize(("path", "size"), [("/en", 3), ("/en/x", 3), ("/zh/x", 4), ("/english", 4), ("/", 4)])
+def test_a_body_arrives_whole_and_once(path, size):
+    """In pieces, with the hang-up after it still to be heard; what is no page has no limit here."""
+    seen, sent, body = [], [], b"abcd"[:size]
+    parts = [
+        {"type": "http.request", "body": body[:2], "more_body": True},
+        {"type": "http.request", "body": body[2:], "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+
+    async def app(scope, receive, send):
+        while not seen or seen[-1]["type"] != "http.disconnect":
+            seen.append(await receive())
+
+    async def receive():
+        return parts.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "path": path, "headers": []}
+    asyncio.run(BodyLimit(app, paths=["/en"], most=3)(scope, receive, send))
+    assert b"".join(one.get("body", b"") for one in seen) == body
+    assert [one["type"] for one in seen].count("http.disconnect") == 1
+    assert sent == []
