@@ -153,6 +153,20 @@ def test_a_run_without_an_end(fails, tmp_path):
     assert "--minutes, --steps, --tokens or --flops" in fails(*common)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tokens", "inf"], "--tokens inf is no number of tokens"),
+        (["--tokens", "nan"], "--tokens"),
+        (["--steps", 9, "--phases", "16:nan,32:0.5"], "phases: the shares must be positive"),
+    ],
+)
+def test_an_end_or_a_phase_that_is_no_number(fails, tmp_path, options, message):
+    common = ["pretrain", "--corpus", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "run"]
+    assert message in fails(*common, *options)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_seed_of_any_size_works(fails, tmp_path):
     assert "nowhere" in fails("quickstart", tmp_path / "nowhere", "--out", tmp_path / "o", "--seed", 10**30)
 

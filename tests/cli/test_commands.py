@@ -1,6 +1,11 @@
 """The commands, one after the other, as the README shows them."""
 
+import gzip
+import json
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.cli import main
@@ -54,6 +59,32 @@ def test_from_text_to_predictions(folder, capsys):
     np.testing.assert_allclose(np.linalg.norm(vectors[::2], axis=1), 1.0, atol=1e-5)
     pieces = run(capsys, "inspect", "tokens", "the man reads", "--tokenizer", tokenizer)
     assert "reads" in pieces
+
+
+def test_a_vocabulary_is_learned_from_whatever_a_corpus_is_built_from(tmp_path, capsys):
+    """The same text three ways gives the same pieces: nothing of JSON's syntax, escapes or other fields is learned."""
+    texts = [f"{story.text} Café 北京\x0cnaïve\x0bÉlan" for story in draw_stories(0, 20)]
+    records = [{"id": f"identifier{number}", "body": text} for number, text in enumerate(texts)]
+    inputs = {
+        "text": tmp_path / "a.txt",
+        "json": tmp_path / "b.jsonl.gz",
+        "parquet": tmp_path / "c.parquet",
+    }
+    inputs["text"].write_text("\n".join(texts), encoding="utf-8")
+    inputs["json"].write_bytes(gzip.compress("\n".join(map(json.dumps, records)).encode()))
+    pq.write_table(pa.Table.from_pylist(records), inputs["parquet"])
+    for name, path in inputs.items():
+        said = run(capsys, "vocab", path, "--text-field", "body", "--out", tmp_path / name, "--size", 400)
+        assert "pieces from 1 file(s)" in said
+    learned = {name: (tmp_path / name / "vocab.txt").read_text(encoding="utf-8") for name in inputs}
+    assert learned["json"] == learned["text"]
+    assert learned["parquet"] == learned["text"]
+    # one command line for both
+    both = [inputs["json"], inputs["parquet"], "--text-field", "body"]
+    run(capsys, "vocab", *both, "--out", tmp_path / "tokenizer", "--size", 400)
+    assert "entropy" in run(
+        capsys, "corpus", *both, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"
+    )
 
 
 def test_the_version(capsys):

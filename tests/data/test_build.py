@@ -447,6 +447,37 @@ def test_urls_are_read(tokenizer, tmp_path):
         assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
 
 
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.jsonl.gz", "a.jsonl.zst"])
+def test_a_large_packed_file_whose_name_does_not_say_so_is_not_cut(tokenizer, tmp_path, small_units, name):
+    texts = make_texts(400)
+    packed = write_input(name, texts, tmp_path)
+    plain = packed.rename(packed.with_suffix(""))
+    assert plain.stat().st_size > 3 * 2000
+    corpus = build_corpus([plain], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
+    assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
+
+
+def test_text_beside_the_shards_is_read_and_what_the_build_wrote_is_not(tokenizer, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    texts = make_texts(30)
+    (out / "a.txt").write_text("\n\n".join(texts))
+    (out / "sub").mkdir()
+    (out / "sub" / "manifest.json").write_text("\n\n".join(make_texts(3, 1)))
+    options = CorpusOptions(documents="blank-line")
+    shutil.copytree(out, tmp_path / "named")
+    corpus = build_corpus([tmp_path / "named" / "a.txt"], tokenizer, tmp_path / "named", options)
+    assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
+    # the same pattern again, now that shards, manifest and statistics match it as well
+    everything = [str(out / "**" / "*")]
+    corpus = build_corpus(everything, tokenizer, out, options)
+    assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 33
+    assert {"manifest.json", "statistics.json", "train-00000.arrow"} <= {path.name for path in out.iterdir()}
+    assert build_corpus(everything, tokenizer, out, options).counts == corpus.counts
+    with pytest.raises(InputError, match=r"manifest\.json: this is what a build writes"):
+        build_corpus([out / "a.txt", out / "manifest.json"], tokenizer, out, options)
+
+
 def test_another_field_and_records_without_text(tokenizer, tmp_path):
     lines = [json.dumps({"body": text}) for text in make_texts(5)] + ['{"body": null}', "", '{"body": ""}']
     (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
@@ -495,6 +526,17 @@ def test_a_parquet_file_without_the_column(tokenizer, tmp_path):
         build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
     with pytest.raises(InputError, match=r"a\.parquet: column 'id' holds int64, not text"):
         build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out2", CorpusOptions(text_field="id"))
+
+
+def test_a_parquet_row_that_is_not_utf8_is_named(tokenizer, tmp_path):
+    values = [b"The man eats."] * 150
+    values[100] = b"caf\xe9"
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    column = pa.StringArray.from_buffers(150, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(values)))
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", row_group_size=40)
+    with pytest.raises(InputError, match=r"a\.parquet: row 101 of column 'text' is not UTF-8") as caught:
+        build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

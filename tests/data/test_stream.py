@@ -11,7 +11,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.batches import PreTrainingBatch, digest
 from bertsmith.data.masking import MaskingSettings
 from bertsmith.data.shards import HELDOUT, TRAIN, SplitCounts, build_shards
-from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings, heldout_batches
+from bertsmith.data.stream import HELDOUT_BATCH, PreTrainingStream, StreamPosition, StreamSettings, heldout_batches
 from bertsmith.data.text import Document
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -120,6 +120,32 @@ def test_validation_batches_are_the_same_each_time_and_unseen(world):
     assert len(first) >= 2
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
     assert corpus.counts[HELDOUT].documents < corpus.counts[TRAIN].documents
+
+
+def test_validation_sees_every_heldout_document_once_whatever_the_batch_size(world, monkeypatch):
+    corpus, tokenizer = world
+    visited = []
+    original = PreTrainingStream._examples_of
+
+    def visits(self, index, epoch):
+        visited.append((epoch, index))
+        return original(self, index, epoch)
+
+    monkeypatch.setattr(PreTrainingStream, "_examples_of", visits)
+    by_size = []
+    for changes in ({"batch_size": 1}, {"batch_size": 4096}, {"batch_tokens": 10**6}):
+        visited.clear()
+        by_size.append(heldout_batches(corpus, tokenizer, settings(**changes), max_sequences=10**6))
+        assert sorted(visited) == [(0, index) for index in range(corpus.counts[HELDOUT].documents)]
+    first, *others = by_size
+    assert len(first) >= 2
+    assert max(batch.tokens.num_sequences for batch in first) <= HELDOUT_BATCH
+    for other in others:
+        assert all(same(a, b) for a, b in zip(first, other, strict=True))
+    # and a part of them is the beginning of all
+    part = heldout_batches(corpus, tokenizer, settings(), max_sequences=HELDOUT_BATCH)
+    assert len(part) == 1
+    assert same(part[0], first[0])
 
 
 def test_the_draws_of_earlier_versions_are_kept(tmp_path):

@@ -70,6 +70,27 @@ def test_same_file_under_two_names_is_read_once(write: Write, tmp_path: Path) ->
     assert len(find_text_files([path, tmp_path / "sub" / ".." / "a.txt"])) == 1
 
 
+def test_linked_folders_are_searched_once_and_loops_do_not_matter(write: Write, tmp_path: Path) -> None:
+    own, far = write("corpus/z/own.txt", "x"), write("elsewhere/deep/far.txt", "x")
+    write("beside.txt", "x")
+    corpus = tmp_path / "corpus"
+    for link, target in (
+        ("a", corpus / "z"),
+        ("linked", tmp_path / "elsewhere"),
+        ("z/again", tmp_path / "elsewhere" / "deep"),
+        ("z/loop", corpus),
+        ("up", tmp_path),
+        ("top", Path("/")),
+        (".hidden", tmp_path / "elsewhere"),
+    ):
+        (corpus / link).symlink_to(target)
+    (far.parent / "back").symlink_to(corpus)
+    found = find_text_files([corpus])
+    assert len(found) == 2
+    assert found[1] == own, "under its own name, not that of a link"
+    assert found[0].resolve() == far
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -198,6 +198,73 @@ def test_tokens_that_transformers_added_are_taken_over(tmp_path: Path) -> None:
         WordPieceTokenizer.load(tmp_path / "normalised")
 
 
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_tokens_that_older_versions_added_are_taken_over(tmp_path: Path, lowercase: bool) -> None:
+    """`added_tokens.json` holds tokens and ids alone; how they match follows from the other files."""
+    transformers = pytest.importorskip("transformers")
+    write(tmp_path / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB))
+    added = {"[E1]": len(VOCAB), "<url>": len(VOCAB) + 1, "[MASK]": VOCAB.index("[MASK]")}
+    write(tmp_path / "added_tokens.json", json.dumps(added))
+    settings, special = tmp_path / "tokenizer_config.json", tmp_path / "special_tokens_map.json"
+    write(settings, json.dumps({"do_lower_case": lowercase, "additional_special_tokens": ["[E1]", "<url>"]}))
+    peer = transformers.BertTokenizer.from_pretrained(str(tmp_path))
+    texts = ["the <url> the", "[E1] the[E1]", "the [e1] <URL>"]
+    loaded = WordPieceTokenizer.load(tmp_path)
+    assert loaded(texts)["input_ids"] == peer(texts)["input_ids"]
+    assert loaded.vocab_size == len(peer)
+    write(settings, json.dumps({"do_lower_case": lowercase}))
+    write(special, json.dumps({"additional_special_tokens": ["[E1]", {"content": "<url>"}]}))
+    assert WordPieceTokenizer.load(tmp_path).fingerprint == loaded.fingerprint
+    # a token that is not special is matched after normalising, which is another rule where text is lower-cased
+    write(special, json.dumps({"additional_special_tokens": ["[E1]"]}))
+    if lowercase:
+        with pytest.raises(InputError, match=r"added_tokens\.json: added token '<url>' is normalized"):
+            WordPieceTokenizer.load(tmp_path)
+    else:
+        peer = transformers.BertTokenizer.from_pretrained(str(tmp_path))
+        assert WordPieceTokenizer.load(tmp_path)(texts)["input_ids"] == peer(texts)["input_ids"]
+    write(tmp_path / "added_tokens.json", '{"x": "y"}')
+    with pytest.raises(InputError, match=r"added_tokens\.json: is not a table of tokens"):
+        WordPieceTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+            "word_tokenizer_type is 'mecab', but BERT's is 'basic'",
+        ),
+        ({"subword_tokenizer_type": "character"}, "subword_tokenizer_type is 'character'"),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class is 'BertJapaneseTokenizer'"),
+        ({"tokenizer_class": "FunnelTokenizerFast"}, "tokenizer_class is 'FunnelTokenizerFast'"),
+    ],
+)
+def test_a_folder_that_names_other_rules_is_refused(tmp_path: Path, config: dict[str, str], message: str) -> None:
+    write(tmp_path / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB))
+    write(tmp_path / "tokenizer_config.json", json.dumps(config))
+    with pytest.raises(InputError, match=message):
+        WordPieceTokenizer.load(tmp_path)
+    # older folders keep the class with the model's settings
+    if "tokenizer_class" in config:
+        write(tmp_path / "tokenizer_config.json", "{}")
+        write(tmp_path / "config.json", json.dumps(config))
+        with pytest.raises(InputError, match=r"config\.json: tokenizer_class"):
+            WordPieceTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", [None, "BertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer"])
+def test_other_names_for_berts_rules_are_accepted(tmp_path: Path, name: str | None) -> None:
+    write(tmp_path / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB))
+    config = {"tokenizer_class": name, "word_tokenizer_type": None, "subword_tokenizer_type": "wordpiece"}
+    write(tmp_path / "tokenizer_config.json", json.dumps(config))
+    assert WordPieceTokenizer.load(tmp_path).fingerprint == WordPieceTokenizer(VOCAB).fingerprint
+    # where the rules are spelled out, their name does not matter
+    WordPieceTokenizer(VOCAB).save(tmp_path)
+    write(tmp_path / "tokenizer_config.json", json.dumps({"tokenizer_class": "SomeTokenizer"}))
+    assert WordPieceTokenizer.load(tmp_path).fingerprint == WordPieceTokenizer(VOCAB).fingerprint
+
+
 def test_renamed_special_tokens_keep_their_roles(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     names = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}

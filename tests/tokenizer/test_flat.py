@@ -4,6 +4,9 @@ import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,3 +144,36 @@ def test_flat_ids_of_real_text(shared_data: Path, folder: str) -> None:
     one = WordPieceTokenizer.load(shared_data / "vocab-chinese-21128.txt")
     assert rows(one.encode_flat(lines), "ids") == one.encode_batch(lines)
     check_places(one, lines)
+
+
+INTERRUPTED = """
+import time
+from bertsmith.tokenizer.parallel import map_batches
+
+def work(seconds):
+    time.sleep(seconds)
+    return seconds
+
+try:
+    for done in map_batches(work, [0, 60], 3):
+        print("working", flush=True)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_control_c_ends_the_workers_at_once_and_without_a_word() -> None:
+    """One worker is busy for a minute and two are idle when the terminal sends SIGINT to all of them."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    said, complaints = process.communicate(timeout=30)
+    assert (said, complaints, process.returncode) == ("interrupted\n", "", 0)

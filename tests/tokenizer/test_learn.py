@@ -1,8 +1,10 @@
 """Learned vocabularies: the published order, determinism, and a slow, obvious trainer as the oracle."""
 
 import itertools
+import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,18 @@ def test_every_word_of_the_training_text_can_be_spelled() -> None:
     text = ["The quick brown fox; 北京 ñandú Ωmega — 3.14 한국어 😀 q"]
     tokenizer = WordPieceTokenizer.train(text, vocab_size=500)
     assert tokenizer.unk_token_id not in tokenizer.encode(text[0])
+
+
+def test_half_a_character_is_not_learned(tmp_path: Path) -> None:
+    """A lone surrogate, as `"\\ud83d"` in JSON gives, has no place in a vocabulary file; its word is `[UNK]`."""
+    broken = WordPieceTokenizer.train(["hi there \ud83d hi\udc00"] * 3, vocab_size=100)
+    broken.save(tmp_path)
+    assert WordPieceTokenizer.load(tmp_path).vocab == WordPieceTokenizer.train(["hi there"] * 3, vocab_size=100).vocab
+    assert broken.tokenize("hi \ud83d") == ["hi", "[UNK]"]
+    with pytest.raises(InputError, match="no words"):
+        WordPieceTokenizer.train(["\ud83d \udc00"])
+    with pytest.raises(InputError, match="user token"):
+        WordPieceTokenizer.train(["hi"], user_tokens=["<\udcff>"])
 
 
 def test_small_text_gives_a_small_vocabulary() -> None:
@@ -154,6 +168,22 @@ def test_word_counts_are_exact_when_they_do_not_fit_into_memory(workers: int, mo
     assert count_words(lines, Normalizer(), workers=workers) == everything
 
 
+def test_more_temporary_files_than_may_be_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr("bertsmith.tokenizer.count._BATCH_CHARS", 20)
+    draw = random.Random(5)
+    words = [f"w{draw.randrange(200)}" for _ in range(2000)]
+    everything = Counter(words)
+    by_rank = sorted(everything, key=lambda word: (-everything[word], word))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
+    try:
+        kept = count_words(words, Normalizer(), max_words=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert kept == {word: everything[word] for word in by_rank[:4]}
+
+
 def test_user_tokens_are_one_piece_and_teach_nothing() -> None:
     text = ["see <url> and [E1] here"] * 5
     tokenizer = WordPieceTokenizer.train(text, vocab_size=100, user_tokens=["<url>", "[E1]"])
@@ -164,6 +194,17 @@ def test_user_tokens_are_one_piece_and_teach_nothing() -> None:
     for wrong in (["[MASK]"], ["x", "x"], [""], ["a\n"], "<url>"):
         with pytest.raises(InputError, match="user"):
             WordPieceTokenizer.train(text, user_tokens=wrong)
+
+
+def test_a_reserved_place_cannot_be_a_user_token_and_that_is_said_at_once() -> None:
+    def unread() -> Iterator[str]:
+        pytest.fail("the texts were read first")
+        yield ""
+
+    with pytest.raises(InputError, match=r"'\[unused1\]' is a special or reserved token"):
+        WordPieceTokenizer.train(unread(), num_unused=5, user_tokens=["[unused1]"])
+    vocab = WordPieceTokenizer.train(["a"], num_unused=5, user_tokens=["[unused5]"]).vocab
+    assert vocab.count("[unused5]") == 1
 
 
 def test_progress_is_told() -> None:

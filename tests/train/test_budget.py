@@ -87,6 +87,9 @@ def test_a_budget_counts_each_phase_by_its_share(village):
         ("128:x", "LENGTH:SHARE"),
         ("128:0.9,512:0.2", "add up to 1"),
         ("8:1.5,9:-0.5", "add up"),
+        ("16:nan,32:0.5", "add up"),
+        ("16:0.5,32:nan", "add up"),
+        ("16:inf,32:0.5", "add up"),
     ],
 )
 def test_impossible_phases_are_refused(text, message):

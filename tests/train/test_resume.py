@@ -1,17 +1,20 @@
 """A run that dies goes on as if nothing had happened."""
 
+import errno
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from bertsmith.data.stream import PreTrainingStream
-from bertsmith.errors import RunFolderError, TrainingError
+from bertsmith.errors import CheckpointError, RunFolderError, TrainingError
 from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -231,6 +234,69 @@ def test_a_damaged_state_is_named_and_the_one_before_is_used(village, tmp_path, 
         trainer.model.state_dict().items(), restored.model.state_dict().values(), strict=True
     ):
         assert value.equal(other), name
+    # set aside, not thrown away: what the disk spoilt may still be of use, and the place is free for a new state
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged-step-000000003", "step-000000002"]
+
+
+def two_states(village, folder):
+    trainer = fresh_trainer(village, 1)
+    for step in (1, 2):
+        trainer.step = step
+        save_state(folder, trainer, {"n": step})
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("device lost")])
+def test_a_device_without_room_costs_no_state(village, tmp_path, monkeypatch, error):
+    states = two_states(village, tmp_path)
+    restored = fresh_trainer(village, 0)
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(restored.model, "load_state_dict", fails)
+    with pytest.raises(type(error), match=str(error)):
+        load_latest_state(tmp_path, restored)
+    assert sorted(path.name for path in tmp_path.iterdir()) == states
+
+
+def test_a_state_that_cannot_be_read_just_now_is_not_damaged(village, tmp_path, monkeypatch):
+    states = two_states(village, tmp_path)
+
+    def fails(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("bertsmith.train.state._checksum", fails)
+    with pytest.raises(RunFolderError, match=r"cannot be read \(Too many open files\)"):
+        load_latest_state(tmp_path, fresh_trainer(village, 0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == states
+
+
+def test_a_state_of_another_model_is_refused_and_kept(village, tmp_path):
+    states = two_states(village, tmp_path)
+    for changes, name in (({"size": "2/64"}, r"encoder\S* and \d+ more"), ({"sequence_length": 16}, "position")):
+        other = make_trainer(RECIPE.replace(**changes), village[0])
+        with pytest.raises(CheckpointError, match=f"step-000000002: the training state is of another model .*{name}"):
+            load_latest_state(tmp_path, other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == states
+
+
+def test_a_run_whose_states_are_all_damaged_does_not_begin_anew(village, undisturbed, tmp_path):
+    corpus, tokenizer, _ = village
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    for state in (run / "state").iterdir():
+        (state / "tensors.safetensors").write_bytes(b"spoilt")
+    rows = metrics_of(run)
+    with (
+        pytest.warns(UserWarning, match="damaged training state"),
+        pytest.raises(RunFolderError, match="all training states are damaged"),
+    ):
+        pretrain(run, corpus, tokenizer, RECIPE)
+    # and not at the second try either
+    with pytest.raises(RunFolderError, match=r"put a whole one back .* or remove \S+state to begin anew"):
+        pretrain(run, corpus, tokenizer, RECIPE)
+    assert metrics_of(run) == rows
 
 
 def test_a_half_written_state_is_ignored_and_removed(village, tmp_path):

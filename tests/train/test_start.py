@@ -13,7 +13,7 @@ from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, Ber
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
-from bertsmith.train.start import build_model, open_stream
+from bertsmith.train.start import build_model, fingerprint_start, open_stream
 
 SMALL = {"sequence_length": 32, "batch_size": 8, "precision": "float32", "total_steps": 3}
 
@@ -105,6 +105,20 @@ def test_a_tokenizer_that_is_not_the_models_is_refused(village, general, tmp_pat
     WordPieceTokenizer.train(["another text altogether"], vocab_size=200).save(general)
     with pytest.raises(CheckpointError, match="reads another vocabulary"):
         pretrain(tmp_path / "run", corpus, tokenizer, recipe_to_continue(general, **SMALL))
+
+
+def test_a_tokenizer_of_another_casing_is_refused(village, general, tmp_path):
+    corpus, tokenizer, _ = village
+    recipe = recipe_to_continue(general, **SMALL)
+    WordPieceTokenizer(tokenizer.vocab, lowercase=False).save(general)
+    for missing in (None, "tokenizer.json"):
+        if missing:
+            (general / missing).unlink()
+        with pytest.raises(CheckpointError, match=r"reads text by other rules \(its casing"):
+            pretrain(tmp_path / "run", corpus, tokenizer, recipe)
+    # a vocabulary alone says nothing of casing
+    (general / "tokenizer_config.json").unlink()
+    assert fingerprint_start(recipe, tokenizer).start_weights
 
 
 def test_a_run_does_not_go_on_from_other_weights(village, general, tmp_path):

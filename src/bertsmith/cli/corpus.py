@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bertsmith.cli.quickstart import DocumentsOption
+from bertsmith.cores import available_cores
 
 
 class EngineOption(str, Enum):
@@ -71,7 +71,7 @@ def corpus(
         near_duplicates=near_duplicates,
         words=words.value if words else None,
     )
-    count = workers if engine is EngineOption.ray else workers or os.cpu_count() or 1
+    count = workers if engine is EngineOption.ray else workers or available_cores()
     loaded = WordPieceTokenizer.load(tokenizer)
     with LiveProgress(Console(stderr=True)) as progress:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -83,6 +84,8 @@ def pretrain(
 
     if all(end is None for end in (minutes, steps, tokens, flops)):
         raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
+    if tokens is not None and not math.isfinite(tokens):
+        raise ConfigError(f"--tokens {tokens} is no number of tokens; give one such as 1e9, or another end")
     if size is not None and start is not None:
         raise ConfigError("--from brings its own size; leave out --size")
     with connected_ranks() as (ranks, device):

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from bertsmith.data.chart import draw_statistics
 from bertsmith.data.duplicates import NearDuplicates
 from bertsmith.data.engine import Engine, map_units
-from bertsmith.data.finish import PARTS, Dropping, apply_commit, finish
+from bertsmith.data.finish import PARTS, SHARD_NAME, Dropping, apply_commit, finish
 from bertsmith.data.manifest import MANIFEST, different_keys, require_same_settings
 from bertsmith.data.parts import ShardSettings, read_parts, unit_tokens, write_unit
 from bertsmith.data.plan import WorkUnit, find_sources, plan_units, read_unit
@@ -34,6 +34,7 @@ from bertsmith.files import atomic_path, locked, make_folder, write_text
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _PLAN = "plan.json"
+_STATISTICS, _PICTURE = "statistics.json", "statistics.png"
 _LOCK_PATIENCE = 5.0  # seconds; the workers of a killed build need a moment to notice
 
 Progress = Callable[[int, int, int], None]
@@ -107,9 +108,7 @@ def build_corpus(
         CheckpointError: a shard of the finished corpus is damaged.
     """
     options = options or CorpusOptions()
-    sources = find_sources(paths)
-    inside = Path(folder).resolve()
-    sources = [source for source in sources if inside not in Path(source.name).resolve().parents]
+    sources = _without_own_files(find_sources(paths), paths, Path(folder))
     rule = resolve_documents([Path(source.name) for source in sources if source.kind == "text"], options.documents)
     settings = _settings(sources, rule, options)
     folder = make_folder(Path(folder))
@@ -131,12 +130,35 @@ def build_corpus(
             _make_units(work, units, engine, workers, on_progress)
             _finish(folder, work, units, options, settings, sources)
             corpus = TokenCorpus(folder, tokenizer)
-        picture = folder / "statistics.png"
+        picture = folder / _PICTURE
         if not picture.exists():
             with atomic_path(picture) as temporary:
-                statistics = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
+                statistics = json.loads((folder / _STATISTICS).read_text(encoding="utf-8"))
                 draw_statistics(statistics).savefig(temporary, format="png", dpi=120)
         return corpus
+
+
+def _without_own_files(sources: Sequence[Source], paths: Sequence[str | Path], folder: Path) -> list[Source]:
+    """Leaves out what a build writes into its folder, where a pattern among `paths` matches that as well.
+
+    Raises:
+        InputError: such a file is named.
+    """
+    named = {Path(path).resolve() for path in paths if not is_url(str(path)) and Path(path).is_file()}
+    kept = []
+    for source in sources:
+        if is_url(source.name) or not _is_own_file(Path(source.name).resolve(), folder.resolve()):
+            kept.append(source)
+        elif Path(source.name).resolve() in named:
+            raise InputError(f"{source.name}: this is what a build writes, not text; name other input or another --out")
+    return kept
+
+
+def _is_own_file(file: Path, folder: Path) -> bool:
+    # 只认构建自己写的名字：用户放在输出目录里的文本照常读，绝不悄悄丢掉
+    if file.parent == folder:
+        return file.name in (MANIFEST, _STATISTICS, _PICTURE) or SHARD_NAME.fullmatch(file.name) is not None
+    return folder / PARTS in file.parents
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
+from bertsmith.cores import available_cores
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tokenizer.parallel import map_batches
 
@@ -34,7 +34,7 @@ def map_units(
         BertsmithError: what `work` raised, or a worker was killed (while iterating).
     """
     if engine == "local":
-        return map_batches(work, units, workers or os.cpu_count() or 1)
+        return map_batches(work, units, workers or available_cores())
     if engine == "ray":
         return _map_ray(work, units, workers)
     raise ConfigError(f"--engine {engine!r} is unknown; use local or ray")

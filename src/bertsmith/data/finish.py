@@ -32,7 +32,7 @@ from bertsmith.tokenizer import WordPieceTokenizer
 
 PARTS = ".parts"
 _COMMIT = "commit.json"
-_SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrow")
+SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrow")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def apply_commit(folder: Path) -> bool:
     names = {name for _, name in commit["moves"]}
     # 从前没建完的语料可能留下同样命名的分片
     for stale in folder.glob("*.arrow"):
-        if _SHARD_NAME.fullmatch(stale.name) and stale.name not in names:
+        if SHARD_NAME.fullmatch(stale.name) and stale.name not in names:
             stale.unlink()
     for source, name in commit["moves"]:
         if (folder / source).exists():

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 IS_NEXT = 0
 IS_RANDOM = 1
 NO_LABEL = -100
-"""Labels as in the released BERT; `NO_LABEL` is left out of the loss."""
+"""Labels as in the released BERT; `NO_LABEL` marks what is left out of the loss, in every objective."""
 
 IN_ORDER = 0
 SWAPPED = 1

@@ -1,4 +1,4 @@
-"""Which files, and which stretches of large ones, make a unit of work; and the documents of a unit.
+"""Which files, and which stretches of large ones, make a unit of work; the documents of a unit, or all text at once.
 
 Notable:
 - the plan depends on the input and the settings alone, so every build of the same command has the same units, whatever
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bertsmith.data.decoding import check_encoding, detect_encoding, read_lines
 from bertsmith.data.records import read_json_lines, read_parquet, row_group_sizes
-from bertsmith.data.sources import CORPUS_ENDINGS, Source, Span, find_remote, is_url, open_source
+from bertsmith.data.sources import CORPUS_ENDINGS, Source, SourceKind, Span, find_remote, is_packed, is_url, open_source
 from bertsmith.data.text import Document, documents_of, find_text_files, is_heading, split_lines
 
 _SMALLEST_UNIT = 4_000_000
@@ -81,7 +81,7 @@ def plan_units(sources: Sequence[Source], *, rule: str, encoding: str, field: st
         InputError: a file cannot be read, or its encoding is not known.
     """
     check_encoding(encoding)
-    total = sum(_weight(source) for source in sources)
+    total = sum(text_size(source) for source in sources)
     # 语料小时单元也小：几个进程都有活干；大小只由输入决定，与进程数无关
     unit_size = min(max(_SMALLEST_UNIT, total / _UNITS), max(1.0, shard_tokens * _BYTES_PER_TOKEN))
     units: list[WorkUnit] = []
@@ -114,22 +114,57 @@ def read_unit(unit: WorkUnit, *, rule: str, field: str) -> Iterator[Document]:
         if kind == "text":
             yield from documents_of(read_lines(span, span.encoding), span.name, rule)
             continue
-        for text in read_json_lines(span, field) if kind == "jsonl" else read_parquet(span, field):
+        for text in _records(span, kind, field):
             yield from documents_of(split_lines(text), span.name)
 
 
-def _weight(source: Source) -> float:
+def read_all_text(sources: Sequence[Source], *, encoding: str, field: str) -> Iterator[str]:
+    """Reads the text of sources from the first to the last, for learning a vocabulary, streaming.
+
+    Args:
+        sources: of `find_sources`.
+        encoding: `auto` or a codec, of text files.
+        field: of JSON lines, or column of Parquet, that holds the text.
+
+    Yields:
+        Lines, cut as for a corpus, so that both see the same words.
+
+    Raises:
+        InputError: the encoding is not known, or a file is damaged or malformed; the message names it and the line.
+    """
+    check_encoding(encoding)
+    for source in sources:
+        span = Span(source.name, encoding=encoding)
+        if source.kind == "text":
+            yield from read_lines(span, encoding)
+            continue
+        for text in _records(span, source.kind, field):
+            yield from split_lines(text)
+
+
+def text_size(source: Source) -> float:
+    """Returns about how many bytes of text a source holds, from its size and ending alone."""
     return source.size * _PACKING.get("packed" if source.packed else source.kind, 1.0)
 
 
+def _records(span: Span, kind: SourceKind, field: str) -> Iterator[str]:
+    return read_json_lines(span, field) if kind == "jsonl" else read_parquet(span, field)
+
+
 def _pieces(source: Source, rule: str, encoding: str, field: str, unit_size: float) -> Iterator[tuple[Span, float]]:
-    weight = _weight(source)
+    weight = text_size(source)
     whole = Span(source.name, encoding=encoding)
     if source.kind == "parquet":
         sizes = row_group_sizes(source.name, field)
         yield from ((Span(source.name, n, n + 1), size * _PACKING["parquet"]) for n, size in enumerate(sizes))
         return
-    if weight < 1.5 * unit_size or source.packed or (source.kind == "text" and rule != "blank-line"):
+    # 名字里没有 .gz/.zst 的压缩文件，看头几个字节才知道：切开就再也解不开了
+    if (
+        weight < 1.5 * unit_size
+        or (source.kind == "text" and rule != "blank-line")
+        or source.packed
+        or is_packed(source.name)
+    ):
         yield whole, weight
         return
     if source.kind == "text":

@@ -80,7 +80,7 @@ def read_parquet(span: Span, column: str) -> Iterator[str]:
     """Reads a text column of row groups of a Parquet file; null counts as no text.
 
     Raises:
-        InputError: the file is damaged, or has no such column of text.
+        InputError: the file is damaged, has no such column of text, or a row of it is not UTF-8.
     """
     with open_source(span.name) as raw:
         file = _parquet(span.name, raw)
@@ -96,12 +96,22 @@ def read_parquet(span: Span, column: str) -> Iterator[str]:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise InputError(f"{span}: column {column!r} holds {kind}, not text; name another with --text-field")
         end = file.metadata.num_row_groups if span.end is None else span.end
+        row = sum(file.metadata.row_group(group).num_rows for group in range(span.start))
         try:
             # 逐小批读取、不开线程：一个行组再大，内存里也只有几十行
             for batch in file.iter_batches(
                 _PARQUET_ROWS, row_groups=list(range(span.start, end)), columns=[column], use_threads=False
             ):
-                yield from (text for text in batch.column(0).to_pylist() if text)
+                for value in batch.column(0):
+                    row += 1
+                    if text := value.as_py():
+                        yield text
+        except UnicodeDecodeError as error:
+            # Parquet 的字符串列不检查编码：别的程序可以写进任何字节
+            raise InputError(
+                f"{span}: row {row} of column {column!r} is not UTF-8 ({error.reason}); write the file again from the"
+                " right encoding"
+            ) from None
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{span}: damaged Parquet file ({_first_line(error)}); make it again") from None
 

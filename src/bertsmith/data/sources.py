@@ -144,16 +144,25 @@ def read_chunks(place: Path | Span, size: int = 1 << 20) -> Iterator[bytes]:
     with open_source(span.name) as raw:
         raw.seek(span.start)
         if span.start == 0:
-            head = raw.read(4)
+            ending = _packing(span.name, raw.read(4))
             raw.seek(0)
-            for ending, magic in _PACKED_ENDINGS.items():
-                if span.name.lower().endswith(ending) or head.startswith(magic):
-                    yield from _unpacked(span.name, raw, ending, size)
-                    return
+            if ending is not None:
+                yield from _unpacked(span.name, raw, ending, size)
+                return
         left = None if span.end is None else span.end - span.start
         while chunk := raw.read(size if left is None else min(size, left)):
             left = None if left is None else left - len(chunk)
             yield chunk
+
+
+def is_packed(name: str) -> bool:
+    """Whether a file is compressed, by its ending or its first bytes: what `read_chunks` unpacks.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with open_source(name) as raw:
+        return _packing(name, raw.read(4)) is not None
 
 
 def lines_before(place: Path | Span) -> int:
@@ -161,6 +170,14 @@ def lines_before(place: Path | Span) -> int:
     if not isinstance(place, Span) or place.start == 0:
         return 0
     return sum(chunk.count(b"\n") for chunk in read_chunks(Span(place.name, 0, place.start)))
+
+
+def _packing(name: str, head: bytes) -> str | None:
+    """Returns the ending that stands for how a file is packed, or None."""
+    for ending, magic in _PACKED_ENDINGS.items():
+        if name.lower().endswith(ending) or head.startswith(magic):
+            return ending
+    return None
 
 
 def _unpacked(name: str, raw: BinaryIO, ending: str, size: int) -> Iterator[bytes]:

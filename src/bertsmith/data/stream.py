@@ -37,6 +37,9 @@ PAIRINGS = ("balanced", "google")
 BLOCK_TOKENS = 2**18
 """About how many ids a block holds: enough to shuffle well, few enough to prepare in a fraction of a second."""
 
+HELDOUT_BATCH = 16
+"""Sequences in a validation batch: little memory, and several ranks find a share of the work."""
+
 _CONTINUES = np.int32(1 << 30)
 """Set on ids that go on with a word, on their way through pairing: no vocabulary has that many pieces."""
 
@@ -194,8 +197,12 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Returns the batch at `position` and moves on."""
         return self.draw().to_batch()
 
-    def draw(self) -> DrawnBatch:
-        """Returns the batch at `position` as arrays and moves on."""
+    def draw(self, *, across_epochs: bool = True) -> DrawnBatch:
+        """Returns the batch at `position` as arrays and moves on.
+
+        Args:
+            across_epochs: fill the batch from the next epoch where this one ends; otherwise its last batch is smaller.
+        """
         start = self.position
         examples: list[SegmentPair] = []
         sources: list[tuple[int, int, int]] = []
@@ -211,6 +218,8 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
                 self.position = replace(self.position, offset=last)
                 break
             self.position = self._following_block()
+            if self.position.epoch > start.epoch and not across_epochs:
+                break
             if self.settings.batch_tokens is None and len(examples) == self.settings.batch_size:
                 break
         drawn = self._assemble(examples, sources, start)
@@ -384,14 +393,26 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
 def heldout_batches(
     corpus: TokenCorpus, tokenizer: WordPieceTokenizer, settings: StreamSettings, *, max_sequences: int
 ) -> list[PreTrainingBatch]:
-    """Returns the same validation batches every time: the held-out documents once, up to `max_sequences`."""
+    """Returns the same validation batches every time, whatever the size of the training batches.
+
+    Args:
+        corpus: where the held-out documents come from.
+        tokenizer: the one that made the corpus.
+        settings: what the sequences look like; the batch size does not count.
+        max_sequences: where the held-out documents make more, the rest is left out, but the last batch is a whole one.
+
+    Returns:
+        Batches of `HELDOUT_BATCH` sequences that hold every held-out document at most once; the last may be smaller.
+    """
     if not corpus.counts[HELDOUT].documents:
         return []
+    # 验证批小而固定：显存不随训练批增长，遮盖也不随它改变（遮盖的随机数由批的起点决定），几次训练才能相比
+    settings = replace(settings, batch_size=HELDOUT_BATCH, batch_tokens=None)
     stream = PreTrainingStream(corpus, tokenizer, settings, split=HELDOUT)
     batches: list[PreTrainingBatch] = []
     sequences = 0
     while sequences < max_sequences and stream.position.epoch == 0:
-        batches.append(next(stream))
+        batches.append(stream.draw(across_epochs=False).to_batch())
         sequences += batches[-1].tokens.num_sequences
     return batches
 

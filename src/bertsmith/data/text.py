@@ -62,9 +62,9 @@ class Document:
 def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_ENDINGS) -> list[Path]:
     """Finds the text files that files, folders and glob patterns name.
 
-    A folder is searched with all its subfolders for `.txt`, `.txt.gz` and `.txt.zst`; hidden files and folders are
-    passed over (they are the droppings of editors and file managers). A file that is named, or matched by a pattern,
-    may have any name. `**` in a pattern stands for any number of folders.
+    A folder is searched with all its subfolders for `.txt`, `.txt.gz` and `.txt.zst`; links to folders are followed,
+    hidden files and folders passed over (they are the droppings of editors and file managers). A file that is named,
+    or matched by a pattern, may have any name. `**` in a pattern stands for any number of folders.
 
     Args:
         paths: names of files and folders, and patterns with `*`, `?` or `[...]`.
@@ -236,16 +236,26 @@ def _listed(endings: Sequence[str]) -> str:
 
 
 def _walk(folder: str, endings: Sequence[str]) -> list[Path]:
-    """The text files under a folder, hidden ones left out."""
+    """The text files under a folder and under those that links in it lead to, hidden ones left out."""
 
     def fail(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}); check its rights") from None
 
     files = []
-    for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        wanted = (name for name in names if name.lower().endswith(tuple(endings)) and not name.startswith("."))
-        files += [Path(parent, name) for name in wanted]
+    waiting, seen = [folder], set[str]()
+    for top in waiting:
+        for parent, folders, names in os.walk(top, onerror=fail):
+            real = os.path.realpath(parent)
+            if real in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            # os.walk 不进入链接：排到最后再看，同一文件夹以它本来的名字为准；指回上层的链接是环，不跟
+            links = [os.path.join(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
+            waiting += [link for link in links if not Path(real).is_relative_to(os.path.realpath(link))]
+            wanted = (name for name in names if name.lower().endswith(tuple(endings)) and not name.startswith("."))
+            files += [Path(parent, name) for name in wanted]
     return files
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.pairs import NO_LABEL
 
-NO_LABEL = -100
-"""Marks what is not predicted, as in the field's losses."""
+__all__ = ["NO_LABEL", "LabelledBatch"]
 
 
 @dataclass(frozen=True)

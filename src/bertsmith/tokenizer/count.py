@@ -4,8 +4,8 @@ Notable:
 - raw chunks are counted first, in C; the rules for words run once per distinct chunk of a batch and are remembered
 - workers count batches; the sums do not depend on who counted what, so neither does the vocabulary
 - when there are too many distinct words for the memory, the counts so far go to a sorted file and counting starts
-  afresh; the files are merged at the end. Throwing rare words away on the fly would be simpler, but then the result
-  would depend on the order of the texts
+  afresh; the files are merged, many into one whenever there are many, and all that are left at the end. Throwing rare
+  words away on the fly would be simpler, but then the result would depend on the order of the texts
 """
 
 import heapq
@@ -25,6 +25,8 @@ from bertsmith.tokenizer.special import WrittenTokens
 
 # 内存中最多这么多个不同的词，超过就写盘；每个约 200 字节
 MAX_WORDS = 1 << 20
+# 一次归并的文件数：进程能同时打开的文件约一千个，有的系统只有 256 个
+_MERGED_RUNS = 64
 _BATCH_CHARS = 1 << 22
 _CACHE_CAPACITY = 3 << 20
 
@@ -116,22 +118,25 @@ class _Totals:
         self._folder = folder
         self._max_words = max_words
         self._words: dict[str, int] = {}
-        self._runs: list[Path] = []
+        # 第 n 层的每个文件由 64 个上一层的文件归并而成：每个词只重写几遍，而不是每次归并都从头写
+        self._levels: list[list[Path]] = []
+        self._written = 0
 
     def add(self, counts: dict[str, int]) -> None:
         words, known = self._words, self._words.get
         for word, count in counts.items():
             words[word] = known(word, 0) + count
         if len(words) > self._max_words:
-            self._write_run()
+            self._write_words()
 
     def result(self) -> dict[str, int]:
         """Gives the most frequent words."""
-        if not self._runs:
+        if not self._levels:
             return self._words
-        self._write_run()
+        self._write_words()
+        runs = list(chain.from_iterable(self._levels))
         # 读两遍：先统计每种词频有多少个词，定出门槛；再取过线的词。内存里只放得下的那些才会出现
-        tally = Counter(count for _, count in self._merged())
+        tally = Counter(count for _, count in _merged(runs))
         room = self._max_words
         threshold = 0
         for count in sorted(tally, reverse=True):
@@ -140,35 +145,52 @@ class _Totals:
                 break
             room -= tally[count]
         kept: dict[str, int] = {}
-        for word, count in self._merged():
+        for word, count in _merged(runs):
             # 门槛上同频的词按文本先后取（文件已排序），结果与读入顺序无关
             if count > threshold or (count == threshold and room > 0):
                 room -= count == threshold
                 kept[word] = count
         return kept
 
-    def _write_run(self) -> None:
-        run = self._folder / f"{len(self._runs)}.tsv"
+    def _write_words(self) -> None:
+        self._write_run(0, ((word, self._words[word]) for word in sorted(self._words)))
+        self._words.clear()
+
+    def _write_run(self, level: int, counts: Iterable[tuple[str, int]]) -> None:
+        """Writes a sorted file; where it is the last of as many as are merged, merges them into one of the next level.
+
+        Raises:
+            RunFolderError: there is no room.
+        """
+        run = self._folder / f"{self._written}.tsv"
+        self._written += 1
         try:
             with run.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
-                file.writelines(f"{word}\t{self._words[word]}\n" for word in sorted(self._words))
+                file.writelines(f"{word}\t{count}\n" for word, count in counts)
         except OSError as error:
             raise RunFolderError(
                 f"{self._folder}: word counts cannot be written ({error.strerror}); make room, or set TMPDIR"
             ) from error
-        self._runs.append(run)
-        self._words.clear()
+        if level == len(self._levels):
+            self._levels.append([])
+        self._levels[level].append(run)
+        if len(self._levels[level]) == _MERGED_RUNS:
+            runs, self._levels[level] = self._levels[level], []
+            self._write_run(level + 1, _merged(runs))
+            for merged in runs:
+                merged.unlink()
 
-    def _merged(self) -> Iterator[tuple[str, int]]:
-        """Yields every word of the sorted files once, in the order of the text, with the sum of its counts."""
-        with ExitStack() as stack:
-            # 词里不会有空白，所以制表符与换行可以放心用作分隔
-            runs = [
-                map(_parse, stack.enter_context(run.open(encoding="utf-8", errors="surrogatepass", newline="\n")))
-                for run in self._runs
-            ]
-            for word, group in groupby(heapq.merge(*runs), key=itemgetter(0)):
-                yield word, sum(count for _, count in group)
+
+def _merged(runs: Iterable[Path]) -> Iterator[tuple[str, int]]:
+    """Yields every word of sorted files once, in the order of the text, with the sum of its counts."""
+    with ExitStack() as stack:
+        # 词里不会有空白，所以制表符与换行可以放心用作分隔
+        files = [
+            map(_parse, stack.enter_context(run.open(encoding="utf-8", errors="surrogatepass", newline="\n")))
+            for run in runs
+        ]
+        for word, group in groupby(heapq.merge(*files), key=itemgetter(0)):
+            yield word, sum(count for _, count in group)
 
 
 def _parse(line: str) -> tuple[str, int]:

@@ -16,6 +16,24 @@ from bertsmith.tokenizer.settings import Settings
 from bertsmith.tokenizer.special import BERT_TOKENS, SpecialTokens
 from bertsmith.tokenizer.vocabulary import check_vocab, read_vocab
 
+# What transformers calls BERT's WordPiece, and its copies for models that share it; each also with "Fast" at the end.
+_BERT_CLASSES = (
+    "BertTokenizer",
+    "ConvBertTokenizer",
+    "DPRContextEncoderTokenizer",
+    "DPRQuestionEncoderTokenizer",
+    "DPRReaderTokenizer",
+    "DistilBertTokenizer",
+    "ElectraTokenizer",
+    "LayoutLMTokenizer",
+    "LxmertTokenizer",
+    "MobileBertTokenizer",
+    "PreTrainedTokenizer",
+    "RealmTokenizer",
+    "RetriBertTokenizer",
+    "SqueezeBertTokenizer",
+    "TokenizersBackend",
+)
 _ROLES = tuple(f"{role}_token" for role in SpecialTokens._fields)
 
 
@@ -42,6 +60,7 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
             folder / name for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
         )
         config = _read_config(folder)
+        _check_rules(config, folder, config_file, has_rules=json_file.is_file())
     elif path.suffix != ".json":
         return read_vocab(path, BERT_TOKENS.unk), Settings()
     settings = Settings(special_tokens=_special_names(config, config_file))
@@ -64,6 +83,8 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         for index, token in config.get("added_tokens_decoder", {}).items()
         if isinstance(token, dict)
     ]
+    if folder is not None and "added_tokens_decoder" not in config:
+        added += _older_added_tokens(config, folder / "added_tokens.json")
     return _add_tokens(vocab, settings, added)
 
 
@@ -208,6 +229,51 @@ def _add_tokens(
             )
         user_tokens.append(content)
     return vocab, settings._replace(user_tokens=tuple(user_tokens))
+
+
+def _older_added_tokens(config: dict[str, Any], path: Path) -> list[tuple[dict[str, Any], Path]]:
+    """Reads `added_tokens.json`, where older versions of `transformers` kept tokens and their ids and nothing else."""
+    if not path.is_file():
+        return []
+    ids = _read_json(path)
+    if not all(isinstance(index, int) for index in ids.values()):
+        raise InputError(f"{path}: is not a table of tokens and their ids; save the tokenizer again")
+    listed = [*(config.get("additional_special_tokens") or ()), *(config.get("extra_special_tokens") or ())]
+    special = {token.get("content") if isinstance(token, dict) else token for token in listed}
+    # 旧格式不记匹配方式：transformers 读它时，特殊词元按原样匹配，其余先规范化再匹配
+    return [
+        ({"content": token, "id": index, "special": token in special, "normalized": token not in special}, path)
+        for token, index in ids.items()
+    ]
+
+
+def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules: bool) -> None:
+    """Refuses a folder whose settings name another way of cutting text than BERT's.
+
+    Args:
+        config: what the folder says.
+        folder: the tokenizer folder.
+        path: for the message.
+        has_rules: a `tokenizer.json` spells the rules out, whatever they are called.
+    """
+    # 日语 BERT 同样只有 vocab.txt，却先用 MeCab 切词：当作普通 BERT 读，编号悄悄就错了
+    for name, wanted in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
+        if config.get(name) not in (None, wanted):
+            raise InputError(
+                f"{path}: {name} is {config[name]!r}, but BERT's is {wanted!r}; only BERT's rules are known"
+            )
+    if has_rules:
+        return
+    kind = config.get("tokenizer_class")
+    if kind is None and (folder / "config.json").is_file():
+        # 更早的文件夹把类名写在模型的设置里
+        path = folder / "config.json"
+        kind = _read_json(path).get("tokenizer_class")
+    if kind is not None and str(kind).removesuffix("Fast") not in _BERT_CLASSES:
+        raise InputError(
+            f"{path}: tokenizer_class is {kind!r}, which may cut text by other rules than BERT's;"
+            " save it as a fast tokenizer, whose tokenizer.json spells the rules out"
+        )
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Notable:
 - equal counts are ordered by the text of the pair, so the result depends on nothing but the word counts
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -24,6 +25,7 @@ from bertsmith.tokenizer.special import BERT_TOKENS
 Progress = Callable[[str, int, int], None]
 
 MAX_WORD_CHARS = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def learn_from_texts(
@@ -120,13 +122,16 @@ def learn_vocab(
     Raises:
         InputError: there are no words, or `vocab_size` cannot hold the alphabet.
     """
+    # 孤立的代理字符（JSON 里半个 😀）写不进 UTF-8 的词表；含它的词编码时反正是 [UNK]，不学
+    if _SURROGATE.search("".join(set().union(*words))):
+        words = {word: count for word, count in words.items() if not _SURROGATE.search(word)}
     if not words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
     kept = _frequent_characters(words, limit_alphabet)
     if limit_alphabet is not None:
         words = {word: count for word, count in words.items() if kept.issuperset(word)}
     pad, *special = BERT_TOKENS
-    head = [pad, *(f"[unused{number}]" for number in range(num_unused)), *special, *user_tokens]
+    head = [pad, *unused_tokens(num_unused), *special, *user_tokens]
     # 用户的词元若恰是单个字符，就不必在字母表里再占一处
     alphabet = [piece for piece in _alphabet(words, kept, tokenize_chinese_chars) if piece not in user_tokens]
     needed = len(head) + len(alphabet)
@@ -137,6 +142,11 @@ def learn_vocab(
         )
     with collector_paused():
         return merge_pairs(words, head, alphabet, vocab_size, min_frequency, on_piece)
+
+
+def unused_tokens(count: int) -> list[str]:
+    """Returns the names of the places that are reserved for tokens to come."""
+    return [f"[unused{number}]" for number in range(count)]
 
 
 def _frequent_characters(words: Mapping[str, int], limit: int | None) -> set[str]:

@@ -5,17 +5,20 @@ Notable:
   them sent; they run nothing but this package's Python and numpy's element-wise functions, no thread pools
 - only a few batches are on their way at any time, so an endless stream of texts is no problem
 - a worker ends with its parent, also when that is killed: otherwise it would wait for work for ever
+- Ctrl-C, which the terminal sends to all of them, is the parent's to answer: it ends the workers, and they say nothing
 """
 
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from bertsmith.errors import BertsmithError, InputError
@@ -78,7 +81,8 @@ def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
 def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], workers: int) -> Iterator[Result]:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     waiting: deque[Future[Result]] = deque()
-    pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=(work,))
+    stop_read, stop_write = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=(work, stop_read))
     try:
         for batch in batches:
             waiting.append(pool.submit(_run, batch))
@@ -91,21 +95,29 @@ def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], wo
         raise BertsmithError(
             "a worker process was killed, probably for lack of memory; run again with fewer workers"
         ) from error
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        # 没有人再要结果：不等手头的批次做完（一个语料单元要几十秒），立刻叫停
+        stop_write.send(None)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+        stop_read.close()
+        stop_write.close()
 
 
-def _remember(work: Callable[[Any], Any]) -> None:
+def _remember(work: Callable[[Any], Any], stop: Connection) -> None:
     global _work
     _work = work
+    # 终端把 Ctrl-C 发给整个进程组：不忽略的话，每个空闲的工作进程都会打印一份回溯
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent.sentinel, stop), daemon=True).start()
 
 
-def _end_with(sentinel: int) -> None:
+def _end_with(sentinel: int, stop: Connection) -> None:
     # 父进程被 SIGKILL 时来不及通知任何人；管道另一端关闭就是它的死讯
-    multiprocessing.connection.wait([sentinel])
+    multiprocessing.connection.wait([sentinel, stop])
     os._exit(1)
 
 

@@ -77,14 +77,15 @@ def check_user_tokens(
 
     Args:
         tokens: what the user wants as one token each.
-        special: the special tokens.
+        special: the special tokens, and whatever else is taken.
         vocab: where they must be, if there is a vocabulary already.
 
     Returns:
         The tokens, in their order.
 
     Raises:
-        InputError: one is empty, holds a line break or white space at an end, is special, twice there, or missing.
+        InputError: one is empty, holds a line break, half a character or white space at an end, is special, twice
+            there, or missing.
     """
     if isinstance(tokens, str):
         raise InputError(f"user_tokens is the single string {tokens!r}; pass a list of tokens")
@@ -92,8 +93,10 @@ def check_user_tokens(
     for token in tokens:
         if not isinstance(token, str) or not token or token != token.strip() or "\n" in token or "\r" in token:
             raise InputError(f"user token {token!r} is empty, or has white space around it or a line break; trim it")
+        if any("\ud800" <= char <= "\udfff" for char in token):
+            raise InputError(f"user token {token!r} holds half a character, which no file can keep; write it in UTF-8")
         if token in taken:
-            raise InputError(f"user token {token!r} is a special token or is given twice; remove it")
+            raise InputError(f"user token {token!r} is a special or reserved token, or is given twice; remove it")
         if vocab is not None and token not in vocab:
             raise InputError(f"user token {token!r} is not in the vocabulary; add it as a piece")
         taken.add(token)

@@ -23,7 +23,7 @@ from bertsmith.tokenizer.decode import join_pieces
 from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
 from bertsmith.tokenizer.files import read_tokenizer, write_tokenizer
 from bertsmith.tokenizer.flat import FlatIds, FlatTokens
-from bertsmith.tokenizer.learn import Progress, learn_from_texts
+from bertsmith.tokenizer.learn import Progress, learn_from_texts, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder
 from bertsmith.tokenizer.match import WordMatcher
 from bertsmith.tokenizer.parallel import map_batches, split_batches
@@ -129,10 +129,14 @@ class WordPieceTokenizer:
             A tokenizer with the learned vocabulary.
 
         Raises:
-            InputError: no words in the text, a value out of range, or `vocab_size` below the alphabet's size.
+            InputError: no words in the text, a value out of range, a user token that is taken or cannot be written, or
+                `vocab_size` below the alphabet's size.
             BertsmithError: a worker process was killed.
         """
-        settings = Settings(lowercase, strip_accents, tokenize_chinese_chars, user_tokens=tuple(user_tokens))
+        # 数完几十 GB 才发现词元重名就太晚了：先查
+        taken = [*BERT_TOKENS, *unused_tokens(num_unused)]
+        checked = check_user_tokens(user_tokens, taken)
+        settings = Settings(lowercase, strip_accents, tokenize_chinese_chars, user_tokens=checked)
         vocab = learn_from_texts(
             texts,
             settings.normalizer(),
@@ -141,7 +145,7 @@ class WordPieceTokenizer:
             min_frequency=min_frequency,
             limit_alphabet=limit_alphabet,
             num_unused=num_unused,
-            user_tokens=check_user_tokens(user_tokens, settings.special_tokens),
+            user_tokens=checked,
             on_progress=on_progress,
         )
         return _rebuild(vocab, settings)

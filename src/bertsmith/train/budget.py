@@ -35,11 +35,10 @@ FEWEST_STEPS = 20
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step of a phase costs on average, over all ranks: tokens, operations, and seconds where measured."""
+    """What a step of a phase costs on average, over all ranks: tokens and operations."""
 
     tokens: float
     flops: float
-    seconds: float = 0.0
 
 
 def training_flops(config: BertConfig, batch: PreTrainingBatch) -> float:

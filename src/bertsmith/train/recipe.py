@@ -124,7 +124,8 @@ class PreTrainingRecipe:
         if not self.phases:
             return
         shares = [share for _, share in self.phases]
-        if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+        # 写成“不满足就拒绝”：NaN 与任何数比较都为假，反过来写就漏过去了
+        if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-6:
             raise ConfigError("phases: the shares must be positive and add up to 1, as in 128:0.9,512:0.1")
         if max(length for length, _ in self.phases) != self.sequence_length:
             raise ConfigError(

@@ -111,19 +111,26 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
     """Notes which weights a recipe starts from, after making sure that the tokenizer is theirs.
 
     Raises:
-        CheckpointError: the folder holds no weights, or its model reads another vocabulary.
+        CheckpointError: the folder holds no weights, or its model reads another vocabulary or by other rules.
     """
     if not recipe.start_from:
         return recipe
     folder = Path(recipe.start_from)
-    config = recipe.model_config(tokenizer.vocab_size)
-    if (folder / "vocab.txt").exists() or (folder / "tokenizer.json").exists():
-        fits = WordPieceTokenizer.load(folder).vocab == tokenizer.vocab
+    vocab_size = recipe.model_config(tokenizer.vocab_size).vocab_size
+    has = {name: (folder / name).exists() for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")}
+    different = "another vocabulary"
+    if has["vocab.txt"] or has["tokenizer.json"]:
+        own = WordPieceTokenizer.load(folder)
+        fits = own.vocab == tokenizer.vocab
+        # 只有 vocab.txt 的文件夹没有说大小写等规则：只能比词表
+        if fits and (has["tokenizer.json"] or has["tokenizer_config.json"]):
+            fits = own.fingerprint == tokenizer.fingerprint
+            different = "text by other rules (its casing, accents or special tokens)"
     else:
-        fits = tokenizer.vocab_size <= config.vocab_size
+        fits = tokenizer.vocab_size <= vocab_size
     if not fits:
         raise CheckpointError(
-            f"{folder}: the model reads another vocabulary than the tokenizer of the corpus;"
+            f"{folder}: the model reads {different} than the tokenizer of the corpus;"
             f" build the corpus with --tokenizer {folder}"
         )
     return recipe.replace(start_weights=fingerprint_weights(folder))

@@ -4,26 +4,34 @@ A state is a folder `state/step-000001000` with the tensors (weights and both Ad
 `state.json` (step, stream position, running sums, and the checksum of the tensors). It is written under a temporary
 name, flushed and renamed, so a folder with that name is whole; the checksum finds what the disk spoilt later. The
 last ones are kept, two unless more are asked for, and the best.
+
+Only a state whose bytes are not those that were written is damaged; it is set aside as `damaged-step-…`, not deleted.
+Whatever else goes wrong while reading (no memory, no rights, another model) says nothing about the state: it ends the
+command and leaves every state where it is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
 from bertsmith.train.trainer import BertTrainer
 
 KEPT_STATES = 2
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_DAMAGED = "damaged-"
 
 
 def save_state(
@@ -69,27 +77,39 @@ def save_state(
 def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any] | None:
     """Puts the newest whole state into a trainer.
 
-    A damaged one is passed over with a warning that names it, and the one before is used.
+    A damaged one (a wrong checksum, broken JSON, a missing file) is renamed to `damaged-step-…` with a warning that
+    names it, and the one before is used.
 
     Returns:
         What was given to `save_state` as `progress`, or None when there is no state.
+
+    Raises:
+        RunFolderError: a state cannot be read, or there are states and all of them are damaged.
+        CheckpointError: the state is whole, but of another model.
     """
-    for leftover in folder.glob(".step-*.tmp"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for state in reversed(_states(folder)):
-        try:
-            record = json.loads((state / "state.json").read_text(encoding="utf-8"))
-            if _checksum(state / "tensors.safetensors", record["progress"]) != record["checksum"]:
-                raise ValueError("its checksum differs")
-            if state.name != _name(int(record["step"])):
-                raise ValueError("it belongs to another step")
-            _restore(trainer, load_file(state / "tensors.safetensors"))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            warnings.warn(f"{state}: damaged training state ({error}); using the one before", stacklevel=2)
-            shutil.rmtree(state, ignore_errors=True)
-            continue
-        trainer.step = int(record["step"])
-        return dict(record["progress"])
+    try:
+        for leftover in _entries(folder, ".step-"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        for state in reversed(_states(folder)):
+            if (record := _read_record(state)) is not None:
+                tensors = load_file(state / "tensors.safetensors")
+                _require_fit(trainer, tensors, state)
+                _restore(trainer, tensors)
+                trainer.step = int(record["step"])
+                return dict(record["progress"])
+        damaged = _entries(folder, _DAMAGED)
+    except (OSError, SafetensorError) as error:
+        # 读不出来（没有权限、句柄用尽、磁盘暂时离线）不等于损坏：一个状态也不能动
+        reason = getattr(error, "strerror", None) or error
+        raise RunFolderError(
+            f"{folder}: cannot be read ({reason}); see to that and run the same command again"
+        ) from error
+    if damaged:
+        # 有过状态却一个都不能用：悄悄从头开始会抹掉整段训练记录，必须由用户决定
+        raise RunFolderError(
+            f"{folder}: all training states are damaged (kept as {damaged[-1].name}); put a whole one back from a copy,"
+            f" or remove {folder} to begin anew"
+        )
     return None
 
 
@@ -106,7 +126,35 @@ def _name(step: int) -> str:
 
 
 def _states(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
+    return _entries(folder, "step-")
+
+
+def _entries(folder: Path, prefix: str) -> list[Path]:
+    # 不用 glob：它把没有权限的目录当成空目录
+    names = os.listdir(folder) if folder.exists() else []
+    return [folder / name for name in sorted(names) if name.startswith(prefix)]
+
+
+def _read_record(state: Path) -> dict[str, Any] | None:
+    """Returns what `state.json` of a whole state says; sets a damaged one aside and returns None.
+
+    Raises:
+        OSError: a file is there and cannot be read, or the folder cannot be renamed.
+    """
+    try:
+        record: dict[str, Any] = json.loads((state / "state.json").read_text(encoding="utf-8"))
+        if _checksum(state / "tensors.safetensors", record["progress"]) != record["checksum"]:
+            raise ValueError("its checksum differs")
+        if state.name != _name(int(record["step"])):
+            raise ValueError("it belongs to another step")
+        return record
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"{state}: damaged training state ({error}); using the one before", stacklevel=3)
+        aside = state.with_name(_DAMAGED + state.name)
+        if aside.exists():
+            shutil.rmtree(aside)
+        state.rename(aside)
+        return None
 
 
 def _tensors_of(trainer: BertTrainer[Any]) -> dict[str, Tensor]:
@@ -114,6 +162,32 @@ def _tensors_of(trainer: BertTrainer[Any]) -> dict[str, Tensor]:
     for index, moments in trainer.optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{index}.{name}": moments[name] for name in (*_MOMENTS, "step")})
     return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: Path) -> None:
+    """Makes sure that a whole state is one of this model, before anything of the trainer is changed.
+
+    Raises:
+        CheckpointError: a weight is missing, unknown or of another shape.
+    """
+    wanted = {f"model.{name}": value.shape for name, value in trainer.model.state_dict().items()}
+    parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        f"optimizer.{index}.{kind}": parameter.shape for index, parameter in enumerate(parameters) for kind in _MOMENTS
+    }
+    steps = {f"optimizer.{index}.step": torch.Size() for index in range(len(parameters))}
+    found = {name: value.shape for name, value in tensors.items()}
+    # 没有得到过梯度的参数没有动量：优化器的部分可以缺，不能多
+    different = {
+        name for name in wanted.keys() | found.keys() if found.get(name) != (wanted | moments | steps).get(name)
+    }
+    if different:
+        names = sorted(different)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise CheckpointError(
+            f"{state}: the training state is of another model ({names[0]}{more} differs); go on with the version of"
+            " bertsmith that wrote it, or choose another --out"
+        )
 
 
 def _restore(trainer: BertTrainer[Any], tensors: dict[str, Tensor]) -> None:
