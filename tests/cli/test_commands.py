@@ -89,3 +89,9 @@ def test_a_vocabulary_is_learned_from_whatever_a_corpus_is_built_from(tmp_path, 
 
 def test_the_version(capsys):
     assert run(capsys, "--version").startswith("bertsmith ")
+
+
+def test_a_vocabulary_among_its_text_is_not_learned_from(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("the man eats the bread\n" * 9, encoding="utf-8")
+    for _ in range(2):
+        assert "from 1 file(s)" in run(capsys, "vocab", tmp_path, "--out", tmp_path / "made", "--size", 60)

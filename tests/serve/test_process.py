@@ -23,7 +23,7 @@ EMBED = {"texts": ["the man eats bread ."]}
 
 
 def test_sigterm_under_load_answers_every_accepted_request(run_server, models):
-    process = run_server("--model", models["base"], "--port", 0, "--threads", 1, "--drain", 0.5)
+    process = run_server("--model", models["base"], "--port", 0, "--threads", 1, "--drain", 2)
     url = process.wait_ready()
     lost, answered, after = [], [], []
     stopping = threading.Event()

@@ -40,7 +40,9 @@ def vocab(
     from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 
-    sources = find_sources(text)
+    # 上一次写下的词表也是 .txt：输出在文本目录里时，不把它当成文本再学一遍
+    own = (out / "vocab.txt").resolve()
+    sources = [source for source in find_sources(text) if Path(source.name).resolve() != own]
     # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
     expected = int(sum(text_size(source) for source in sources))
     with LiveProgress(Console(stderr=True)) as progress:
