@@ -39,8 +39,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # 被杀掉的进程留下的半成品：同名的临时文件不再有用
+        own = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            _remove(stale)
+            # 名字以它开头的别的文件（pred 与 pred.tsv）可能正在写：不能动
+            if own.fullmatch(stale.name):
+                _remove(stale)
         yield temporary
         _open_to_readers(temporary)
         # 先刷盘再改名：否则断电后可能出现名字正确、内容为空的文件

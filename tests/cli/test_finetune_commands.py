@@ -282,3 +282,21 @@ def test_a_label_that_training_has_never_seen_ends_before_training(
     monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
     files = ["--model", tiny_model, "--train", train, "--dev", dev, "--out", tmp_path / "run"]
     assert message in run(capsys, "finetune", task, *files, code=2)
+
+
+def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
+    rows = [f"the {('man', 'woman')[n % 2]} eats\t{('[/neg]', '$$')[n % 2]}" for n in range(8)]
+    labelled = tmp_path / "l.tsv"
+    labelled.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    out = tmp_path / "run"
+    run(capsys, "finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled, "--out", out,
+        *RECIPE)  # fmt: skip
+    assert (out / "report.html").exists()
+    said = run(capsys, "evaluate", "--model", out / "model", "--file", labelled, "--out", tmp_path / "e.json")
+    assert "[/neg]" in said
+    assert (tmp_path / "e.json").exists()
+    table = tmp_path / "new.csv"
+    table.write_text('text\n"a nice, long day"\n', encoding="utf-8")
+    assert "not as csv" in run(capsys, "predict", "--model", out / "model", "--file", table, code=2)
+    search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
+    assert "--epochs 10" in run(capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2)

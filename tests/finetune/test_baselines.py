@@ -212,3 +212,30 @@ def test_without_scikit_learn_the_extra_is_named(tiny_model, monkeypatch):
     with pytest.raises(ConfigError, match="bertsmith\\[baselines\\]"):
         run_baselines(examples, examples, None, tiny_model, ["majority", "tfidf"])
     assert list(run_baselines(examples, examples, None, tiny_model, ["majority"])) == ["majority"]
+
+
+def test_balanced_baselines_look_for_the_rare_class(tiny_model, monkeypatch):
+    """Where nothing can be learned, weights decide: without them the common class alone is predicted."""
+    draws = random.Random(0)
+
+    def noise(count):
+        labels = ["rare" if number % 10 == 0 else "common" for number in range(count)]
+        return [LabelledText(" ".join(draws.choice(WORDS) for _ in range(6)), None, label) for label in labels]
+
+    train, dev = noise(200), noise(100)
+    original, seen = torch.nn.functional.cross_entropy, []
+
+    def weighed(logits, labels, weight=None):
+        seen.append(weight)
+        return original(logits, labels, weight)
+
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", weighed)
+    for balanced in (False, True):
+        seen.clear()
+        names = ["tfidf", "mean-pool"]
+        found = run_baselines(train, dev, None, tiny_model, names, balanced=balanced, metric="macro_f1")
+        assert (sum(row[1] for row in found["tfidf"].confusion) > 15) == balanced
+        # 200 texts, 180 of them common: 200 / (2 * 180) and 200 / (2 * 20)
+        expected = pytest.approx([0.5556, 5.0], abs=1e-4) if balanced else None
+        assert all((weight if weight is None else weight.tolist()) == expected for weight in seen)
+        assert seen

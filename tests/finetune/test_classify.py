@@ -5,9 +5,13 @@ import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.readers import LabelledText
+from bertsmith.finetune.multilabel import MultiLabelTask
+from bertsmith.finetune.readers import LabelledText, MultiLabelledText, ScoredText
+from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tag import TaggingTask
+from bertsmith.finetune.tagged import TaggedWords
 from bertsmith.inference import load_pipeline
 
 GOOD, BAD = ("bread", "book"), ("man", "woman")
@@ -126,3 +130,33 @@ def test_a_folder_without_model_is_refused(tmp_path):
 def test_impossible_settings_are_refused(changes):
     with pytest.raises(ConfigError):
         FineTuningSettings(**changes)
+
+
+def test_numbers_of_any_size_are_learned(tiny_model, tmp_path):
+    settings = FineTuningSettings(epochs=12, batch_size=8, learning_rate=1e-3, precision="float32")
+    words = {"bread": 0.0, "book": 1.0}
+    for name, unit in (("one", 1.0), ("thousands", 1000.0)):
+        examples = [
+            ScoredText(f"the man {verb} a {word} .", None, 5 * unit + unit * value)
+            for verb in ("eats", "reads", "the", "!")
+            for word, value in words.items()
+        ] * 4
+        task = RegressionTask.of(examples)
+        result = fine_tune(task, tiny_model, examples, examples[:8], tmp_path / name, settings)
+        assert result.dev.figures["rmse"] < 0.35 * unit
+        found = load_pipeline("regress", tmp_path / name / "model", precision="float32")([examples[0].text])
+        assert found[0] == pytest.approx(5 * unit, abs=0.4 * unit)
+
+
+def test_a_dev_file_that_cannot_choose_is_refused(tiny_model, tmp_path):
+    settings = FineTuningSettings(epochs=1, precision="float32")
+    scored = [ScoredText("the man", None, 1.0), ScoredText("a book", None, 2.0)]
+    labelled = [MultiLabelledText("the man", None, ("x",)), MultiLabelledText("a book", None, ())]
+    tagged = [TaggedWords(("the", "man"), ("O", "B-PER")), TaggedWords(("a", "book"), ("O", "O"))]
+    for task, train, dev in (
+        (RegressionTask.of(scored), scored, scored[:1] * 2),
+        (MultiLabelTask.of(labelled), labelled, labelled[1:]),
+        (TaggingTask.of(tagged), tagged, tagged[1:]),
+    ):
+        with pytest.raises(InputError, match="no epoch can be chosen"):
+            fine_tune(task, tiny_model, train, dev, tmp_path / task.name, settings)

@@ -75,3 +75,11 @@ def test_a_model_that_predicts_nothing_scores_zero():
     assert (scores.overall.precision, scores.overall.recall, scores.overall.f1, scores.overall.support) == (0, 0, 0, 1)
     empty = entity_scores([["O", "O"]], [["O", "O"]])
     assert (empty.overall.f1, empty.macro_f1, empty.types, empty.word_accuracy) == (0.0, 0.0, {}, 1.0)
+
+
+def test_parts_of_speech_that_are_letters_are_no_scheme():
+    """Italian treebanks tag prepositions `E`, nouns `S`, adverbs `B`."""
+    assert is_plain([["A", "B", "E", "RD", "S", "V", "I"]])
+    assert not is_plain([["B", "I", "O"], ["O"]])
+    assert is_plain([["O", "O"]])
+    assert entity_scores([["S", "V"]], [["S", "S"]]).overall.support == 2

@@ -292,3 +292,9 @@ def test_rows_without_content_are_named_and_blank_lines_are_not(tmp_path):
     path.write_text("text,label\na,x\n\n,\n", encoding="utf-8")
     with pytest.raises(InputError, match="line 4 has an empty text"):
         read_labelled(path)
+
+
+def test_a_cell_may_be_a_long_article(tmp_path):
+    long = "word " * 40_000
+    (tmp_path / "a.csv").write_text(f'text,label\n"{long}",x\nshort,y\n', encoding="utf-8")
+    assert [len(example.text) > 100_000 for example in read_labelled(tmp_path / "a.csv")] == [True, False]

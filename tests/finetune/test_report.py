@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.finetune.baselines import add_baselines
 from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.pictures import draw_confusion
+from bertsmith.finetune.pictures import draw_confusion, draw_course
 from bertsmith.finetune.readers import LabelledText, ScoredText
 from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.report import write_report
@@ -187,3 +187,17 @@ def test_labels_without_a_font_become_numbers_with_a_key(monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [font])
     assert drawable(["积极", "ok"]) == (["积极", "ok"], "WenQuanYi Zen Hei", "")
     _newly_installed_family.cache_clear()
+
+
+def test_labels_of_dollar_signs_are_no_formulas():
+    figure, _ = draw_confusion(["$", "$$", r"$\frac$"], [[3, 1, 0], [0, 2, 0], [0, 0, 1]])
+    figure.savefig(io.BytesIO(), format="png")
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == [r"\$", r"\$\$", r"\$\frac\$"]
+    rows = [{"kind": "train", "epoch": 1, "loss": 1.0}, {"kind": "dev", "epoch": 1, "f1_$$": 0.5}]
+    draw_course(rows, "f1_$$", 1).savefig(io.BytesIO(), format="png")
+
+
+def test_a_thousand_labels_are_counted_and_not_named():
+    figure, note = draw_confusion([f"label {i}" for i in range(1000)], np.eye(1000, dtype=int).tolist())
+    assert "count them" in note
+    assert len(figure.axes[0].get_yticklabels()) < 30

@@ -9,7 +9,15 @@ from torch.nn.functional import cross_entropy
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertConfig, BertForPreTraining, BertModel, best_spans
+from bertsmith.model import (
+    BertConfig,
+    BertForMultipleChoice,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertModel,
+    best_spans,
+)
 from bertsmith.model.heads import Spans, SpanScores
 
 SEQUENCES = [[2, 7, 30, 3], [2, 3], [2, 5, 6, 7, 39, 9, 3]]
@@ -206,3 +214,23 @@ def test_a_compiled_model_draws_dropout_as_it_does_when_it_is_not():
         torch.manual_seed(3)
         losses.append(loss_of(runner, batch).item())
     assert losses[0] == losses[1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "architecture", [BertForSequenceClassification, BertForMultipleChoice, BertForQuestionAnswering]
+)
+def test_the_last_layer_is_float32_in_bf16_too(architecture):
+    """With 8 bits of mantissa, numbers near 2,000 would be multiples of 8, and the scores of a ranker would tie."""
+    torch.manual_seed(0)
+    labels = {"id2label": {0: "score"}} if architecture is BertForSequenceClassification else {}
+    model = architecture(BertConfig.named("1/64", vocab_size=100, **labels)).eval()
+    model.set_compute_dtype(torch.bfloat16)
+    head = model.spans if architecture is BertForQuestionAnswering else model.classifier
+    head.linear.bias.fill_(1987.3)
+    head.linear.weight.mul_(50)
+    batch = RaggedBatch.from_sequences([[2, first, second, 3] for first in range(5, 15) for second in range(20, 30)])
+    output = model(batch, 1) if architecture is BertForMultipleChoice else model(batch)
+    numbers = output.start if architecture is BertForQuestionAnswering else output
+    assert numbers.dtype == torch.float32
+    assert len(numbers.unique()) > 60

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from bertsmith.model.adapt import freeze
@@ -180,3 +181,24 @@ def test_the_schedules_are_their_closed_forms(schedule, expected):
 def test_a_trapezoid_with_a_long_warm_up_falls_in_what_is_left():
     rates = [learning_rate_at(s, peak=1.0, warmup_steps=9, total_steps=10, schedule="trapezoid") for s in (8, 9, 10)]
     assert rates == [1.0, 1.0, 0.0]
+
+
+def test_a_layer_in_other_units_learns_as_it_would_in_units_of_one():
+    plain, scaled = classifier(), classifier()
+    with torch.no_grad():
+        for parameter in scaled.classifier.parameters():
+            parameter.mul_(1000)
+    batch = RaggedBatch.from_sequences([[2, 7, 9, 3], [2, 5, 3]])
+    for model, unit in ((plain, 1.0), (scaled, 1000.0)):
+        model.eval()
+        optimizer = build_optimizer(model, weight_decay=0.5, units={"classifier.*": unit}, epsilon=1e-12)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * group["rate_factor"]
+        for _ in range(5):
+            optimizer.zero_grad()
+            (model(batch).float() / unit - 3).square().mean().backward()
+            optimizer.step()
+    for mine, other in zip(plain.classifier.parameters(), scaled.classifier.parameters(), strict=True):
+        torch.testing.assert_close(other, mine * 1000, rtol=1e-3, atol=1e-2)
+    with pytest.raises(ConfigError, match="matches no parameter"):
+        build_optimizer(plain, weight_decay=0.0, units={"nothing.*": 2.0})

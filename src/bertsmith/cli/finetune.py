@@ -97,8 +97,8 @@ def finetune(
     layers: Annotated[str | None, typer.Option(help="features: layers of the frozen encoder to read.")] = None,
     top: Annotated[str | None, typer.Option(help="features: bilstm or linear.")] = None,
     top_size: Annotated[int | None, typer.Option(min=1, help="features: width of the BiLSTM; default 768.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training file.")] = 3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 16,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training file; default: 3.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples in a step; default: 16.")] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(help="Peak; default: 5e-5, with adapters and features 1e-3. Tiny and mini models: about 3e-4."),
@@ -136,16 +136,20 @@ def finetune(
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
     from rich.console import Console
 
+    from bertsmith.errors import ConfigError
     from bertsmith.finetune.job import Job, run_job
     from bertsmith.finetune.settings import FineTuningSettings, usual_rate
     from bertsmith.model.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
 
+    for option, given in (("--epochs", epochs), ("--batch-size", batch_size)):
+        if search is not None and given is not None:
+            raise ConfigError(f"{option} {given}: --search tries several by itself; leave one of the two out")
     if learning_rate is None:
         learning_rate = usual_rate(task.value, adapter.value if adapter else "")
     settings = FineTuningSettings(
-        epochs=epochs,
-        batch_size=batch_size,
+        epochs=epochs or FineTuningSettings.epochs,
+        batch_size=batch_size or FineTuningSettings.batch_size,
         learning_rate=learning_rate,
         warmup_share=warmup_share,
         weight_decay=weight_decay,
@@ -232,6 +236,7 @@ def evaluate(
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from bertsmith.files import write_text
     from bertsmith.finetune.evaluate import evaluate_folder
@@ -251,15 +256,17 @@ def evaluate(
     )
     found = evaluate_folder(model, file, options, adapter=adapter, precision=precision)
     print(_line(str(file), found))
+    if out is not None:
+        write_text(out, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
     if found.classes:
         table = Table()
         for heading in ("label", "precision", "recall", "F1", "examples"):
             table.add_column(heading, justify="left" if heading == "label" else "right")
         for label, row in found.classes.items():
-            table.add_row(label, f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}", str(row.support))
+            # 标签是用户写的：方括号不是排版标记
+            table.add_row(Text(label), f"{row.precision:.3f}", f"{row.recall:.3f}", f"{row.f1:.3f}", str(row.support))
         Console().print(table)
     if out is not None:
-        write_text(out, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
         print(f"all details in {out}")
 
 

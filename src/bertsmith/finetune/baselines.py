@@ -105,6 +105,7 @@ def run_baselines(
     console: Console | None = None,
     *,
     metric: str = "accuracy",
+    balanced: bool = False,
     device: torch.device | str = "cpu",
 ) -> dict[str, Evaluation]:
     """Trains baselines on the files of a classification run.
@@ -118,6 +119,7 @@ def run_baselines(
         seed: the same seed gives the same figures.
         console: gets a line for each baseline; silent when None.
         metric: what dev chooses by, see `ClassificationTask`.
+        balanced: whether each class is weighed by one over its frequency, as `ClassificationTask.of` does it.
         device: where the neural ones are trained.
 
     Returns:
@@ -128,7 +130,7 @@ def run_baselines(
         InputError: a file is empty, or has a label that the training file lacks.
         CheckpointError: the model folder is not usable.
     """
-    problem = _problem(train, dev, test, names, seed, metric, device)
+    problem = _problem(train, dev, test, names, seed, metric, balanced, device)
     return dict(_evaluations(problem, model_folder, names, console or Console(quiet=True)))
 
 
@@ -143,6 +145,7 @@ def add_baselines(
     console: Console | None = None,
     *,
     metric: str = "accuracy",
+    balanced: bool = False,
     device: torch.device | str = "cpu",
 ) -> dict[str, Evaluation]:
     """Trains those baselines that a run folder has no figures of, and keeps their figures in `baselines.json`.
@@ -157,6 +160,7 @@ def add_baselines(
         seed: likewise.
         console: likewise.
         metric: likewise.
+        balanced: likewise.
         device: likewise.
 
     Returns:
@@ -174,7 +178,7 @@ def add_baselines(
                 f"{folder / BASELINES_FILE}: is of seed {found.seed} on {found.on}; remove it or choose another --out"
             )
         evaluations = {} if found is None else dict(found.evaluations)
-        problem = _problem(train, dev, test, names, seed, metric, device)
+        problem = _problem(train, dev, test, names, seed, metric, balanced, device)
         missing = [name for name in names if name not in evaluations]
         for name, evaluation in _evaluations(problem, model_folder, missing, console or Console(quiet=True)):
             evaluations[name] = evaluation
@@ -231,7 +235,7 @@ def check_baselines(
         ConfigError: a name is unknown, or `tfidf` is asked for and scikit-learn is not installed.
         InputError: a file is empty, or has a label that the training file lacks.
     """
-    _problem(train, dev, test, names, seed=0, metric="accuracy", device="cpu")
+    _problem(train, dev, test, names, seed=0, metric="accuracy", balanced=False, device="cpu")
 
 
 class _NeuralInputs:
@@ -265,6 +269,7 @@ def _problem(
     names: Sequence[str],
     seed: int,
     metric: str,
+    balanced: bool,
     device: torch.device | str,
 ) -> _Problem:
     """Checks everything before the first baseline is trained."""
@@ -275,7 +280,7 @@ def _problem(
         raise InputError("the files of a baseline must hold at least one example each")
     if "tfidf" in names:
         _require_scikit_learn()
-    task = replace(ClassificationTask.of(train), metric=metric)
+    task = replace(ClassificationTask.of(train, balanced=balanced), metric=metric)
     problem = _Problem(task, train, dev, dev if test is None else test, seed, device)
     for examples in (train, problem.dev, problem.test):
         problem.columns(examples)
@@ -314,6 +319,7 @@ def _scores(name: str, problem: _Problem, pieces: _NeuralInputs | None) -> tuple
         problem.numbers(problem.train).tolist(),
         len(problem.task.labels),
         lambda model: problem.chosen_by(neural_probabilities(model, dev)),
+        class_weights=problem.task.class_weights,
         seed=problem.seed,
         device=problem.device,
     )
@@ -328,8 +334,9 @@ def _tfidf(problem: _Problem) -> tuple[NDArray[np.float64], str]:
     train, labels = features(problem.train), problem.numbers(problem.train)
     dev = features(problem.dev)
     best, chosen, kept = -math.inf, 0.0, None
+    weights = "balanced" if problem.task.class_weights else None
     for strength in INVERSE_REGULARIZATION:
-        model = LogisticRegression(C=strength, max_iter=1000).fit(train, labels)
+        model = LogisticRegression(C=strength, max_iter=1000, class_weight=weights).fit(train, labels)
         reached = problem.chosen_by(model.predict_proba(dev))
         # 持平时留下较小的 C：约束更强的模型
         if reached > best:

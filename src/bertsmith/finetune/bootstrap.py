@@ -94,11 +94,12 @@ def confusion_intervals(
     cells = np.argwhere(confusion > 0)
     counts = confusion[cells[:, 0], cells[:, 1]]
     # 有放回地重抽样本，等于按各格的频率抽多项分布：不必真的去抽下标
-    drawn = generator(seed, "bootstrap/confusion").multinomial(counts.sum(), counts / counts.sum(), resamples)
-    table = np.vstack([counts, drawn]).astype(np.float64)
-    actual, predicted = (np.eye(len(confusion))[cells[:, side]] for side in (0, 1))
-    sums = (table @ (actual * predicted), table @ predicted, table @ actual)
-    scores = {name: statistic(*sums) for name, statistic in statistics.items()}
+    draws, block = generator(seed, "bootstrap/confusion"), max(1, _BLOCK // len(counts))
+    rows = [_scores_of_cells(cells, counts[None], len(confusion), statistics)]
+    for start in range(0, resamples, block):
+        drawn = draws.multinomial(counts.sum(), counts / counts.sum(), min(block, resamples - start))
+        rows.append(_scores_of_cells(cells, drawn, len(confusion), statistics))
+    scores = {name: np.concatenate([row[name] for row in rows]) for name in statistics}
     return {name: _interval(float(column[0]), column[1:], confidence) for name, column in scores.items()}
 
 
@@ -151,6 +152,30 @@ def _interval(estimate: float, scores: Floats, confidence: float) -> Interval:
     tail = (1 - confidence) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
     return Interval(estimate, float(low), float(high))
+
+
+def _scores_of_cells(
+    cells: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    num_classes: int,
+    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
+) -> dict[str, Floats]:
+    """Scores R confusion matrices, given as counts [R, M] of M cells (true class, predicted one)."""
+    right = cells[:, 0] == cells[:, 1]
+    hits = _summed(counts[:, right], cells[right, 0], num_classes)
+    predicted, actual = (_summed(counts, cells[:, side], num_classes) for side in (1, 0))
+    return {name: statistic(hits, predicted, actual) for name, statistic in statistics.items()}
+
+
+def _summed(counts: NDArray[np.int64], classes: NDArray[np.int64], num_classes: int) -> Floats:
+    """Adds up the columns [R, M] of the same class: [R, K]."""
+    sums = np.zeros((len(counts), num_classes))
+    if len(classes):
+        # 排序后分段求和：不必为每个格子造一行 K 维的独热向量
+        order = np.argsort(classes, kind="stable")
+        starts = np.flatnonzero(np.diff(classes[order], prepend=-1))
+        sums[:, classes[order][starts]] = np.add.reduceat(counts[:, order], starts, axis=1)
+    return sums
 
 
 def _only_column(means: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ class ClassificationTask:
         known = {"accuracy": "accuracy", "macro_f1": "macro_f1", "matthews": "matthews", **f1s}
         if metric not in known:
             raise ConfigError(f"metric {metric!r} is not for {len(labels)} classes; use {', '.join(known)}")
-        counts = {label: sum(example.label == label for example in train) for label in labels}
+        counts = Counter(example.label for example in train)
         weights = tuple(len(train) / (len(labels) * counts[label]) for label in labels) if balanced else ()
         return cls(tuple(labels), train[0].pair is not None, weights, known[metric])
 

@@ -70,7 +70,7 @@ def _entity_sets(
     tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> list[tuple[set[Entity], set[Entity]]]:
     # 真实与预测标签一起判断：一个模型可能只预测 O，不能因此换一种读法
-    plain = is_plain(tags) and is_plain(predictions)
+    plain = is_plain([*tags, *predictions])
     return [
         (set(entities_of(true, plain=plain)), set(entities_of(guess, plain=plain)))
         for true, guess in zip(tags, predictions, strict=True)

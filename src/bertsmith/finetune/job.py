@@ -98,8 +98,13 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         if job.task == "tag":
             add_tagging_baseline(job.out, task, train, dev, test)
         else:
-            how = {"seed": job.settings.seed, "metric": task.metric, "console": console, "device": device}
-            add_baselines(job.out, train, dev, test, job.model, **how)
+            how = {
+                "metric": task.metric,
+                "balanced": bool(job.options.get("balanced")),
+                "console": console,
+                "device": device,
+            }
+            add_baselines(job.out, train, dev, test, job.model, seed=job.settings.seed, **how)
         write_report(job.out)
     return result
 

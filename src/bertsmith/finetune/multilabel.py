@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.errors import InputError
 from bertsmith.finetune.bootstrap import bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics import multilabel_scores
 from bertsmith.finetune.readers import MultiLabelledText, labels_of
@@ -75,6 +76,15 @@ class MultiLabelTask:
         """Returns one sequence for each text or pair, with a 0 or 1 for each label."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self._indicators(examples).tolist())
 
+    def check_dev(self, dev: Sequence[MultiLabelledText]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: no text of it has a label.
+        """
+        if not any(example.labels for example in dev):
+            raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
+
     def batch(self, units: Sequence[Unit]) -> LabelledBatch:
         """Returns N sequences with labels [N, K] float32."""
         return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units], dtype=torch.float32))
@@ -95,12 +105,11 @@ class MultiLabelTask:
 
     def tuned(self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]) -> MultiLabelTask:
         """Returns the task with the threshold, in steps of 0.05, that gives the best micro F1; nearest 0.5 if equal."""
-        truth = self._indicators(examples)
+        truth, probabilities = self._indicators(examples), self._probabilities(predictions)
         candidates = sorted(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist(), key=lambda value: abs(value - 0.5))
         # 排好序再取最大：分数相同时留下离 0.5 最近的阈值
         best = max(
-            candidates,
-            key=lambda value: multilabel_scores(truth, self._decided(predictions, value)).micro_f1,
+            candidates, key=lambda value: multilabel_scores(truth, (probabilities > value).astype(np.int64)).micro_f1
         )
         return replace(self, threshold=float(best))
 
@@ -137,7 +146,11 @@ class MultiLabelTask:
 
     def _indicators(self, examples: Sequence[MultiLabelledText]) -> NDArray[np.int64]:
         require_known(examples, [example.labels for example in examples], self.labels)
-        return np.array([[int(label in example.labels) for label in self.labels] for example in examples])
+        place = {label: number for number, label in enumerate(self.labels)}
+        table = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
+        for row, example in enumerate(examples):
+            table[row, [place[label] for label in example.labels]] = 1
+        return table
 
     def _probabilities(self, predictions: Sequence[LabelsPrediction]) -> NDArray[np.float64]:
         return np.array([[prediction.probabilities[label] for label in self.labels] for prediction in predictions])

@@ -192,6 +192,7 @@ def train_neural_baseline(
     num_labels: int,
     on_dev: Callable[[TextClassifier], float],
     *,
+    class_weights: Sequence[float] = (),
     seed: int,
     device: torch.device | str = "cpu",
 ) -> tuple[TextClassifier, int]:
@@ -204,6 +205,7 @@ def train_neural_baseline(
         labels: N classes, in [0, num_labels).
         num_labels: K.
         on_dev: how good the classifier is by now; the best epoch is kept, the earliest of equal ones.
+        class_weights: of each class, as in `ClassificationObjective`; empty for all alike.
         seed: of the weights, the order and dropout; the same seed gives the same classifier.
         device: where it is trained.
 
@@ -220,13 +222,13 @@ def train_neural_baseline(
             torch.optim.Adam(dense, LEARNING_RATE),
             torch.optim.SparseAdam([model.embedding.weight], EMBEDDING_LEARNING_RATE),
         )
+        weights = torch.tensor(class_weights, device=device) if class_weights else None
         best, best_epoch, best_weights = -math.inf, 0, model.state_dict()
         for epoch in range(1, MAX_EPOCHS + 1):
             model.train()
             for places in _batches(_lengths(train), generator(seed, f"baselines/{name}/order", epoch)):
-                loss = F.cross_entropy(
-                    model(_chosen(train, places)), torch.tensor([labels[i] for i in places]).to(device)
-                )
+                true = torch.tensor([labels[i] for i in places]).to(device)
+                loss = F.cross_entropy(model(_chosen(train, places)), true, weights)
                 for optimizer in optimizers:
                     optimizer.zero_grad()
                 loss.backward()

@@ -19,6 +19,9 @@ from bertsmith.train.plots import HELDOUT_COLOUR, REFERENCE_COLOUR, TRAIN_COLOUR
 MAX_COUNTED = 24
 """With more labels the cells are too small for numbers; the colours remain."""
 
+MAX_NAMED = 120
+"""With more labels their names would be too small to read."""
+
 _LONGEST_LABEL = 28
 
 
@@ -37,7 +40,7 @@ def draw_course(rows: Sequence[dict[str, Any]], metric: str, best_epoch: int) ->
     loss.set_ylim(0, 1.06 * loss.get_ylim()[1])
     _draw_epochs(score, rows, "dev", metric, HELDOUT_COLOUR)
     score.axvline(best_epoch, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label="kept")
-    score.set_title(f"{metric} on dev", fontsize=11)
+    score.set_title(f"{_plain(metric)} on dev", fontsize=11)
     score.legend(frameon=False, fontsize=9)
     return figure
 
@@ -53,7 +56,7 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> tu
         The figure, and a note for the reader where its labels had to be numbers; empty otherwise.
     """
     table = np.asarray(counts, dtype=np.int64)
-    names, family, note = drawable([_shortened(label) for label in labels])
+    names, family, note = drawable([_plain(_shortened(label)) for label in labels])
     size = float(np.clip(2.2 + 0.42 * len(names), 3.6, 14))
     figure = Figure(figsize=(size + 1.4, size), layout="constrained")
     axes = figure.add_subplot()
@@ -63,8 +66,12 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> tu
     # 标签多时格子变窄：字号随格宽缩小，相邻的名字才不会叠在一起
     points = min(9.0, 600 / len(names))
     turned = len(names) * max(map(len, names)) > 40
-    axes.set_xticks(range(len(names)), names, rotation=90 if turned else 0, fontsize=points, family=family)
-    axes.set_yticks(range(len(names)), names, fontsize=points, family=family)
+    if len(names) <= MAX_NAMED:
+        axes.set_xticks(range(len(names)), names, rotation=90 if turned else 0, fontsize=points, family=family)
+        axes.set_yticks(range(len(names)), names, fontsize=points, family=family)
+    else:
+        # 上千个名字画出来也读不了，却要画半分钟：只留编号
+        note = f"With more than {MAX_NAMED} labels the axes count them, from 0, in the order of the table."
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
     if len(names) <= MAX_COUNTED:
@@ -82,6 +89,11 @@ def _draw_epochs(axes: Axes, rows: Sequence[dict[str, Any]], kind: str, name: st
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _plain(text: str) -> str:
+    # matplotlib 把一对 $ 之间的文字当公式：标签 $$ 会让整份报告画不出来
+    return text.replace("$", r"\$")
 
 
 def _shortened(label: str) -> str:

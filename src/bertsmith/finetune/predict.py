@@ -103,7 +103,11 @@ class Predictor:
         Raises:
             InputError: the file cannot be read, or a line has other fields than the task needs; the message names it.
         """
-        is_json = kind_of(path) == "jsonl"
+        kind = kind_of(path)
+        if kind in ("csv", "parquet"):
+            # 按行读会把表头当成输入、把带引号的格子切碎：宁可拒绝
+            raise InputError(f"{path}: write the inputs as text, with tabs between fields, or as .jsonl; not as {kind}")
+        is_json = kind == "jsonl"
         for_each = ((f"{path}: line {number}", line) for number, line in numbered_lines(path, encoding))
         yield from self._predict(
             (place, _json_fields(place, line) if is_json else line.split("\t")) for place, line in for_each

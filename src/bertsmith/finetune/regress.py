@@ -32,10 +32,12 @@ class RegressionTask:
     Attributes:
         mean: of the training numbers, where the new layer starts.
         paired: whether the model reads pairs of texts.
+        spread: standard deviation of the training numbers, the unit of the new layer; positive.
     """
 
     mean: float = 0.0
     paired: bool = False
+    spread: float = 1.0
 
     name: ClassVar[str] = "regress"
     metric: ClassVar[str] = "pearson"
@@ -50,25 +52,41 @@ class RegressionTask:
         scores = np.array([example.score for example in train])
         if len(scores) == 0 or scores.std() == 0:
             raise InputError("the training file's scores are all the same; there is nothing to learn")
-        return cls(float(scores.mean()), train[0].pair is not None)
+        return cls(float(scores.mean()), train[0].pair is not None, float(scores.std()))
 
     def describe(self) -> dict[str, Any]:
-        """Returns the mean, and whether texts come in pairs."""
-        return {"mean": self.mean, "paired": self.paired}
+        """Returns mean and spread, and whether texts come in pairs."""
+        return {"mean": self.mean, "paired": self.paired, "spread": self.spread}
 
     @classmethod
     def from_description(cls, values: dict[str, Any]) -> RegressionTask:
         """Reads what `describe` returned."""
-        return cls(float(values["mean"]), bool(values["paired"]))
+        return cls(float(values["mean"]), bool(values["paired"]), float(values.get("spread", 1.0)))
 
     def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
-        """Returns the encoder of a folder under a new layer with one output, at the mean of the numbers."""
+        """Returns the encoder of a folder under a new layer with one output, in the units of the numbers."""
         model = new_model(
             BertForSequenceClassification, folder, settings, id2label={0: "score"}, problem_type=REGRESSION
         )
-        # 输出从训练目标的均值起步：不必先花许多步把偏置挪过去
-        torch.nn.init.constant_(model.classifier.linear.bias, self.mean)
+        # 输出从训练目标的均值起步，权重以其离散程度为单位：否则 AdamW 每步至多挪一个学习率，永远够不到上千的数
+        with torch.no_grad():
+            model.classifier.linear.weight.mul_(self.spread)
+            model.classifier.linear.bias.fill_(self.mean)
         return model
+
+    @property
+    def units(self) -> dict[str, float]:
+        """The unit of the new layer, as `TrainerSettings.units` takes it."""
+        return {"classifier.*": self.spread}
+
+    def check_dev(self, dev: Sequence[ScoredText]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: its numbers are all the same.
+        """
+        if len({example.score for example in dev}) < 2:
+            raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
 
     def load(self, folder: Path) -> BertForSequenceClassification:
         """Returns a trained model."""
@@ -83,8 +101,8 @@ class RegressionTask:
         return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units], dtype=torch.float32))
 
     def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> Measure:
-        """Returns the mean squared error."""
-        return RegressionObjective()(model, batch)
+        """Returns the mean squared error, in units of the spread."""
+        return RegressionObjective(self.spread)(model, batch)
 
     def predict(
         self,

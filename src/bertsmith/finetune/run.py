@@ -25,7 +25,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import claim_folder, locked, write_text
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
-from bertsmith.finetune.task import Evaluation, ExampleT, PredictionT, Task, Unit
+from bertsmith.finetune.task import ChecksDev, Evaluation, ExampleT, HasUnits, PredictionT, Task, Unit
 from bertsmith.finetune.tasks import save_task
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import RunsOn
@@ -197,6 +197,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         for examples in (dev, test or ()):
             if examples:
                 self.task.encode(self.tokenizer, examples, max_length)
+        if isinstance(self.task, ChecksDev):
+            self.task.check_dev(dev)
         units = self.task.encode(self.tokenizer, train, max_length)
         if not units:
             raise InputError("no example of the training file can be learned from")
@@ -249,6 +251,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 # 微调的梯度小，少见词的词向量尤其小：1e-6 会压住它们的步长，实测多处低一截
                 epsilon=1e-8,
                 layer_decay=settings.layer_decay,
+                units=self.task.units if isinstance(self.task, HasUnits) else {},
                 seed=settings.seed,
             ),
             device=self.device,

@@ -196,7 +196,7 @@ class _Search:
     def _add(self, settings: FineTuningSettings) -> Trial:
         """Makes a run, or reads it, and removes the weights of the worse of it and the best so far."""
         number, name = len(self.rows) + 1, self._name(settings)
-        self.console.print(f"run {number}/{self.total}: {name}", highlight=False)
+        self.console.print(f"run {number}/{self.total}: {name}", highlight=False, markup=False)
         row = Trial.of(name, self._differences(settings), self._fine_tune(settings))
         self.rows.append(row)
         metric, before = self.task.metric, self.best
@@ -211,6 +211,7 @@ class _Search:
             f"run {number}/{self.total}: dev {metric} {row.dev[metric]:.4f}, best {self.best.dev[metric]:.4f}"
             f" ({self.best.name})",
             highlight=False,
+            markup=False,
         )
         return row
 

@@ -21,6 +21,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertsmith.data.decoding import MAX_LINE_LENGTH
 from bertsmith.errors import InputError
 from bertsmith.finetune.lines import numbered_lines, require_file
 
@@ -191,6 +192,8 @@ def _tsv_rows(path: Path, encoding: str) -> Iterator[Row]:
 
 def _csv_rows(path: Path, encoding: str) -> Iterator[Row]:
     # 解析器自己数行：引号内可以换行，一条记录从它的第一行算起
+    # 标准库默认每格至多 131,072 个字符，长文章会被误报成引号没有闭合
+    csv.field_size_limit(MAX_LINE_LENGTH)
     reader = csv.reader((f"{line}\n" for _, line in numbered_lines(path, encoding)), strict=True)
     start = 1
     while True:

@@ -105,6 +105,15 @@ class TaggingTask:
             units.append(Unit([window.input_ids], [[0] * len(window.input_ids)], labels))
         return units
 
+    def check_dev(self, dev: Sequence[TaggedWords]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: the tags mark entities, and it has none.
+        """
+        if marks_entities(self.labels) and all(tag == OUTSIDE for example in dev for tag in example.tags):
+            raise InputError("the dev file has no entity; no epoch can be chosen by it")
+
     def batch(self, units: Sequence[Unit]) -> LabelledBatch:
         """Returns N sequences with labels [T] int64."""
         return LabelledBatch(tokens_of(units), torch.tensor([label for unit in units for label in unit.label]))

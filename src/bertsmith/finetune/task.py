@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -138,6 +138,27 @@ class Task(Protocol[ExampleT, PredictionT]):
 
     def evaluate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Evaluation:
         """Scores predictions with all details; its figures are those of `figures`."""
+
+
+@runtime_checkable
+class HasUnits(Protocol):
+    """A task whose new layer gives numbers that are not of the size of 1."""
+
+    @property
+    def units(self) -> dict[str, float]:
+        """The units of its parameters, as `TrainerSettings.units` takes them."""
+
+
+@runtime_checkable
+class ChecksDev(Protocol):
+    """A task that not every dev file can choose for."""
+
+    def check_dev(self, dev: Any) -> None:
+        """Makes sure that the metric is defined on the dev file.
+
+        Raises:
+            InputError: it is not.
+        """
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 OUTSIDE = "O"
-_PREFIXED = re.compile(r"[BIES](-|$)")
+_PREFIXED = re.compile(r"[BIES]-")
+_BARE = frozenset("BIESMO")
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,11 @@ def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
 
 
 def is_plain(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether no tag carries a `B-`, `I-`, `E-` or `S-`."""
-    return not any(_PREFIXED.match(tag) for tags in sentences for tag in tags)
+    """Whether no tag carries a `B-`, `I-`, `E-` or `S-`, nor are all tags such letters alone."""
+    found = {tag for tags in sentences for tag in tags}
+    # 单个字母只有在别的标签也都是这些字母时才算方案：意大利语的词性 B、I、E、S 不是实体
+    bare = found <= _BARE and bool(found - {OUTSIDE})
+    return not bare and not any(_PREFIXED.match(tag) for tag in found)
 
 
 def _runs(tags: Sequence[str]) -> list[Entity]:

@@ -121,8 +121,9 @@ class SequenceClassifier(nn.Module):
         self.linear = Linear(config.hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Maps pooled states [N, H] to logits [N, num_labels]."""
-        logits: Tensor = self.linear(self.dropout(pooled))
+        """Maps pooled states [N, H] to logits [N, num_labels], in float32."""
+        # bf16 只有 8 位有效数字：回归的数、排序的分会大片相同，所以最后一层总用 float32
+        logits: Tensor = self.linear(self.dropout(pooled).float())
         return logits
 
 
@@ -149,8 +150,8 @@ class MultipleChoiceHead(nn.Module):
         self.linear = Linear(config.hidden_size, 1)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Maps pooled states [N, H] to scores [N]."""
-        scores: Tensor = self.linear(self.dropout(pooled))
+        """Maps pooled states [N, H] to scores [N], in float32."""
+        scores: Tensor = self.linear(self.dropout(pooled).float())
         return scores.squeeze(-1)
 
 
@@ -169,8 +170,8 @@ class QASpanHead(nn.Module):
         self.linear = Linear(config.hidden_size, 2)
 
     def forward(self, states: Tensor) -> SpanScores:
-        """Maps states [T, H] to start and end scores [T]."""
-        start, end = self.linear(states).unbind(-1)
+        """Maps states [T, H] to start and end scores [T], in float32."""
+        start, end = self.linear(states.float()).unbind(-1)
         return SpanScores(start, end)
 
 

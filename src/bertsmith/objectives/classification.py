@@ -49,9 +49,24 @@ class MultiLabelObjective:
 
 
 class RegressionObjective:
-    """Mean squared error of the model's one output."""
+    """Mean squared error of the model's one output, in units of the spread of the numbers."""
+
+    def __init__(self, spread: float = 1.0) -> None:
+        """Takes the unit.
+
+        Args:
+            spread: standard deviation of the numbers; the loss of guessing their mean is then 1.
+
+        Raises:
+            ConfigError: it is not positive.
+        """
+        if not spread > 0:
+            raise ConfigError(f"spread {spread} must be positive")
+        self.spread = spread
 
     def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> Measure:
         """Measures a regressor on a batch with labels [N] float; sums `loss`."""
-        loss = F.mse_loss(model(batch.tokens).float().squeeze(-1), batch.labels.float())
+        # 按离散程度缩放误差：数以千计时，梯度才不会每一步都被截断
+        outputs = model(batch.tokens).float().squeeze(-1)
+        loss = F.mse_loss(outputs / self.spread, batch.labels.float() / self.spread)
         return Measure(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})

@@ -34,6 +34,7 @@ def build_optimizer(
     weight_decay: float,
     layer_decay: float = 1.0,
     rates: Mapping[str, float] | None = None,
+    units: Mapping[str, float] | None = None,
     kind: str = "adamw",
     epsilon: float = 1e-6,
 ) -> torch.optim.Optimizer:
@@ -44,13 +45,14 @@ def build_optimizer(
         weight_decay: 0.01 in the paper.
         layer_decay: as in `parameter_groups`.
         rates: likewise.
+        units: likewise.
         kind: one of `OPTIMIZERS`.
         epsilon: added to the root of the second moment.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
     """
-    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates)
+    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates, units=units)
     if kind == "lamb":
         return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
@@ -63,6 +65,7 @@ def parameter_groups(
     layer_decay: float = 1.0,
     weight_decay: float = 0.01,
     rates: Mapping[str, float] | None = None,
+    units: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Sorts the parameters that learn by how fast they learn and whether they decay.
 
@@ -78,6 +81,8 @@ def parameter_groups(
         weight_decay: of matrices, at least 0; biases and norms do not decay.
         rates: glob pattern of parameter names, such as `classifier.*` → a positive factor on their rate. Where
             several patterns match a name, the factors multiply.
+        units: glob pattern of parameter names → the unit in which they are measured, positive. They learn as they
+            would in units of 1: in steps so many times as large, decaying as much.
 
     Returns:
         Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
@@ -86,24 +91,27 @@ def parameter_groups(
     Raises:
         ConfigError: a number is out of range, a pattern matches no parameter that learns, or none learns at all.
     """
-    _check_rates(learning_rate, layer_decay, weight_decay, rates or {})
+    _check_rates(learning_rate, layer_decay, weight_decay, {**(rates or {}), **(units or {})})
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ConfigError("every parameter is frozen; there is nothing to train")
-    for pattern in rates or {}:
+    for pattern in (*(rates or {}), *(units or {})):
         if not any(fnmatchcase(name, pattern) for name in learning):
             raise ConfigError(
                 f"rates: {pattern!r} matches no parameter that learns; names look like {', '.join(list(learning)[-2:])}"
             )
     top = 1 + max((_depth(name, top=0) for name, _ in model.named_parameters()), default=0)
-    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
     for name, parameter in learning.items():
         factor = layer_decay ** (top - _depth(name, top=top))
-        factor *= math.prod(rate for pattern, rate in (rates or {}).items() if fnmatchcase(name, pattern))
+        unit = math.prod(unit for pattern, unit in (units or {}).items() if fnmatchcase(name, pattern))
+        factor *= unit * math.prod(rate for pattern, rate in (rates or {}).items() if fnmatchcase(name, pattern))
         # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
         decays = parameter.dim() > 1
-        group = {"params": [], "weight_decay": weight_decay if decays else 0.0, "rate_factor": factor}
-        groups.setdefault((not decays, factor), {**group, "lr": learning_rate * factor})["params"].append(parameter)
+        # AdamW 的衰减也乘学习率：步子按单位放大了，衰减就要除回来
+        decay = weight_decay / unit if decays else 0.0
+        group = {"params": [], "weight_decay": decay, "rate_factor": factor, "lr": learning_rate * factor}
+        groups.setdefault((not decays, factor, unit), group)["params"].append(parameter)
     # 先排会衰减的：组的先后决定优化器状态里的编号，断点续训靠它对上
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 

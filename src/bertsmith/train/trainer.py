@@ -51,6 +51,7 @@ class TrainerSettings:
         clip_norm: gradients are scaled down to this global norm.
         layer_decay: the rate of each layer is that of the layer above times this, see `parameter_groups`.
         rates: factors on the rate by glob pattern of parameter names, see there.
+        units: units of parameters by glob pattern of their names, likewise.
         seed: of dropout.
         optimizer: `adamw` or `lamb`.
         schedule: `linear`, `cosine` or `trapezoid`, see `learning_rate_at`.
@@ -67,6 +68,7 @@ class TrainerSettings:
     clip_norm: float = 1.0
     layer_decay: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
+    units: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     optimizer: str = "adamw"
     schedule: str = "linear"
@@ -130,6 +132,7 @@ class BertTrainer(Generic[ModelT]):
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
             rates=settings.rates,
+            units=settings.units,
             kind=settings.optimizer,
             epsilon=settings.epsilon,
         )
