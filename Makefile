@@ -21,6 +21,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
 	@touch $@
 
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	@touch $@
+
 quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 minutes
 	$(BIN)/bertsmith quickstart --out runs/quickstart
 
@@ -41,7 +45,7 @@ format: $(VENV)/.installed-test  ## put the code in order
 
 bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
 
-bench-%: $(VENV)/.installed-test
+bench-%: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/$(subst -,_,$*).py
 
 clean:  ## remove everything that can be made again

@@ -98,7 +98,7 @@ def peak() -> float:
 
 
 def report(results: dict[str, dict[str, float]], setting: str) -> None:
-    """Prints a table, and one line of JSON for tools; ends with an error where an adapter takes too much."""
+    """Prints a table with each share of full fine-tuning's peak, and one line of JSON for tools."""
     table = Table(title=f"peak memory of training: {setting}", title_justify="left")
     for heading in ("what", "learns", "peak", "of it libraries", "of full", "step"):
         table.add_column(heading)

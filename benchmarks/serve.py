@@ -1,8 +1,8 @@
 """The server under load, against the plain one everybody writes first: FastAPI around `SentenceTransformer.encode`.
 
 The real 6-layer checkpoint, single sentences of 10 to 80 words, both servers as uvicorn processes with the same number
-of threads, asked in turn by a small asyncio client on the same machine (whose own cost is printed). The vectors are
-compared first. Then:
+of threads and one environment, asked in turn by a small asyncio client on the same machine (whose own cost is printed).
+The vectors are compared first. Then:
 
 - throughput and latency with 32 connections, each sending its next sentence when it has the answer to the last
 - the share of what the engine does alone, offline, over the same sentences
@@ -44,6 +44,8 @@ SENTENCES = 2000
 LEAST_COSINE = 0.995
 START_SECONDS = 120.0
 MOST_CONNECTIONS = 512
+# 命令行会为我们的服务器设好空转的长短：对手和离线的引擎也用同一个值，否则比的是 OpenMP 的设置
+ENVIRONMENT = {"GOMP_SPINCOUNT": "50000"} | os.environ
 
 PEER = """
 import sys
@@ -114,7 +116,7 @@ class Server:
         self.name, self.port = name, port
         begun = time.perf_counter()
         with log.open("wb") as out:
-            self.process = subprocess.Popen(list(command), stdout=out, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(list(command), stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT)
         while True:
             if self.process.poll() is not None or time.perf_counter() - begun > START_SECONDS:
                 sys.exit(f"{name} did not start:\n{log.read_text()[-2000:]}")
@@ -259,7 +261,8 @@ def servers(options: Any, folder: Path) -> Iterator[tuple[Server, Server]]:
 def offline_seconds(sentences: list[str], options: Any) -> tuple[float, int]:
     """Returns the seconds the engine alone takes for all sentences, in a process of its own, and their tokens."""
     command = [sys.executable, "-c", OFFLINE, str(MINILM), str(options.threads), options.precision]
-    found = subprocess.run(command, input=json.dumps(sentences), capture_output=True, text=True, check=True)
+    sent = json.dumps(sentences)
+    found = subprocess.run(command, input=sent, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     seconds, tokens = found.stdout.split()[-2:]
     print(f"offline: {len(sentences) / float(seconds):.1f} sentences/s")
     return float(seconds), int(tokens)

@@ -44,6 +44,67 @@ def test_a_folder_where_a_file_stands_is_refused(tmp_path):
 
 
 @pytest.fixture
+def private_by_default():
+    """New files are their owner's alone, as on machines with a strict umask; some writers do so of themselves."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mode", "readers"), [(0o755, 0o044), (0o750, 0o040), (0o700, 0o000)])
+def test_whoever_may_read_a_folder_may_read_what_is_saved_in_it(tmp_path, private_by_default, mode, readers):
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(mode)
+    write_text(place / "a.txt", "甲")
+    with atomic_path(place / "a.safetensors") as temporary:
+        save_file({"weight": torch.zeros(3)}, temporary)
+    with atomic_path(place / "model") as temporary:
+        (temporary / "deep").mkdir(parents=True)
+        save_file({"weight": torch.zeros(3)}, temporary / "model.safetensors")
+        (temporary / "deep" / "a.txt").write_text("甲", encoding="utf-8")
+    files = [path for path in place.rglob("*") if path.is_file()]
+    assert len(files) == 4
+    assert {path.stat().st_mode & 0o077 for path in files} == {readers}
+
+
+@pytest.fixture
+def order(monkeypatch):
+    """What was flushed and renamed, in order, by the number of the file or folder on its file system."""
+    steps = []
+    flush, rename = os.fsync, os.replace
+
+    def recorded_flush(descriptor):
+        flush(descriptor)
+        steps.append(("flush", os.fstat(descriptor).st_ino))
+
+    def recorded_rename(source, target):
+        steps.append(("rename", os.stat(source).st_ino))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_flush)
+    monkeypatch.setattr(os, "replace", recorded_rename)
+    return steps
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_after(tmp_path, order):
+    write_text(tmp_path / "a.txt", "甲")
+    file, folder = (path.stat().st_ino for path in (tmp_path / "a.txt", tmp_path))
+    assert order == [("flush", file), ("rename", file), ("flush", folder)]
+
+
+def test_all_of_a_folder_is_on_the_disk_before_it_gets_its_name(tmp_path, order):
+    with atomic_path(tmp_path / "model") as temporary:
+        (temporary / "deep").mkdir(parents=True)
+        (temporary / "a.txt").write_text("a")
+        (temporary / "deep" / "b.txt").write_text("b")
+    names = ["model", "model/a.txt", "model/deep/b.txt"]
+    model, *files = [(tmp_path / name).stat().st_ino for name in names]
+    assert {("flush", number) for number in (model, *files)} <= set(order[: order.index(("rename", model))])
+    assert order[-2:] == [("rename", model), ("flush", tmp_path.stat().st_ino)]
+
+
+@pytest.fixture
 def full_disk(tmp_path):
     """A real file system of 1 MiB."""
     place = tmp_path / "small"
@@ -83,3 +144,11 @@ def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(fu
     result = pretrain(tmp_path / "run", corpus, tokenizer, recipe)
     assert result.recipe.total_steps == 20
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+def test_only_its_own_leftovers_are_removed(tmp_path):
+    """`pred` begins like `.pred.tsv.7.tmp`, which another process may be writing."""
+    for name in (".pred.12.tmp", ".pred.tsv.7.tmp", ".pred.tsv.tmp"):
+        (tmp_path / name).write_text("half", encoding="utf-8")
+    write_text(tmp_path / "pred", "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".pred.tsv.7.tmp", ".pred.tsv.tmp", "pred"]

@@ -152,7 +152,7 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
-def test_workers_end_with_their_killed_parent(tmp_path):
+def test_workers_end_with_their_killed_parent(is_gone):
     code = (
         "import os, time\nfrom bertsmith.tokenizer.parallel import map_batches\n"
         "for number in map_batches(lambda _: os.getpid(), iter(range(10**9)), 2):\n"
@@ -163,9 +163,9 @@ def test_workers_end_with_their_killed_parent(tmp_path):
     process.kill()
     process.wait()
     deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{worker}/stat") for worker in workers) and time.monotonic() < deadline:
+    while not all(map(is_gone, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(os.path.exists(f"/proc/{worker}/stat") for worker in workers)
+    assert all(map(is_gone, workers))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs a small file system")

@@ -21,15 +21,6 @@ def worker_of(stream):
     return stream._worker[0]
 
 
-def is_gone(pid):
-    """Whether a process has ended (or waits to be collected by whoever adopted it)."""
-    try:
-        with open(f"/proc/{pid}/stat") as status:
-            return status.read().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def wait_until(condition, seconds=20.0):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -90,7 +81,7 @@ def test_an_error_in_the_worker_reaches_the_caller(village_small, error):
         next(ahead)
 
 
-def test_closing_ends_the_worker(village_small):
+def test_closing_ends_the_worker(village_small, is_gone):
     ahead = PrefetchedStream(stream_of(village_small))
     next(ahead)
     pid = worker_of(ahead)
@@ -127,7 +118,7 @@ if sys.argv[4] == "wait":
 
 
 @pytest.mark.parametrize("how", ["killed", "ended"])
-def test_a_worker_does_not_outlive_its_parent_nor_hold_its_lock(village_small, tmp_path, how):
+def test_a_worker_does_not_outlive_its_parent_nor_hold_its_lock(village_small, tmp_path, is_gone, how):
     import fcntl
 
     corpus, tokenizer = village_small

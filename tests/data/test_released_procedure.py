@@ -2,9 +2,10 @@
 
 The oracle is `create_instances_from_document`, `truncate_seq_pair` and `create_masked_lm_predictions` of the released
 BERT, in words of our own but step for step, list by list. Both sides read documents with the sentence lengths of real
-text (of the words nothing depends but the lengths; each document's ids are its own number, which tells where an
-instance comes from). A document's instances share one draw of the target length, so they are not independent: one
-instance of each document and pass is drawn for the tests, and those are.
+text, or where there is none at hand with lengths made of the bundled world's (of the words nothing depends but the
+lengths; each document's ids are its own number, which tells where an instance comes from). A document's instances share
+one draw of the target length, so they are not independent: one instance of each document and pass is drawn for the
+tests, and those are.
 """
 
 import random
@@ -17,6 +18,7 @@ from scipy import stats
 from bertsmith.data.masking import MaskingSettings
 from bertsmith.data.shards import TRAIN, SplitCounts
 from bertsmith.data.stream import PreTrainingStream, StreamSettings
+from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 
 CLS, SEP = "[CLS]", "[SEP]"
@@ -107,14 +109,16 @@ class Documents:
 
 
 @pytest.fixture(scope="module")
-def corpus(shared_data):
+def corpus(request, minilm_folder):
     """1,000 documents of 1 to 30 sentences, which are as long as real ones under the published vocabulary."""
-    tokenizer = WordPieceTokenizer.load(shared_data / "vocab-uncased-30522.txt")
+    tokenizer = WordPieceTokenizer.load(minilm_folder)
+    try:
+        texts = real_texts(request.getfixturevalue("shared_data"))
+    except pytest.skip.Exception:
+        texts = story_texts()
     rng = random.Random(0)
     documents = []
-    for path in sorted((shared_data / "corpus").rglob("*.txt")):
-        text = path.read_text(encoding="utf-8", errors="replace")[:100_000]
-        sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text)]
+    for sentences in texts:
         lengths = [len(ids) for ids in tokenizer.encode_batch(sentences) if ids]
         while len(lengths) > 30 and len(documents) < 1000:
             size = rng.randint(1, 30)
@@ -122,6 +126,20 @@ def corpus(shared_data):
             lengths = lengths[size:]
     assert len(documents) == 1000
     return Documents(documents)
+
+
+def real_texts(folder):
+    for path in sorted((folder / "corpus").rglob("*.txt")):
+        text = path.read_text(encoding="utf-8", errors="replace")[:100_000]
+        yield [" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text)]
+
+
+def story_texts():
+    """The village's sentences are a third as long as real ones: one to five in a row stand for one."""
+    rng = random.Random(1)
+    spoken = [render(sentence) for story in draw_stories(0, 1200) for sentence in story.sentences]
+    starts = [rng.randrange(len(spoken) - 5) for _ in range(17_000)]
+    yield [" ".join(spoken[start : start + rng.randint(1, 5)]) for start in starts]
 
 
 def our_instances(corpus, *, pairing, max_seq_length, max_predictions):

@@ -103,7 +103,7 @@ def test_words_are_the_same_whatever_the_workers_and_after_dropping(tokenizer, t
                     if "北" in pieces:
                         place = pieces.index("北")
                         assert continues[place : place + 4].tolist() == [False, True, True, True]
-                    assert [p.startswith("##") <= c for p, c in zip(pieces, continues.tolist(), strict=True)]
+                    assert all(p.startswith("##") <= c for p, c in zip(pieces, continues.tolist(), strict=True))
     for path in (tmp_path / "1").glob("*.arrow"):
         assert path.read_bytes() == (tmp_path / "2" / path.name).read_bytes()
 

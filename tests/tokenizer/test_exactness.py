@@ -17,8 +17,9 @@ SMALL_VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"!\"'(),-.:;?[]$",
 
 
 @pytest.fixture(scope="module")
-def english(shared_data: Path) -> WordPieceTokenizer:
-    return WordPieceTokenizer.load(shared_data / "vocab-uncased-30522.txt")
+def english(minilm_folder: Path) -> WordPieceTokenizer:
+    """With the published uncased vocabulary."""
+    return WordPieceTokenizer.load(minilm_folder / "vocab.txt")
 
 
 def text_lines(folder: Path) -> list[str]:
@@ -72,8 +73,8 @@ def newer_characters() -> set[str]:
     return {chr(point) for first, last in bounds for point in range(int(first, 16), int(last, 16) + 1)}
 
 
-def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, shared_data: Path) -> None:
-    reference = tokenizers.BertWordPieceTokenizer(str(shared_data / "vocab-uncased-30522.txt"))
+def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, minilm_folder: Path) -> None:
+    reference = tokenizers.BertWordPieceTokenizer(str(minilm_folder / "vocab.txt"))
     documented = newer_characters()
     # 第 4 到 13 平面全未分配，第 15、16 平面全是私有区：只取几个代表，其余逐个比较
     points = [*range(0xD800), *range(0xF8F0, 0x40000), *range(0xE0000, 0xE1000), 0xE000, 0x50000, 0xF0000, 0x10FFFD]
