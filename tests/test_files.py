@@ -98,9 +98,9 @@ def test_all_of_a_folder_is_on_the_disk_before_it_gets_its_name(tmp_path, order)
         (temporary / "deep").mkdir(parents=True)
         (temporary / "a.txt").write_text("a")
         (temporary / "deep" / "b.txt").write_text("b")
-    names = ["model", "model/a.txt", "model/deep/b.txt"]
-    model, *files = [(tmp_path / name).stat().st_ino for name in names]
-    assert {("flush", number) for number in (model, *files)} <= set(order[: order.index(("rename", model))])
+    names = ["model", "model/a.txt", "model/deep", "model/deep/b.txt"]
+    model, *inside = [(tmp_path / name).stat().st_ino for name in names]
+    assert {("flush", number) for number in (model, *inside)} <= set(order[: order.index(("rename", model))])
     assert order[-2:] == [("rename", model), ("flush", tmp_path.stat().st_ino)]
 
 

@@ -144,12 +144,13 @@ def _explain(error: OSError | SafetensorError, path: Path) -> str:
 
 
 def _flush_to_disk(path: Path) -> None:
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
-        if file.is_file():
-            with file.open("rb") as handle:
+    # 文件夹也要刷盘：里面的名字记在它自己身上
+    for entry in [*path.rglob("*"), path]:
+        if entry.is_dir():
+            _flush_folder(entry)
+        elif entry.is_file():
+            with entry.open("rb") as handle:
                 os.fsync(handle.fileno())
-    if path.is_dir():
-        _flush_folder(path)
 
 
 def _flush_folder(path: Path) -> None:
