@@ -160,3 +160,11 @@ def test_a_dev_file_that_cannot_choose_is_refused(tiny_model, tmp_path):
     ):
         with pytest.raises(InputError, match="no epoch can be chosen"):
             fine_tune(task, tiny_model, train, dev, tmp_path / task.name, settings)
+
+
+def test_of_epochs_with_the_same_correlation_the_one_with_the_smaller_error_is_kept():
+    """Outputs that all lie near the mean correlate perfectly too."""
+    task = RegressionTask(mean=500.0, spread=500.0)
+    near_the_mean = task.standing({"pearson": 0.99999, "rmse": 495.0})
+    assert task.standing({"pearson": 0.9998, "rmse": 3.0}) > near_the_mean
+    assert task.standing({"pearson": 0.98, "rmse": 1.0}) < near_the_mean

@@ -25,7 +25,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import claim_folder, locked, write_text
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
-from bertsmith.finetune.task import ChecksDev, Evaluation, ExampleT, HasUnits, PredictionT, Task, Unit
+from bertsmith.finetune.task import ChecksDev, Evaluation, ExampleT, HasStanding, HasUnits, PredictionT, Task, Unit
 from bertsmith.finetune.tasks import save_task
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import RunsOn
@@ -93,7 +93,7 @@ class _Progress:
     Attributes:
         log_bytes: length of `metrics.jsonl`.
         sums: of the epoch that is under way.
-        best: the best dev metric so far; None before the first evaluation.
+        best: the dev metric of the best epoch so far, or its standing; None before the first evaluation.
         best_epoch: that had it, from 1.
         epochs: that are done, evaluation included.
         seconds: spent training.
@@ -296,7 +296,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _evaluate(self, dev: Sequence[ExampleT]) -> None:
         """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""
-        progress, name = self.progress, self.task.metric
+        progress = self.progress
         predictions = self.task.predict(self.model, self.tokenizer, dev, self.runs_on)
         figures = self.task.tuned(dev, predictions).figures(dev, predictions)
         progress.epochs += 1
@@ -305,9 +305,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         row = {"epoch": progress.epochs, "step": self.trainer.step}
         self.log.append({"kind": "train", **row, **averages})
         self.log.append({"kind": "dev", **row, **figures})
+        standing = self.task.standing(figures) if isinstance(self.task, HasStanding) else figures[self.task.metric]
         # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
-        if progress.best is None or figures[name] > progress.best:
-            progress.best, progress.best_epoch = figures[name], progress.epochs
+        if progress.best is None or standing > progress.best:
+            progress.best, progress.best_epoch = standing, progress.epochs
             self._keep_weights()
 
     def _stop_if_asked(self, request: StopRequest) -> None:

@@ -150,6 +150,14 @@ class HasUnits(Protocol):
 
 
 @runtime_checkable
+class HasStanding(Protocol):
+    """A task whose epochs are not told apart well enough by its metric alone."""
+
+    def standing(self, figures: dict[str, float]) -> float:
+        """Returns what epochs are compared by; larger is better."""
+
+
+@runtime_checkable
 class ChecksDev(Protocol):
     """A task that not every dev file can choose for."""
 
