@@ -84,6 +84,7 @@ def pretrain(
 
     if all(end is None for end in (minutes, steps, tokens, flops)):
         raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
+    # typer 认得 inf 和 nan 是浮点数：它们不是词元数
     if tokens is not None and not math.isfinite(tokens):
         raise ConfigError(f"--tokens {tokens} is no number of tokens; give one such as 1e9, or another end")
     if size is not None and start is not None:

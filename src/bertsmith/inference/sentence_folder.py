@@ -72,10 +72,11 @@ def copy_sentence_files(source: Path, target: Path) -> None:
     found = [source / name for name in _FILES]
     # 只要各步骤的配置和 safetensors：打包成 pickle 的权重不随副本流传
     for step in {*steps, "1_Pooling"} - {"."}:
-        found += [path for ending in ("*.json", "*.safetensors") for path in (source / step).glob(ending)]
+        # 按名字判断是否越界，不看链接指向哪里：下载缓存里的文件都是指向别处的链接
+        if not Path(step).is_absolute() and ".." not in Path(step).parts:
+            found += [path for ending in ("*.json", "*.safetensors") for path in (source / step).glob(ending)]
     for path in found:
-        inside = source.resolve() in path.resolve().parents
-        if inside and path.is_file():
+        if path.is_file():
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from bertsmith.inference.embed import Similarity
 from bertsmith.serve import schemas
 from bertsmith.serve.models import ServedModels
 from bertsmith.serve.refusal import RefusalError
@@ -89,11 +90,7 @@ class Endpoints:
     def similarity(self, asked: schemas.SimilarityRequest) -> schemas.SimilarityAnswer:
         """Compares each text of one list with each of another."""
         model, _, pipeline = self.models.pipeline(asked.model, ("embed",))
-        # 两边一次送进去：同一批里算完，比分两次快；向量已是单位长度，内积就是余弦
-        vectors = pipeline([*asked.texts, *asked.others])
-        count = len(asked.texts)
-        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
-        cosines = (vectors[:count] @ vectors[count:].T).clip(-1.0, 1.0)
+        cosines = Similarity(pipeline)(asked.texts, asked.others)
         return schemas.SimilarityAnswer(model=model.name, similarities=cosines.tolist(), tokens=tokens_read())
 
     def next_sentence(self, asked: schemas.NextSentenceRequest) -> schemas.NextSentenceAnswer:

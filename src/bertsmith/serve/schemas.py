@@ -72,6 +72,7 @@ class PredictRequest(AnyRequest):
 
     @model_validator(mode="after")
     def _fits(self) -> PredictRequest:
+        # 两样都给时不知道要哪一种：宁可拒绝，也不悄悄丢掉一样
         if self.pairs is not None and self.choices is not None:
             raise ValueError("pairs are for pairs of texts, choices for multiple choice; give one of them")
         for name in ("pairs", "choices"):
