@@ -203,3 +203,17 @@ def test_help_answers_without_loading_torch():
         "import sys, bertsmith.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_text_where_the_vocabulary_goes_is_not_overwritten(fails, tmp_path):
+    words = write(tmp_path / "vocab.txt", TEXT)
+    for named in (tmp_path, words):
+        assert "choose another --out" in fails("vocab", named, "--out", tmp_path)
+    assert words.read_text() == TEXT
+
+
+def test_a_rate_that_is_no_number_takes_no_folder(fails, tiny_model, tmp_path):
+    data = write(tmp_path / "a.tsv", "text\tlabel\nthe man\tx\na book\ty\n")
+    job = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
+    assert "learning rate nan must be a positive number" in fails(*job, "--learning-rate", "nan")
+    assert not (tmp_path / "run").exists()

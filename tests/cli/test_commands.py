@@ -95,3 +95,11 @@ def test_a_vocabulary_among_its_text_is_not_learned_from(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("the man eats the bread\n" * 9, encoding="utf-8")
     for _ in range(2):
         assert "from 1 file(s)" in run(capsys, "vocab", tmp_path, "--out", tmp_path / "made", "--size", 60)
+    # nor is a corpus built from it
+    corpus = [tmp_path, "--tokenizer", tmp_path / "made", "--out", tmp_path / "shards", "--documents", "blank-line"]
+    stories = "\n\n".join(story.text for story in draw_stories(0, 9))
+    (tmp_path / "text.txt").write_text(stories, encoding="utf-8")
+    run(capsys, "corpus", *corpus)
+    manifest = (tmp_path / "shards" / "manifest.json").read_text(encoding="utf-8")
+    assert "text.txt" in manifest
+    assert "vocab.txt" not in manifest

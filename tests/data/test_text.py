@@ -52,6 +52,14 @@ def test_folders_are_searched_and_files_come_sorted_and_once(write: Write, tmp_p
     assert find_text_files([tmp_path / "b", a, str(tmp_path / "b" / "*.txt")]) == sorted([a, b, c], key=str)
 
 
+def test_the_vocabulary_of_a_tokenizer_is_no_text_unless_it_is_named(write: Write, tmp_path: Path) -> None:
+    text, words = write("b/a.txt", "x"), write("b/words/vocab.txt", "a list of words")
+    own = write("b/tokenizer/vocab.txt", "[PAD]")
+    write("b/tokenizer/tokenizer_config.json", "{}")
+    assert find_text_files([tmp_path / "b"]) == [text, words]
+    assert find_text_files([tmp_path / "b", own]) == [text, own, words]
+
+
 def test_named_and_matched_files_may_have_any_name(write: Write, tmp_path: Path) -> None:
     book, log = write("book", "x"), write("sub/deep/x.log", "x")
     assert find_text_files([book, tmp_path / "**" / "*.log"]) == sorted([book, log], key=str)

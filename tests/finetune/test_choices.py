@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +38,19 @@ def test_named_columns(tmp_path):
     assert read_choices(path, columns) == [ChoiceExample("a", ("x", "y"), 0)]
 
 
+def test_columns_are_counted_in_a_file_without_a_header(tmp_path):
+    path = write(tmp_path, "a.tsv", "a\tx\ty\t0\nb\tx\ty\tB\n")
+    counted = ChoiceColumns(context=0, choices=(1, 2), label=3)
+    expected = [ChoiceExample("a", ("x", "y"), 0), ChoiceExample("b", ("x", "y"), 1)]
+    assert read_choices(path, counted) == expected
+    assert read_choices(path, replace(counted, header=False)) == expected
+    assert read_choices(path, replace(counted, header=True)) == expected[1:]
+    with pytest.raises(InputError, match="has no header; say which column is which by number"):
+        read_choices(path, ChoiceColumns(context=0, label=3, header=False))
+    # a label that is none tells a header, whatever the names
+    assert read_choices(write(tmp_path, "b.tsv", "q\tone\ttwo\tgold\na\tx\ty\t0\n"), counted) == expected[:1]
+
+
 def test_choices_are_ordered_by_their_numbers(tmp_path):
     header = ",".join(f"choice{n}" for n in range(11))
     path = write(tmp_path, "a.csv", f"context,{header},label\nc,{','.join(f't{n}' for n in range(11))},10\n")
@@ -51,9 +65,21 @@ def test_choices_are_ordered_by_their_numbers(tmp_path):
         ("a.csv", "context,choice0,choice1,label\na,x,y,-1\n", "line 2: the label '-1'"),
         ("a.csv", "context,choice0,choice1,label\na,x,,0\n", "line 2 has an empty choice 1"),
         ("a.csv", "context,choice0,choice1,label\n", "a header and no example"),
-        ("a.csv", "context,choice0,label\na,x,0\n", "no choices among context, choice0, label"),
-        ("a.csv", "context,choice0,choice1\na,x,y\n", "no label column"),
-        ("a.csv", "choice0,choice1,label\nx,y,0\n", "no context column"),
+        (
+            "a.csv",
+            "context,choice0,label\na,x,0\n",
+            "no choices among context, choice0, label; call them choice0, choice1, ... or name each with --choice",
+        ),
+        (
+            "a.csv",
+            "context,choice0,choice1\na,x,y\n",
+            "no label column among context, choice0, choice1; name it with --label-column",
+        ),
+        (
+            "a.csv",
+            "choice0,choice1,label\nx,y,0\n",
+            "no context column among choice0, choice1, label; name it with --text-column",
+        ),
         ("a.jsonl", '{"context": "a", "choices": ["x"], "label": 0}\n', "line 1 has fewer than two choices"),
         ("a.jsonl", '{"context": "a", "choices": "x", "label": 0}\n', "line 1 has fewer than two choices"),
         ("a.jsonl", '{"context": "", "choices": ["x", "y"], "label": 0}\n', "line 1 has an empty context"),

@@ -5,6 +5,7 @@ import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.finetune.classify import ClassificationTask
+from bertsmith.finetune.features import FeatureTaggingTask
 from bertsmith.finetune.multilabel import MultiLabelTask
 from bertsmith.finetune.readers import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.regress import RegressionTask
@@ -126,7 +127,20 @@ def test_a_folder_without_model_is_refused(tmp_path):
         fine_tune_classifier(tmp_path, make_examples(8), make_examples(8), tmp_path / "run", SETTINGS)
 
 
-@pytest.mark.parametrize("changes", [{"epochs": 0}, {"batch_size": 0}, {"max_length": -1}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"max_length": -1},
+        {"learning_rate": float("nan")},
+        {"learning_rate": float("inf")},
+        {"learning_rate": 0.0},
+        {"warmup_share": 1.5},
+        {"weight_decay": float("nan")},
+        {"layer_decay": 0.0},
+    ],
+)
 def test_impossible_settings_are_refused(changes):
     with pytest.raises(ConfigError):
         FineTuningSettings(**changes)
@@ -135,7 +149,7 @@ def test_impossible_settings_are_refused(changes):
 def test_numbers_of_any_size_are_learned(tiny_model, tmp_path):
     settings = FineTuningSettings(epochs=12, batch_size=8, learning_rate=1e-3, precision="float32")
     words = {"bread": 0.0, "book": 1.0}
-    for name, unit in (("one", 1.0), ("thousands", 1000.0)):
+    for name, unit in (("one", 1.0), ("thousands", 1000.0), ("billionths", 1e-9), ("billions", 1e10)):
         examples = [
             ScoredText(f"the man {verb} a {word} .", None, 5 * unit + unit * value)
             for verb in ("eats", "reads", "the", "!")
@@ -148,18 +162,30 @@ def test_numbers_of_any_size_are_learned(tiny_model, tmp_path):
         assert found[0] == pytest.approx(5 * unit, abs=0.4 * unit)
 
 
+@pytest.mark.parametrize(
+    ("scores", "message"), [([0.1] * 3, "all the same"), ([4.4] * 7, "all the same"), ([1e9, 1e9 + 1], "too close")]
+)
+def test_numbers_that_cannot_be_told_apart_are_refused(scores, message):
+    with pytest.raises(InputError, match=message):
+        RegressionTask.of([ScoredText("the man", None, score) for score in scores])
+
+
 def test_a_dev_file_that_cannot_choose_is_refused(tiny_model, tmp_path):
     settings = FineTuningSettings(epochs=1, precision="float32")
     scored = [ScoredText("the man", None, 1.0), ScoredText("a book", None, 2.0)]
     labelled = [MultiLabelledText("the man", None, ("x",)), MultiLabelledText("a book", None, ())]
+    classes = [LabelledText("the man", None, "x"), LabelledText("a book", None, "y")]
     tagged = [TaggedWords(("the", "man"), ("O", "B-PER")), TaggedWords(("a", "book"), ("O", "O"))]
     for task, train, dev in (
         (RegressionTask.of(scored), scored, scored[:1] * 2),
         (MultiLabelTask.of(labelled), labelled, labelled[1:]),
         (TaggingTask.of(tagged), tagged, tagged[1:]),
+        (FeatureTaggingTask.of(tagged, layers="last"), tagged, tagged[1:]),
+        (ClassificationTask.of(classes, metric="matthews"), classes, classes[1:]),
+        (ClassificationTask.of(classes, metric="f1"), classes, classes[:1]),
     ):
         with pytest.raises(InputError, match="no epoch can be chosen"):
-            fine_tune(task, tiny_model, train, dev, tmp_path / task.name, settings)
+            fine_tune(task, tiny_model, train, dev, tmp_path / f"{task.name}-{task.metric}", settings)
 
 
 def test_of_epochs_with_the_same_correlation_the_one_with_the_smaller_error_is_kept():

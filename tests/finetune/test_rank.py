@@ -162,7 +162,8 @@ def test_columns_are_named_or_counted(tmp_path):
         ("query\ttext\tlabel\nq\ta\n", "line 2 has 2 columns, the first has 3"),
         ("query\ttext\tlabel\n", "holds a header and no example"),
         ("query\ttext\tmark\nq\ta\t1\n", "no relevance column among query, text, mark"),
-        ("q\t1\n", "no relevance column among q, 1"),
+        ("q\t1\n", "no relevance column among q, 1; call it label, or name it with --label-column"),
+        ("12\tq1\t1\ttext here\n", "4 columns and no header; say which is which by number"),
         ("", "holds no line"),
     ],
 )

@@ -109,6 +109,9 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
         ("text\tlabel\na\tx\n", Columns(text="label"), "a column has one use"),
         ("text\tpremise\thypothesis\tlabel\na\tb\tc\tx\n", Columns(pair="hypothesis"), "text, premise may all be"),
         ("comment\tcategory\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header? no other line has the label"),
+        ("customer-review\tstars\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("Text (cleaned)\tRating\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("评论内容\t情感 标签 名\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("review\tquestion\tlabel\na\tb\tx\n", None, "columns review, question may all be texts"),
         ("text\tlabel\na\tx\n\t\n", None, "line 3 has an empty text"),
         ("text\tlabel\na\tx\n", Columns(label="label", header=False), "without a header no column has a name"),
@@ -235,6 +238,8 @@ def test_numbers(tmp_path):
         (read_labelled, "a.parquet", b"PAR1 not really", "not a readable Parquet file"),
         (read_multilabelled, "a.tsv", "text\tlabels\na\tx,,y\n", "line 2 has an empty label"),
         (read_scored, "a.tsv", "text\tscore\na\t1\nb\thigh\n", "line 3: the score 'high' is not a finite number"),
+        (read_scored, "a.tsv", "text\tscore\na\t1\nb\t1e39\n", "line 3: the score 1e39 does not fit 32 bits"),
+        (read_scored, "a.tsv", "text\tscore\na\t1\nb\t-1e-39\n", "line 3: the score -1e-39 does not fit"),
         (read_scored, "a.tsv", "text\tscore\na\t1e999\n", "line 2: the score '1e999'"),
         (read_scored, "a.tsv", "text\tscore\na\tnan\n", "line 2: the score 'nan'"),
     ],
@@ -298,3 +303,17 @@ def test_a_cell_may_be_a_long_article(tmp_path):
     long = "word " * 40_000
     (tmp_path / "a.csv").write_text(f'text,label\n"{long}",x\nshort,y\n', encoding="utf-8")
     assert [len(example.text) > 100_000 for example in read_labelled(tmp_path / "a.csv")] == [True, False]
+
+
+def test_parquet_with_other_bytes_than_utf8_is_named(tmp_path):
+    texts = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    pq.write_table(pa.table({"text": texts, "label": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="a.parquet: text after row 0 is not UTF-8"):
+        read_labelled(tmp_path / "a.parquet")
+
+
+def test_parquet_that_was_packed_once_more_is_told_so(tmp_path):
+    pq.write_table(pa.table({"text": ["a"], "label": ["x"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    with pytest.raises(InputError, match="unpack it first"):
+        read_labelled(tmp_path / "b.parquet.gz")

@@ -9,10 +9,12 @@ import pytest
 import bertsmith.finetune.search as search_module
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.readers import LabelledText
+from bertsmith.finetune.readers import LabelledText, ScoredText
+from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.search import PAPER_GRID, grid_cells, paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.task import Evaluation
 from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference import load_pipeline
 
@@ -191,3 +193,21 @@ def test_a_folder_of_something_else_is_left_alone(tiny_model, tmp_path):
     (tmp_path / "precious" / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="not empty"):
         run_search(tiny_model, tmp_path / "precious")
+
+
+def test_of_runs_with_the_same_correlation_the_one_with_the_smaller_error_is_kept(tiny_model, tmp_path, monkeypatch):
+    figures = {
+        0: {"pearson": 0.9012, "spearman": 0.9, "rmse": 9.0},
+        1: {"pearson": 0.9010, "spearman": 0.9, "rmse": 0.3},
+        2: {"pearson": 0.8, "spearman": 0.8, "rmse": 0.1},
+    }
+
+    def fine_tuned(*arguments, **_):
+        arguments[4].mkdir(parents=True)
+        return FineTuningResult(1, Evaluation(figures[arguments[5].seed]), None, 1.0)
+
+    monkeypatch.setattr("bertsmith.finetune.search.fine_tune", fine_tuned)
+    monkeypatch.setattr("bertsmith.finetune.search.write_report", lambda _: None)
+    scored = [ScoredText("the man", None, 1.0), ScoredText("a book", None, 2.0)]
+    result = search(RegressionTask.of(scored), tiny_model, scored, scored, tmp_path / "run", SETTINGS, seeds=3)
+    assert result.best_row.settings == {"seed": 1}

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -70,3 +71,10 @@ def test_what_makes_no_question_is_refused(choose):
 def test_a_folder_of_another_kind_is_refused(tiny_model):
     with pytest.raises(CheckpointError, match="holds a BertForPreTraining"):
         Choose.load(tiny_model)
+
+
+def test_a_choice_that_is_no_text_is_named_and_arrays_are_lists(choose):
+    with pytest.raises(InputError, match="text 1 of 2 is None, not a string"):
+        choose(["the man"], [["eats", None]])
+    contexts, choices = np.array(["the man", "a book"]), np.array([["eats", "bread"], ["reads", "the"]])
+    assert choose(contexts, choices) == choose(contexts.tolist(), choices.tolist())

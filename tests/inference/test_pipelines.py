@@ -326,6 +326,9 @@ def test_several_numbers_for_a_text_are_not_cut_to_one(tiny_model, tmp_path):
     [
         ("features", {}),
         ("features", {"labels": ["a"], "layers": None, "top": "linear", "top_size": 8}),
+        ("features", {"labels": "ab", "layers": "last", "top": "linear", "top_size": 8}),
+        ("features", {"labels": ["a", "b"], "layers": "last", "top": "bilstm", "top_size": -3}),
+        ("multilabel", {"threshold": 0.5, "max_length": float("inf")}),
         ("multilabel", {"threshold": None}),
         ("multilabel", {"threshold": "high"}),
     ],
@@ -352,3 +355,32 @@ def test_a_model_of_one_segment_tells_no_next_sentences(tiny_model):
     assert pipelines_of_folder(tiny_model) == ("embed", "fill-mask")
     with pytest.raises(ConfigError, match="a single segment"):
         load_pipeline("next-sentence", tiny_model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("fill-mask", (["the [MASK]", None],)),
+        ("similarity", (["the man"], ["a book", None])),
+        ("next-sentence", (["the man", "a"], ["eats", None])),
+    ],
+)
+def test_what_is_no_text_is_named_wherever_it_stands(kind, arguments, tiny_model):
+    with pytest.raises(InputError, match="text 1 of 2 is None, not a string"):
+        load_pipeline(kind, tiny_model)(*arguments)
+
+
+def test_streamed_texts_are_checked_too(tiny_model):
+    embed = load_pipeline("embed", tiny_model)
+    with pytest.raises(InputError, match="not a single string"):
+        list(embed.stream("the man"))
+    with pytest.raises(InputError, match="text 1 of 2 is None"):
+        list(embed.stream(iter(["the man", None])))
+
+
+def test_arrays_and_columns_are_lists_of_texts_too(tiny_model):
+    texts, others = np.array(["the man", "a book"]), np.array(["eats", "bread"])
+    lists = (texts.tolist(), others.tolist())
+    for kind in ("next-sentence", "similarity"):
+        pipeline = load_pipeline(kind, tiny_model)
+        np.testing.assert_array_equal(pipeline(texts, others), pipeline(*lists))

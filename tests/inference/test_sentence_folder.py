@@ -118,3 +118,56 @@ def test_copies_keep_the_pooling(command, tiny_model, tmp_path):
     texts = ["the man eats bread . " * 9, "a book"]
     reference = sentence_transformers.SentenceTransformer(str(copy), device="cpu")
     np.testing.assert_allclose(ours(texts), reference.encode(texts), atol=1e-5)
+
+
+def test_a_copy_reads_as_much_of_a_text_as_its_source(tiny_model, tmp_path):
+    """The version of sentence-transformers that is installed keeps the length with the tokenizer alone."""
+    from bertsmith.interop.huggingface import export_huggingface
+
+    parts = sentence_transformers.models
+    transformer = parts.Transformer(str(tiny_model))
+    whole = sentence_transformers.SentenceTransformer(
+        modules=[transformer, parts.Pooling(transformer.get_word_embedding_dimension())], device="cpu"
+    )
+    whole.max_seq_length = 12
+    whole.save(str(tmp_path / "source"))
+    export_huggingface(tmp_path / "source", tmp_path / "copy")
+    copy = sentence_transformers.SentenceTransformer(str(tmp_path / "copy"), device="cpu")
+    ours = load_pipeline("embed", tmp_path / "copy", precision="float32")
+    assert copy.max_seq_length == ours.max_length == 12
+    texts = ["the man eats bread . " * 9]
+    np.testing.assert_allclose(ours(texts), whole.encode(texts, normalize_embeddings=True), atol=1e-5)
+
+
+def test_a_copy_keeps_what_was_checked(tiny_model, tmp_path):
+    from bertsmith.interop.huggingface import export_huggingface
+
+    write(tiny_model, "modules.json", [STEPS[0] | {"path": "./"}, STEPS[1]])
+    config = json.loads((tiny_model / "config.json").read_text(encoding="utf-8"))
+    write(tiny_model, "config.json", config | {"auto_map": {"AutoModel": "code.Model"}})
+    export_huggingface(tiny_model, tmp_path / "copy")
+    assert "auto_map" not in (tmp_path / "copy" / "config.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("2_Dense", "its weights are pickled"), ("../2_Dense", "lies outside"), ("/2", "lies outside")],
+)
+def test_a_copy_that_nothing_could_load_is_not_made(path, message, tiny_model, tmp_path):
+    from bertsmith.interop.huggingface import export_huggingface
+
+    write(tiny_model, "modules.json", [*STEPS, {"path": path, "type": "sentence_transformers.models.Dense"}])
+    write(tiny_model, "2_Dense/config.json", {})
+    (tiny_model / "2_Dense" / "pytorch_model.bin").write_bytes(b"weights")
+    with pytest.raises(CheckpointError, match=message):
+        export_huggingface(tiny_model, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_long_texts_are_cut_by_the_pipelines_of_transformers(tiny_model, tmp_path):
+    from bertsmith.interop.huggingface import export_huggingface
+
+    export_huggingface(tiny_model, tmp_path / "copy")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "copy").model_max_length == 32
+    features = transformers.pipeline("feature-extraction", model=str(tmp_path / "copy"))
+    assert len(features("the man eats bread . " * 50, truncation=True)[0]) == 32

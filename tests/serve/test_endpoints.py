@@ -1,5 +1,6 @@
 """Every endpoint gives what its pipeline gives, whoever else is asking at the same time."""
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertsmith.inference import load_pipeline
+from bertsmith.inference.task_file import write_task_file
 from bertsmith.tokenizer import WordPieceTokenizer
 
 TEXTS = ["the man eats bread .", "the woman reads a book !", "x", "", "where is the market ? " * 9, "un café 北京 🙂"]
@@ -248,3 +250,20 @@ def test_probes_may_ask_for_the_head_alone(server):
         answer = server.client.head(path)
         assert answer.status_code == 200
         assert not answer.content
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_model_of_pairs_is_not_asked_of_single_texts(paired, models, start, tmp_path):
+    shutil.copytree(models["classify"], tmp_path / "model")
+    write_task_file(tmp_path / "model", {"task": "classify", "max_length": 16, "paired": paired})
+    server = start({"model": tmp_path / "model"})
+    bodies = {True: {"texts": TEXTS, "pairs": PAIRS}, False: {"texts": TEXTS}}
+    answer = ask(server, "/predict", **bodies[paired])
+    pipeline = load_pipeline("classify", tmp_path / "model")
+    assert [row["label"] for row in answer["predictions"]] == [
+        row.label for row in (pipeline(TEXTS, PAIRS) if paired else pipeline(TEXTS))
+    ]
+    refused = server.post("/predict", bodies[not paired])
+    assert refused.status_code == 422
+    assert "the model was trained on" in refused.json()["error"]["message"]
+    assert server.client.get("/info").json()["models"][0]["max_length"] == 16

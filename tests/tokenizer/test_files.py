@@ -223,6 +223,19 @@ def test_tokens_that_older_versions_added_are_taken_over(tmp_path: Path, lowerca
     else:
         peer = transformers.BertTokenizer.from_pretrained(str(tmp_path))
         assert WordPieceTokenizer.load(tmp_path)(texts)["input_ids"] == peer(texts)["input_ids"]
+    # version 5 of transformers names its further special tokens
+    write(special, json.dumps({"extra_special_tokens": {"first": "[E1]", "second": {"content": "<url>"}}}))
+    assert WordPieceTokenizer.load(tmp_path).fingerprint == loaded.fingerprint
+    for wrong in (True, [["[E1]"]], {"first": 3}):
+        write(special, json.dumps({"extra_special_tokens": wrong}))
+        with pytest.raises(InputError, match="extra_special_tokens is not a list of tokens"):
+            WordPieceTokenizer.load(tmp_path)
+    write(special, "{}")
+    for wrong in (["[E1]"], {"first": {"content": "[E1]"}}):
+        write(settings, json.dumps({"added_tokens_decoder": wrong}))
+        with pytest.raises(InputError, match="added_tokens_decoder is not a table"):
+            WordPieceTokenizer.load(tmp_path)
+    write(settings, "{}")
     write(tmp_path / "added_tokens.json", '{"x": "y"}')
     with pytest.raises(InputError, match=r"added_tokens\.json: is not a table of tokens"):
         WordPieceTokenizer.load(tmp_path)

@@ -37,12 +37,14 @@ def vocab(
 
     from bertsmith.cores import available_cores
     from bertsmith.data.plan import find_sources, read_all_text, text_size
+    from bertsmith.errors import InputError
     from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 
-    # 上一次写下的词表也是 .txt：输出在文本目录里时，不把它当成文本再学一遍
-    own = (out / "vocab.txt").resolve()
-    sources = [source for source in find_sources(text) if Path(source.name).resolve() != own]
+    sources = find_sources(text)
+    # 要读的文本正好在词表的位置上：学完就会盖掉它
+    if any(Path(source.name).resolve() == (out / "vocab.txt").resolve() for source in sources):
+        raise InputError(f"{out / 'vocab.txt'}: this text is where the vocabulary would go; choose another --out")
     # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
     expected = int(sum(text_size(source) for source in sources))
     with LiveProgress(Console(stderr=True)) as progress:

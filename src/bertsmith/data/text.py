@@ -29,6 +29,7 @@ DocumentRule = Literal["auto", "blank-line", "file"]
 _MAX_PARAGRAPH_LINES = 1000
 _MAX_PARAGRAPH_LENGTH = 1_000_000
 _MAX_HEADING_LENGTH = 300
+_TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json"}
 MAX_SENTENCES = 128
 """Longer documents are cut."""
 # Lines are broken by hand or by an editor somewhere between these widths (columns; a Chinese character takes two).
@@ -63,7 +64,8 @@ def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_E
     """Finds the text files that files, folders and glob patterns name.
 
     A folder is searched with all its subfolders for `.txt`, `.txt.gz` and `.txt.zst`; links to folders are followed,
-    hidden files and folders passed over (they are the droppings of editors and file managers). A file that is named,
+    hidden files and folders passed over (they are the droppings of editors and file managers), and so is the
+    `vocab.txt` of a tokenizer, known by the files beside it. A file that is named,
     or matched by a pattern, may have any name. `**` in a pattern stands for any number of folders.
 
     Args:
@@ -254,8 +256,10 @@ def _walk(folder: str, endings: Sequence[str]) -> list[Path]:
             # os.walk 不进入链接：排到最后再看，同一文件夹以它本来的名字为准；指回上层的链接是环，不跟
             links = [os.path.join(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
             waiting += [link for link in links if not Path(real).is_relative_to(os.path.realpath(link))]
+            # 分词器文件夹里的词表也叫 .txt：它不是文本
+            other = {"vocab.txt"} if _TOKENIZER_FILES & set(names) else set()
             wanted = (name for name in names if name.lower().endswith(tuple(endings)) and not name.startswith("."))
-            files += [Path(parent, name) for name in wanted]
+            files += [Path(parent, name) for name in wanted if name not in other]
     return files
 
 

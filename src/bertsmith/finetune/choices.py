@@ -12,12 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.tables import Row, Table, cell_text, column_number, first_known, kind_of, listed, open_table
+from bertsmith.finetune.tables import (
+    Row,
+    Table,
+    cell_text,
+    column_number,
+    first_known,
+    kind_of,
+    listed,
+    open_table,
+    step_over_header,
+)
 
 CONTEXT_NAMES = ("context", "sent1", "premise", "article", "passage", "question")
 STEM_NAMES = ("sent2", "stem", "question")
 CHOICES_NAMES = ("choices", "endings", "options")
 LABEL_NAMES = ("label", "answer")
+_LABEL = re.compile("[0-9]{1,6}|[A-Za-z]")
 _CHOICE = re.compile(r"(choice|ending|option|answer)[ _-]?([0-9]+|[a-e])", re.IGNORECASE)
 
 
@@ -39,22 +50,25 @@ class ChoiceColumns:
         stem: the beginning of every choice, put before it with a space; most files have none.
         choices: the columns of the choices in order, or the one that holds lists of them.
         label: the right choice, a number from 0 or a letter from A.
+        header: whether the first row of a TSV or CSV is names; None takes it for names, unless the columns
+            are told by number and its label looks like one.
     """
 
     context: str | int | None = None
     stem: str | int | None = None
     choices: Sequence[str | int] | None = None
     label: str | int | None = None
+    header: bool | None = None
 
 
 def read_choices(
     path: str | Path, columns: ChoiceColumns | None = None, *, encoding: str = "auto"
 ) -> list[ChoiceExample]:
-    """Reads multiple choice from a CSV or TSV with a header, JSON Lines or Parquet, told by its ending.
+    """Reads multiple choice from a CSV or TSV, JSON Lines or Parquet, told by its ending.
 
     Args:
         path: the file, plain or packed (`.gz`, `.zst`).
-        columns: where context, choices and label stand.
+        columns: where context, choices and label stand; all of them are numbers in a file without a header.
         encoding: `auto` or a codec's name.
 
     Raises:
@@ -64,9 +78,18 @@ def read_choices(
     path = Path(path)
     columns = columns or ChoiceColumns()
     table = open_table(path, kind_of(path), encoding)
-    if table.has_header is None:
-        next(table.rows)
     lowered = [name.lower() for name in table.first]
+    told = (columns.context, columns.stem, columns.label, *(columns.choices or ()))
+    # 列都按编号说了，首行的标签又像个标签：文件没有表头，首行也是一道题
+    first_label = table.first[columns.label] if columns.label in range(len(table.first)) else ""  # type: ignore[index]
+    is_example = columns.choices is not None and columns.context is not None and _LABEL.fullmatch(first_label)
+    if not step_over_header(table, told, columns.header, not is_example):
+        if columns.choices is None or columns.context is None or columns.label is None:
+            raise InputError(
+                f"{path}: has no header; say which column is which by number: --text-column, --choice-column once for"
+                " each choice, and --label-column"
+            )
+        lowered = []
     context = column_number(path, columns.context, table.first, default=first_known(lowered, CONTEXT_NAMES))
     stem = column_number(path, columns.stem, table.first, default=first_known(lowered, STEM_NAMES))
     if stem == context:
@@ -75,7 +98,8 @@ def read_choices(
     label = column_number(path, columns.label, table.first, default=first_known(lowered, LABEL_NAMES))
     for name, column in (("context", context), ("label", label)):
         if column is None:
-            raise InputError(f"{path}: no {name} column among {listed(table.first)}; name it")
+            option = {"context": "--text-column", "label": "--label-column"}[name]
+            raise InputError(f"{path}: no {name} column among {listed(table.first)}; name it with {option}")
     assert context is not None
     assert label is not None
     choices = _choice_columns(table, columns.choices)
@@ -107,7 +131,8 @@ def _choice_columns(table: Table, named: Sequence[str | int] | None) -> list[int
     numbered = [(match[2].zfill(6), place) for place, name in enumerate(lowered) if (match := _CHOICE.fullmatch(name))]
     if len(numbered) < 2:
         raise InputError(
-            f"{table.path}: no choices among {listed(table.first)}; call them choice0, choice1, ... or name them"
+            f"{table.path}: no choices among {listed(table.first)}; call them choice0, choice1, ... or name each"
+            " with --choice-column"
         )
     return [place for _, place in sorted(numbered)]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.bootstrap import (
     bootstrap_interval,
     confusion_intervals,
@@ -101,6 +101,18 @@ class ClassificationTask:
             tuple(values["class_weights"]),
             values.get("metric", cls.metric),
         )
+
+    def check_dev(self, dev: Sequence[LabelledText]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: the metric would be the same whatever the model says.
+        """
+        found = {example.label for example in dev}
+        if self.metric == "matthews" and len(found) < 2:
+            raise InputError("the dev file has one class only; no epoch can be chosen by matthews")
+        if self.metric not in ("accuracy", "macro_f1", "matthews") and self.labels[1] not in found:
+            raise InputError(f"the dev file has no text of {self.labels[1]!r}; no epoch can be chosen by {self.metric}")
 
     def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
         """Returns the encoder of a folder under a new layer with one output a class."""

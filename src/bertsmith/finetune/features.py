@@ -102,6 +102,10 @@ class FeatureTaggingTask:
     def _tagging(self) -> TaggingTask:
         return TaggingTask(self.labels)
 
+    def check_dev(self, dev: Sequence[TaggedWords]) -> None:
+        """As in `TaggingTask`."""
+        self._tagging.check_dev(dev)
+
     def describe(self) -> dict[str, Any]:
         """Returns the tags, the layers, and the shape of the top."""
         return {"labels": list(self.labels), "layers": self.layers, "top": self.top, "top_size": self.top_size}

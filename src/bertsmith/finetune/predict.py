@@ -22,7 +22,7 @@ from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import read_task_file, runs_on_of
+from bertsmith.inference.task_file import paired_of, read_task_file, runs_on_of
 from bertsmith.inference.uses import task_of_folder
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -67,13 +67,15 @@ class Predictor:
         """
         described = Path(folder if adapter is None else adapter)
         values = read_task_file(described)
-        paired = bool(values.get("paired", False)) if pairs is None else pairs
+        paired = bool(paired_of(described)) if pairs is None else pairs
         kind = task_of_folder(folder) if adapter is None else load_task(described)[0].name
         if pairs is not None and kind not in _OF_TEXTS:
             raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
         if adapter is None:
             return cls(kind, load_pipeline(kind, folder, precision=precision), paired)  # type: ignore[call-overload]
         arguments = {name: values[name] for name in _ARGUMENTS.get(kind, ())}
+        if kind in _OF_TEXTS:
+            arguments["paired"] = paired_of(described)
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
         pipeline: Any = PIPELINES[kind]

@@ -98,14 +98,22 @@ def _places(table: Table, columns: RankingColumns) -> list[int]:
     # 没有表头的第三列是数字，所以首行里出现已知的列名就是表头
     known = not _KNOWN_NAMES.isdisjoint(lowered)
     has_header = step_over_header(table, list(named.values()), columns.header, known)
+    # 多于三列而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
+    if not has_header and len(lowered) > len(named) and None in named.values():
+        raise InputError(
+            f"{table.path}: {len(lowered)} columns and no header; say which is which by number, such as --text-column 0"
+            " --pair-column 1 --label-column 2 for query, text and relevance"
+        )
     known_names = (QUERY_NAMES, TEXT_NAMES, RELEVANCE_NAMES)
     found = []
     for place, ((what, column), names) in enumerate(zip(named.items(), known_names, strict=True)):
         default = first_known(lowered, names) if has_header else (place if place < len(lowered) else None)
         number = column_number(table.path, column, table.first, default=default)
         if number is None:
+            option = {"query": "--text-column", "text": "--pair-column", "relevance": "--label-column"}[what]
             raise InputError(
-                f"{table.path}: no {what} column among {listed(table.first)}; call it {names[0]}, or name it"
+                f"{table.path}: no {what} column among {listed(table.first)}; call it {names[0]}, or name it with"
+                f" {option}"
             )
         found.append(number)
     if len(set(found)) < len(found):

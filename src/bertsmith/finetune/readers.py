@@ -141,6 +141,10 @@ def read_multilabelled(
     return examples
 
 
+_SMALLEST_SCORE, _LARGEST_SCORE = 1e-30, 1e30
+# Far within the range of float32, so that squares of differences in units of the spread are, too.
+
+
 def read_scored(path: str | Path, columns: Columns | None = None, *, encoding: str = "auto") -> list[ScoredText]:
     """Reads texts or pairs with a number each, for regression; see `read_labelled` for the forms and errors."""
     path = Path(path)
@@ -199,8 +203,8 @@ def _refuse_unseen_header(
         return
     first, rest = examples[0], {label for row in labels[1:] for label in row}
     cells = (first.text, *labels[0])
-    # 首行在第 1 行、每格都是一两个词、标签在别处不再出现：多半是认不出的表头
-    named = all(re.fullmatch(r"[^\W\d]\w*( \w+)?", cell) for cell in cells)
+    # 首行在第 1 行、每格都只有几个词、标签在别处不再出现：多半是认不出的表头
+    named = all(len(cell) <= 40 and re.fullmatch(r"[^\W\d][\w()/&-]*( [\w()/&-]+){0,4}", cell) for cell in cells)
     if first.place == f"{path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
         raise InputError(
             f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
@@ -302,4 +306,7 @@ def _score(path: Path, row: Row, column: int) -> float:
     text = cell_text(path, row, column, "score")
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         raise InputError(f"{path}: {row.place}: the score {text[:40]!r} is not a finite number, such as 3.5")
-    return float(text)
+    score = float(text)
+    if score and not _SMALLEST_SCORE <= abs(score) <= _LARGEST_SCORE:
+        raise InputError(f"{path}: {row.place}: the score {text[:40]} does not fit 32 bits; scale the scores")
+    return score

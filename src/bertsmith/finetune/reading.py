@@ -90,7 +90,9 @@ def _numbers(path: Path, options: ReadingOptions) -> list[Any]:
 
 
 def _choices(path: Path, options: ReadingOptions) -> list[Any]:
-    columns = ChoiceColumns(options.text_column, options.pair_column, options.choice_columns, options.label_column)
+    columns = ChoiceColumns(
+        options.text_column, options.pair_column, options.choice_columns, options.label_column, options.header
+    )
     return list(read_choices(path, columns, encoding=options.encoding))
 
 
@@ -141,7 +143,7 @@ _READERS: dict[str, tuple[Callable[[Path, ReadingOptions], list[Any]], tuple[str
     "multilabel": (_label_sets, (*_TABLE, "separator")),
     "regress": (_numbers, _TABLE),
     "rank": (_rankings, _TABLE),
-    "choose": (_choices, ("text_column", "pair_column", "label_column", "choice_columns")),
+    "choose": (_choices, (*_TABLE, "choice_columns")),
     "tag": (_tagged, _WORDS),
     "features": (_tagged, _WORDS),
     "answer": (_questions, ("faults",)),

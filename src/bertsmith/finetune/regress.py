@@ -47,12 +47,20 @@ class RegressionTask:
         """Measures the numbers of a training file.
 
         Raises:
-            InputError: there is none, or all are the same.
+            InputError: there is none, or all are the same, or as good as that in float32.
         """
         scores = np.array([example.score for example in train])
-        if len(scores) == 0 or scores.std() == 0:
+        # 相同的小数，标准差未必正好是 0
+        if len(set(scores.tolist())) < 2:
             raise InputError("the training file's scores are all the same; there is nothing to learn")
-        return cls(float(scores.mean()), train[0].pair is not None, float(scores.std()))
+        mean, spread = float(scores.mean()), float(scores.std())
+        # 模型算的是单精度：离散程度比均值小得太多的数，它分不清
+        if not 1e-5 * abs(mean) < spread:
+            raise InputError(
+                f"the training file's scores lie too close together to be learned ({mean:g} give or take {spread:.1g});"
+                f" subtract {mean:g} from all"
+            )
+        return cls(mean, train[0].pair is not None, spread)
 
     def describe(self) -> dict[str, Any]:
         """Returns mean and spread, and whether texts come in pairs."""

@@ -25,7 +25,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import claim_folder, locked, write_text
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
-from bertsmith.finetune.task import ChecksDev, Evaluation, ExampleT, HasStanding, HasUnits, PredictionT, Task, Unit
+from bertsmith.finetune.task import ChecksDev, Evaluation, ExampleT, HasUnits, PredictionT, Task, Unit, standing_of
 from bertsmith.finetune.tasks import save_task
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import RunsOn
@@ -305,7 +305,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         row = {"epoch": progress.epochs, "step": self.trainer.step}
         self.log.append({"kind": "train", **row, **averages})
         self.log.append({"kind": "dev", **row, **figures})
-        standing = self.task.standing(figures) if isinstance(self.task, HasStanding) else figures[self.task.metric]
+        standing = standing_of(self.task, figures)
         # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
         if progress.best is None or standing > progress.best:
             progress.best, progress.best_epoch = standing, progress.epochs
@@ -320,8 +320,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         if self.settings.adapter:
             save_adapter(self.model, self.folder / "adapter")
             return
-        self.model.save_pretrained(self.folder / "model")
-        self.tokenizer.save(self.folder / "model")
+        self._write_model(self.model)
+
+    def _write_model(self, model: PretrainedBert) -> None:
+        model.save_pretrained(self.folder / "model")
+        self.tokenizer.save(self.folder / "model", model_max_length=model.config.max_position_embeddings)
 
     def _best_model(self) -> PretrainedBert:
         """Returns the model of the best epoch; an update that can be folded into the weights gets a folder too."""
@@ -331,8 +334,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         if self.settings.adapter == "lora":
             # 低秩更新可以并入权重：合并之后就是一个普通的模型文件夹，谁都能读
             merge_adapter(model)
-            model.save_pretrained(self.folder / "model")
-            self.tokenizer.save(self.folder / "model")
+            self._write_model(model)
         return model
 
     def _out_of_patience(self) -> bool:

@@ -11,6 +11,8 @@ from bertsmith.errors import ConfigError
 from bertsmith.model.adapters import AdapterSettings
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.layers import best_compute_dtype
+from bertsmith.train.optimizer import check_rates
+from bertsmith.train.trainer import TrainerSettings
 
 Precision = Literal["auto", "bf16", "float32"]
 
@@ -57,7 +59,9 @@ class FineTuningSettings:
     from_random: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the ranges that `TrainerSettings` does not."""
+        """Checks the ranges, before any folder is taken for a run that could not begin."""
+        TrainerSettings(1, self.learning_rate, self.warmup_share)
+        check_rates(self.learning_rate, self.layer_decay, self.weight_decay)
         if self.epochs < 1 or self.batch_size < 1:
             raise ConfigError("epochs and batch size must be at least 1")
         if min(self.max_length, self.patience, self.freeze_layers) < 0:

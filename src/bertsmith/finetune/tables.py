@@ -252,7 +252,10 @@ def _open_parquet(path: Path) -> Table:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}); make it again") from None
+        # Parquet 自己带压缩，外面再包一层就不能跳着读了
+        packed = path.suffix.lower() in (".gz", ".zst")
+        advice = "unpack it first" if packed else "make it again"
+        raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}); {advice}") from None
     return Table(path, tuple(file.schema_arrow.names), True, _parquet_rows(path, file))
 
 
@@ -263,6 +266,11 @@ def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[Row]:
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 number += 1
                 yield Row(f"row {number}", cells)
+    except UnicodeDecodeError as error:
+        # 一批的列先整个转换：坏字节在这一批的哪一行，这里不知道
+        raise InputError(
+            f"{path}: text after row {number} is not UTF-8 ({error.reason}); write the column with another encoder"
+        ) from None
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: damaged after row {number} ({_first_line(error)}); make it again") from None
 

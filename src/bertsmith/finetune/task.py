@@ -154,7 +154,12 @@ class HasStanding(Protocol):
     """A task whose epochs are not told apart well enough by its metric alone."""
 
     def standing(self, figures: dict[str, float]) -> float:
-        """Returns what epochs are compared by; larger is better."""
+        """Returns what epochs and runs are compared by; larger is better."""
+
+
+def standing_of(task: Task[Any, Any], figures: dict[str, float]) -> float:
+    """Returns what figures on dev are compared by; larger is better."""
+    return task.standing(figures) if isinstance(task, HasStanding) else figures[task.metric]
 
 
 @runtime_checkable

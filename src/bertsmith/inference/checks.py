@@ -37,7 +37,7 @@ def require_list(texts: Sequence[str], pairs: Sequence[str] | None = None) -> No
     if pairs is not None and len(pairs) != len(texts):
         raise InputError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
     # 表格里的空格子常是 None 或 NaN：说出是第几个，而不是在分词器深处出错
-    for given in (texts, pairs or ()):
+    for given in (texts, () if pairs is None else pairs):
         for number, text in enumerate(given):
             if not isinstance(text, str):
                 raise InputError(f"text {number} of {len(given)} is {text!r}, not a string; an empty one is ''")

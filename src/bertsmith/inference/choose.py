@@ -98,5 +98,6 @@ def _require_choices(contexts: Sequence[str], choices: Sequence[Sequence[str]]) 
     if len(choices) != len(contexts):
         raise InputError(f"{len(contexts)} contexts and {len(choices)} lists of choices; give one for each")
     for number, texts in enumerate(choices):
-        if not texts:
+        if len(texts) == 0:
             raise InputError(f"choices[{number}] is empty; give the context at least one choice")
+        require_list(texts)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.checks import parts, require_fit, require_list
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import runs_on_of, task_values
+from bertsmith.inference.task_file import paired_of, runs_on_of, task_values
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -48,8 +48,27 @@ class LabelsPrediction:
 class TextScorer:
     """What the four pipelines share: how texts become sequences, and what is read of them."""
 
-    def __init__(self, config: BertConfig, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
+    def __init__(
+        self,
+        config: BertConfig,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+        *,
+        paired: bool | None = None,
+    ) -> None:
+        """Takes what decides the sequences.
+
+        Args:
+            config: of the model.
+            tokenizer: of the model.
+            runs_on: how long a sequence may be.
+            paired: whether the model was trained on pairs; None where that is not known.
+
+        Raises:
+            CheckpointError: tokenizer and model do not fit.
+        """
         require_fit(tokenizer, config)
+        self.paired = paired
         self.labels = [config.id2label[index] for index in range(len(config.id2label))]
         self.max_length = runs_on.length_for(config)
         self.tokenizer = tokenizer
@@ -58,9 +77,14 @@ class TextScorer:
         """Returns [N, num_labels] float32; longer texts are cut.
 
         Raises:
-            InputError: a single string was given, or the numbers of texts differ.
+            InputError: a single string was given, or the numbers of texts differ, or the model was trained on pairs and
+                gets single texts, or the other way round.
         """
         require_list(texts, pairs)
+        # 训练时读两段、现在只给一段，照样算得出一个数，却没有意义
+        if self.paired is not None and self.paired != (pairs is not None):
+            trained, wanted = ("pairs of texts", "give") if self.paired else ("single texts", "leave out")
+            raise InputError(f"the model was trained on {trained}; {wanted} the second texts")
         rows = [torch.empty(0, len(self.labels))]
         for part in parts(len(texts)):
             second = None if pairs is None else list(pairs[part])
@@ -79,10 +103,16 @@ class Classify:
     """Predicts the class of texts, or of pairs of texts."""
 
     def __init__(
-        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+        *,
+        paired: bool | None = None,
     ) -> None:
         _require_problem(model, "classify")
-        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
+        self.max_length = self.scorer.max_length
         self.engine: RunsSequences = Engine(model, runs_on)
         self.labels = self.scorer.labels
 
@@ -92,7 +122,7 @@ class Classify:
     ) -> Classify:
         """Loads a folder that `bertsmith finetune classify` has written, or any other classifier of texts."""
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device))
+        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), paired=paired_of(folder))
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
         """Classifies texts; longer ones are cut to what the model reads.
@@ -123,11 +153,13 @@ class MultiLabel:
         runs_on: RunsOn = DEFAULT,
         *,
         threshold: float = 0.5,
+        paired: bool | None = None,
     ) -> None:
         _require_problem(model, "multilabel")
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold {threshold} is outside [0, 1]")
-        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
+        self.max_length = self.scorer.max_length
         self.engine: RunsSequences = Engine(model, runs_on)
         self.labels = self.scorer.labels
         self.threshold = threshold
@@ -143,7 +175,8 @@ class MultiLabel:
         with task_values(folder) as values:
             threshold = float(values.get("threshold", 0.5))
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), threshold=threshold)
+        runs_on = runs_on_of(folder, precision=precision, device=device)
+        return cls(model, tokenizer, runs_on, threshold=threshold, paired=paired_of(folder))
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
         """Labels texts; arguments and errors as in `Classify`."""
@@ -160,12 +193,18 @@ class Regress:
     """Predicts a number for texts, or for pairs of texts, such as how alike the two are."""
 
     def __init__(
-        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        runs_on: RunsOn = DEFAULT,
+        *,
+        paired: bool | None = None,
     ) -> None:
         _require_problem(model, "regress")
         if len(model.config.id2label) != 1:
             raise ConfigError(f"the model gives {len(model.config.id2label)} numbers for a text; only one can be read")
-        self.scorer = TextScorer(model.config, tokenizer, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
+        self.max_length = self.scorer.max_length
         self.engine: RunsSequences = Engine(model, runs_on)
 
     @classmethod
@@ -174,7 +213,7 @@ class Regress:
     ) -> Regress:
         """Loads a folder that `bertsmith finetune regress` has written, or one with that problem type."""
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device))
+        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), paired=paired_of(folder))
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns [N] numbers; arguments and errors as in `Classify`."""

@@ -138,6 +138,9 @@ class Embed:
             The vectors of the next texts, in order, some thousands at a time.
         """
         width = self.width(pooling, dims)
+        # 一个字符串也能逐个迭代：那会把每个字当成一条文本
+        if isinstance(texts, str):
+            raise InputError("give a list of texts, not a single string: [text]")
         sequences = chain.from_iterable(map(self._sequences, _blocks(texts)))
         for rows in stream_rows(self.engine, sequences, READS[pooling or self.pooling]):
             vectors = rows[:, :width]
@@ -160,6 +163,7 @@ class Embed:
         return dims
 
     def _sequences(self, texts: list[str]) -> list[list[int]]:
+        require_list(texts)
         rows: list[list[int]] = self.tokenizer(texts, max_length=self.max_length)["input_ids"]
         return rows
 
@@ -203,8 +207,8 @@ class Similarity:
             InputError: a single string was given.
         """
         require_list(texts)
-        require_list(others or [])
-        vectors = self.embed([*texts, *(others or [])], pooling=pooling)
+        require_list(() if others is None else others)
+        vectors = self.embed([*texts, *(() if others is None else others)], pooling=pooling)
         left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
         # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
         return np.clip(left @ right.T, -1.0, 1.0)

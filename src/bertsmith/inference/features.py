@@ -33,10 +33,11 @@ def load_feature_tagger(
             raise CheckpointError(
                 f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
             )
-        labels = [str(label) for label in values["labels"]]
-        layers, top, size = values["layers"], values["top"], int(values["top_size"])
-        if not isinstance(layers, str | int) or top not in get_args(Top):
-            raise ValueError(f"layers {layers!r} and top {top!r}")
+        labels, layers, top, size = values["labels"], values["layers"], values["top"], int(values["top_size"])
+        if not isinstance(layers, str | int) or top not in get_args(Top) or size < 1:
+            raise ValueError(f"layers {layers!r}, top {top!r} and top_size {size}")
+        if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"labels {labels!r}")
     model: Any = BertWithFeatures.load(folder, labels, layers, top, size)  # type: ignore[arg-type]
     runs_on = runs_on_of(folder, precision=precision, device=device)
     return Tag(model, WordPieceTokenizer.load(folder), runs_on)

@@ -87,7 +87,9 @@ class FillMask:
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise InputError(f"top_k {top_k} is outside 1 to {self.tokenizer.vocab_size}, the vocabulary's size")
         allowed = None if candidates is None else self._pieces(candidates)
-        sequences = [self._sequence(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        given = [texts] if isinstance(texts, str) else texts
+        require_list(given)
+        sequences = [self._sequence(text) for text in given]
         positions = [self._masks(ids) for ids in sequences]
         filled: list[list[list[Candidate]]] = []
         for part in _parts_of_masks(positions):

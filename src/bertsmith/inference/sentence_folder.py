@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bertsmith.errors import CheckpointError
+from bertsmith.model import BertConfig
 
 StoredPooling = Literal["mean", "cls", "max"]
 
@@ -49,13 +50,32 @@ def read_sentence_folder(folder: str | Path) -> SentenceFolder:
     pooling = _pooling(folder / _pooling_path(folder) / "config.json")
     _refuse_prompt(folder / "config_sentence_transformers.json")
     settings = _read(folder / "sentence_bert_config.json", dict)
+    return SentenceFolder(pooling, stated_length(folder), settings.get("do_lower_case") is True)
+
+
+def stated_length(folder: Path) -> int:
+    """Returns how many ids a folder allows in a sequence, with the special tokens; 0 where it says nothing.
+
+    Raises:
+        CheckpointError: it says something impossible, or a file is damaged.
+    """
+    length = _read(folder / "sentence_bert_config.json", dict).get("max_seq_length")
     # 没有写明长度的文件夹，按分词器自己的上限截断，与 sentence-transformers 一致
-    length = settings.get("max_seq_length") or _read(folder / "tokenizer_config.json", dict).get("model_max_length")
+    length = length or _read(folder / "tokenizer_config.json", dict).get("model_max_length")
     if length is not None and (not isinstance(length, int | float) or not 3 <= length < float("inf")):
         raise CheckpointError(
             f"{folder}: sequences of {length!r} ids are impossible; see its sentence_bert_config.json"
         )
-    return SentenceFolder(pooling, int(length or 0), settings.get("do_lower_case") is True)
+    return int(length or 0)
+
+
+def length_limit(folder: Path, config: BertConfig) -> int:
+    """Returns how many ids of a sequence are read: what the folder allows, and never more than the model has places.
+
+    Raises:
+        CheckpointError: the folder says something impossible, or a file is damaged.
+    """
+    return min(stated_length(folder) or config.max_position_embeddings, config.max_position_embeddings)
 
 
 def copy_sentence_files(source: Path, target: Path) -> None:
@@ -66,18 +86,25 @@ def copy_sentence_files(source: Path, target: Path) -> None:
         target: a folder that holds the same model.
 
     Raises:
-        CheckpointError: `modules.json` is damaged.
+        CheckpointError: `modules.json` is damaged, or a step lies outside the folder or has pickled weights.
     """
-    steps = [str(step.get("path") or ".") for step in _steps(source / "modules.json")]
+    steps = {Path(step.get("path") or ".") for step in _steps(source / "modules.json")}
     found = [source / name for name in _FILES]
-    # 只要各步骤的配置和 safetensors：打包成 pickle 的权重不随副本流传
-    for step in {*steps, "1_Pooling"} - {"."}:
+    for step in {*steps, Path("1_Pooling")} - {Path(".")}:
         # 按名字判断是否越界，不看链接指向哪里：下载缓存里的文件都是指向别处的链接
-        if not Path(step).is_absolute() and ".." not in Path(step).parts:
-            found += [path for ending in ("*.json", "*.safetensors") for path in (source / step).glob(ending)]
+        if step.is_absolute() or ".." in step.parts:
+            raise CheckpointError(f"{source / 'modules.json'}: the step {step} lies outside the folder")
+        # 只要配置和 safetensors：pickle 的权重不随副本流传，而少了权重的步骤谁也载入不了
+        if any((source / step).glob("*.bin")) and not any((source / step).glob("*.safetensors")):
+            raise CheckpointError(
+                f"{source / step}: its weights are pickled, which a copy cannot keep; save the folder anew with"
+                " sentence-transformers, or remove modules.json to copy the encoder alone"
+            )
+        found += [path for ending in ("*.json", "*.safetensors") for path in (source / step).glob(ending)]
     for path in found:
-        if path.is_file():
-            copy = target / path.relative_to(source)
+        copy = target / path.relative_to(source)
+        # 副本里已有的文件是核对过的，来源的同名文件不许盖过它
+        if path.is_file() and not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
 
@@ -98,7 +125,10 @@ def _pooling_path(folder: Path) -> str:
         if name == "Pooling":
             pooling = str(step.get("path") or ".")
         elif name == "Transformer" and step.get("path"):
-            raise CheckpointError(f"{path}: the encoder lies in {step['path']}; give that folder")
+            raise CheckpointError(
+                f"{path}: the encoder lies in {step['path']}, which knows nothing of the pooling; move its files beside"
+                ' modules.json and set the "path" of that step to ""'
+            )
         elif name != "Transformer" and name not in _WITHOUT_EFFECT:
             raise CheckpointError(
                 f"{path}: its vectors go through a {name} besides, which this package does not have; without it they"

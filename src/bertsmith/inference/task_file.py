@@ -45,7 +45,7 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
             raise ValueError("task and max_length are of another kind")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
     return dict(values)
 
@@ -59,9 +59,15 @@ def task_values(folder: str | Path) -> Iterator[dict[str, Any]]:
     """
     try:
         yield read_task_file(folder)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
         path = Path(folder) / TASK_FILE
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+
+
+def paired_of(folder: str | Path) -> bool | None:
+    """Returns whether a folder's model was trained on pairs of texts; None where the folder does not say."""
+    paired = read_task_file(folder).get("paired")
+    return None if paired is None else bool(paired)
 
 
 def runs_on_of(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path
-from bertsmith.inference.sentence_folder import copy_sentence_files
+from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
 from bertsmith.interop.parameters import Parameter, match_parameters
 from bertsmith.interop.pytorch import find_pickled_weights, read_pickled_weights
 from bertsmith.interop.tensorflow import TensorBundle
@@ -101,7 +101,7 @@ def import_checkpoint(source: str | Path, out: str | Path, *, lowercase: bool | 
         text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         (temporary / "config.json").write_text(text, encoding="utf-8")
         if tokenizer is not None:
-            tokenizer.save(temporary)
+            tokenizer.save(temporary, model_max_length=length_limit(source, config))
         copy_sentence_files(source, temporary)
     kind = "TensorFlow checkpoint" if is_tensorflow else "PyTorch weights"
     return Imported(kind, architecture, config, len(tensors), lowercases, reason)

@@ -13,7 +13,7 @@ from pathlib import Path
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
 from bertsmith.inference.features import load_feature_tagger
-from bertsmith.inference.sentence_folder import copy_sentence_files
+from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
 from bertsmith.inference.task_file import TASK_FILE, read_task_file
 from bertsmith.model import BertConfig, BertModel, PretrainedBert, load_any
 from bertsmith.model.checkpoint import read_architecture, stored_rows
@@ -53,7 +53,7 @@ def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
         temporary.mkdir()
         model.save_pretrained(temporary)
         if tokenizer is not None:
-            tokenizer.save(temporary)
+            tokenizer.save(temporary, model_max_length=length_limit(source, model.config))
         copy_sentence_files(source, temporary)
         for name in kept:
             shutil.copyfile(source / name, temporary / name)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path
+from bertsmith.inference.sentence_folder import length_limit
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.interop.huggingface import load_tokenizer, load_whole_model, refuse_existing
 from bertsmith.model import (
@@ -111,7 +112,7 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
         if not is_file:
             model.config.save(temporary / "config.json", architecture=model.architecture)
         if tokenizer is not None:
-            tokenizer.save(temporary)
+            tokenizer.save(temporary, model_max_length=length_limit(source, model.config))
     return difference
 
 

@@ -20,7 +20,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.finetune.predict import Predictor
 from bertsmith.inference.tag import word_windows, words_in_texts
-from bertsmith.inference.task_file import read_task_file
+from bertsmith.inference.task_file import paired_of
 from bertsmith.inference.windows import Window
 from bertsmith.interpret.maps import encode_whole
 from bertsmith.model import PretrainedBert
@@ -97,8 +97,9 @@ class Explainable:
         # 各流水线把分词器和最大长度放在自己切文本的那一部分里
         cutting = {"answer": "cutter", "tag": "", "choose": ""}.get(kind, "scorer")
         cuts = getattr(pipeline, cutting) if cutting else pipeline
-        paired = read_task_file(described).get("paired")
-        return cls(described, kind, pipeline, pipeline.engine.model, cuts.tokenizer, cuts.max_length, paired)
+        return cls(
+            described, kind, pipeline, pipeline.engine.model, cuts.tokenizer, cuts.max_length, paired_of(described)
+        )
 
     @property
     def labels(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from bertsmith.inference import Answered, Choice, LabelsPrediction, Prediction, Ranked, TextEntity
-from bertsmith.inference.task_file import read_task_file
+from bertsmith.inference.task_file import paired_of
 from bertsmith.interpret.attribution import Attribution
 from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import Bar, Mark, attributed, bars, details, marked, notice, percent, table, written
@@ -88,7 +88,7 @@ def fields_of(model: LabModel) -> Fields:
     task = task_of(model)
     if task in _FIELDS:
         return _FIELDS[task]
-    paired = read_task_file(model.served.folder).get("paired")
+    paired = paired_of(model.served.folder)
     if paired is None:
         # 别处来的文件夹不说明读一段还是两段：第二段可写可不写
         return Fields(_PAIR[0], Text("Text B, or nothing", "文本 B，可以不写"), needs_second=False)

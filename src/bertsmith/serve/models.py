@@ -167,6 +167,8 @@ def warm_up(model: ServedModel) -> None:
                 "rank": ("a", ["a"]),
                 "next-sentence": (["a"], ["a"]),
             }
-            pipeline(*arguments.get(kind, (["a"],)))
+            # 句对模型要两段文本才肯算
+            needs_two = kind in ("classify", "multilabel", "regress") and pipeline.scorer.paired
+            pipeline(*arguments.get(kind, (["a"], ["a"]) if needs_two else (["a"],)))
     finally:
         CURRENT.set(None)

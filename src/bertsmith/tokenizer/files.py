@@ -78,23 +78,25 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         tokenize_chinese_chars=_flag(config, "tokenize_chinese_chars", settings.tokenize_chinese_chars, config_file),
     )
     added = [(token, json_file) for token in content.get("added_tokens", ())]
-    added += [
-        ({**token, "id": int(index)}, config_file)
-        for index, token in config.get("added_tokens_decoder", {}).items()
-        if isinstance(token, dict)
-    ]
+    decoder = config.get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict) or not all(index.isdecimal() for index in decoder):
+        raise InputError(
+            f"{config_file}: added_tokens_decoder is not a table of ids and tokens; save the tokenizer again"
+        )
+    added += [({**token, "id": int(index)}, config_file) for index, token in decoder.items() if isinstance(token, dict)]
     if folder is not None and "added_tokens_decoder" not in config:
         added += _older_added_tokens(config, folder / "added_tokens.json")
     return _add_tokens(vocab, settings, added)
 
 
-def write_tokenizer(folder: Path, vocab: list[str], settings: Settings) -> None:
+def write_tokenizer(folder: Path, vocab: list[str], settings: Settings, model_max_length: int | None = None) -> None:
     """Writes the four files, each one whole or not at all.
 
     Args:
         folder: where; created if it is missing.
         vocab: the pieces in the order of their ids.
         settings: how text becomes words.
+        model_max_length: most ids that the model beside it reads, with the special tokens; None where there is none.
 
     Raises:
         RunFolderError: the folder cannot be written.
@@ -108,6 +110,9 @@ def write_tokenizer(folder: Path, vocab: list[str], settings: Settings) -> None:
         "tokenize_chinese_chars": settings.tokenize_chinese_chars,
         **special,
     }
+    if model_max_length is not None:
+        # 没有这一项，transformers 以为长度无限，截断不起作用，长文本会超出位置向量
+        config["model_max_length"] = model_max_length
     if settings.user_tokens:
         added = _added_tokens(ids, settings)
         config["added_tokens_decoder"] = {str(token.pop("id")): token for token in added}
@@ -238,13 +243,26 @@ def _older_added_tokens(config: dict[str, Any], path: Path) -> list[tuple[dict[s
     ids = _read_json(path)
     if not all(isinstance(index, int) for index in ids.values()):
         raise InputError(f"{path}: is not a table of tokens and their ids; save the tokenizer again")
-    listed = [*(config.get("additional_special_tokens") or ()), *(config.get("extra_special_tokens") or ())]
+    listed = [
+        token
+        for name in ("additional_special_tokens", "extra_special_tokens")
+        for token in _special_list(config, name, path.with_name("tokenizer_config.json"))
+    ]
     special = {token.get("content") if isinstance(token, dict) else token for token in listed}
     # 旧格式不记匹配方式：transformers 读它时，特殊词元按原样匹配，其余先规范化再匹配
     return [
         ({"content": token, "id": index, "special": token in special, "normalized": token not in special}, path)
         for token, index in ids.items()
     ]
+
+
+def _special_list(config: dict[str, Any], name: str, path: Path) -> list[Any]:
+    found = config.get(name) or []
+    # 新版本给额外的特殊词元起名字：要的是词元，不是名字
+    tokens = list(found.values()) if isinstance(found, dict) else found
+    if not isinstance(tokens, list) or not all(isinstance(token, str | dict) for token in tokens):
+        raise InputError(f"{path}: {name} is not a list of tokens; save the tokenizer again")
+    return tokens
 
 
 def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules: bool) -> None:

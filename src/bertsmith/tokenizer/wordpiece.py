@@ -169,16 +169,18 @@ class WordPieceTokenizer:
             settings = settings._replace(lowercase=lowercase)
         return _rebuild(vocab, settings)
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`.
 
         Args:
             folder: where; created if it is missing. `transformers` and `tokenizers` load it to the same ids.
+            model_max_length: most ids that the model beside it reads, with `[CLS]` and `[SEP]`: where `transformers`
+                cuts long texts. None where there is no model.
 
         Raises:
             RunFolderError: the folder cannot be written.
         """
-        write_tokenizer(Path(folder), self.vocab, self._settings)
+        write_tokenizer(Path(folder), self.vocab, self._settings, model_max_length)
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Turns a text into ids, without `[CLS]` and `[SEP]`.

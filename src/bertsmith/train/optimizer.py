@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -51,7 +51,13 @@ def build_optimizer(
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
+
+    Raises:
+        ConfigError: as `parameter_groups`, or LAMB is to learn in units.
     """
+    # LAMB 的步长本来就与权重成比例：再乘一次单位就乘了两遍
+    if kind == "lamb" and units:
+        raise ConfigError("units are for AdamW; LAMB's steps are in proportion to the weights already")
     groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates, units=units)
     if kind == "lamb":
         return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
@@ -82,16 +88,17 @@ def parameter_groups(
         rates: glob pattern of parameter names, such as `classifier.*` → a positive factor on their rate. Where
             several patterns match a name, the factors multiply.
         units: glob pattern of parameter names → the unit in which they are measured, positive. They learn as they
-            would in units of 1: in steps so many times as large, decaying as much.
+            would in units of 1: in steps so many times as large, decaying as much. For AdamW alone, and with gradients
+            that whoever trains multiplies by the group's `unit`.
 
     Returns:
         Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
-        from `learning_rate`, for a schedule. Those that decay come first.
+        from `learning_rate`, for a schedule, and `unit`. Those that decay come first.
 
     Raises:
         ConfigError: a number is out of range, a pattern matches no parameter that learns, or none learns at all.
     """
-    _check_rates(learning_rate, layer_decay, weight_decay, {**(rates or {}), **(units or {})})
+    check_rates(learning_rate, layer_decay, weight_decay, [*(rates or {}).items(), *(units or {}).items()])
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ConfigError("every parameter is frozen; there is nothing to train")
@@ -110,7 +117,7 @@ def parameter_groups(
         decays = parameter.dim() > 1
         # AdamW 的衰减也乘学习率：步子按单位放大了，衰减就要除回来
         decay = weight_decay / unit if decays else 0.0
-        group = {"params": [], "weight_decay": decay, "rate_factor": factor, "lr": learning_rate * factor}
+        group = {"params": [], "weight_decay": decay, "rate_factor": factor, "lr": learning_rate * factor, "unit": unit}
         groups.setdefault((not decays, factor, unit), group)["params"].append(parameter)
     # 先排会衰减的：组的先后决定优化器状态里的编号，断点续训靠它对上
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
@@ -147,12 +154,19 @@ def _depth(name: str, *, top: int) -> int:
     return 0 if _EMBEDDING.search(name) else top
 
 
-def _check_rates(learning_rate: float, layer_decay: float, weight_decay: float, rates: Mapping[str, float]) -> None:
+def check_rates(
+    learning_rate: float, layer_decay: float, weight_decay: float, rates: Sequence[tuple[str, float]] = ()
+) -> None:
+    """Makes sure that rates can be used; `rates` are patterns with their factors.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
     for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
         if not 0.0 <= value < math.inf:
             raise ConfigError(f"{name} {value} must be 0 or more")
     if not 0.0 < layer_decay <= 1.0:
         raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
-    for pattern, rate in rates.items():
+    for pattern, rate in rates:
         if not 0.0 < rate < math.inf:
             raise ConfigError(f"rates: {pattern!r}: {rate} must be positive; freeze what is not to learn")

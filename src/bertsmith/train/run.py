@@ -312,7 +312,7 @@ class PreTrainingRun:
 
     def _save_model(self, name: str) -> None:
         self.model.save_pretrained(self.run / name)
-        self.tokenizer.save(self.run / name)
+        self.tokenizer.save(self.run / name, model_max_length=self.model.config.max_position_embeddings)
 
     def _matmul_peak(self) -> float:
         """The speed that utilisation is measured by: a matmul of this model's width, on one rank's share of a batch."""

@@ -87,10 +87,12 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
         RunFolderError: a state cannot be read, or there are states and all of them are damaged.
         CheckpointError: the state is whole, but of another model.
     """
+    reading = folder
     try:
         for leftover in _entries(folder, ".step-"):
             shutil.rmtree(leftover, ignore_errors=True)
         for state in reversed(_states(folder)):
+            reading = state
             if (record := _read_record(state)) is not None:
                 tensors = load_file(state / "tensors.safetensors")
                 _require_fit(trainer, tensors, state)
@@ -101,8 +103,9 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
     except (OSError, SafetensorError) as error:
         # 读不出来（没有权限、句柄用尽、磁盘暂时离线）不等于损坏：一个状态也不能动
         reason = getattr(error, "strerror", None) or error
+        hint = "" if reading == folder else ", or move it elsewhere to go on from the state before"
         raise RunFolderError(
-            f"{folder}: cannot be read ({reason}); see to that and run the same command again"
+            f"{reading}: cannot be read ({reason}); see to that and run the same command again{hint}"
         ) from error
     if damaged:
         # 有过状态却一个都不能用：悄悄从头开始会抹掉整段训练记录，必须由用户决定

@@ -82,8 +82,11 @@ class TrainerSettings:
             raise ConfigError(f"total steps {self.total_steps} must be at least 1")
         if not 0.0 <= self.warmup_share <= 1.0:
             raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
-        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.epsilon <= 0:
-            raise ConfigError("learning rate, epsilon and clipping norm must be positive")
+        numbers = {"learning rate": self.learning_rate, "clipping norm": self.clip_norm, "epsilon": self.epsilon}
+        for name, number in numbers.items():
+            # 写成「不在范围内」：nan 和任何数比较都不成立
+            if not 0.0 < number < math.inf:
+                raise ConfigError(f"{name} {number} must be a positive number")
         for name, value, known in (
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("schedule", self.schedule, SCHEDULES),
@@ -174,6 +177,7 @@ class BertTrainer(Generic[ModelT]):
             group["lr"] = self.learning_rate * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
         measures = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
+        self._measure_in_units()
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip_norm)
         measure = self._whole(measures)
         self.step += 1
@@ -191,6 +195,15 @@ class BertTrainer(Generic[ModelT]):
             # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
             (measure.loss * self.ranks.world_size).backward()
         return Measure(measure.loss.detach(), measure.sums)
+
+    def _measure_in_units(self) -> None:
+        """Turns gradients into those of the parameters in units of 1."""
+        # 换单位要在裁剪之前：单位小的层梯度大，会让整个编码器的梯度都被裁掉
+        for group in self.optimizer.param_groups:
+            if group["unit"] != 1.0:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(group["unit"])
 
     def _whole(self, measures: list[Measure]) -> Measure:
         """Adds up the parts, here and on the other ranks."""
