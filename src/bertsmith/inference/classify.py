@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from bertsmith.tokenizer import WordPieceTokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 """The names that `config.problem_type` has in the field."""
+
+PipelineT = TypeVar("PipelineT", bound="TextPipeline")
 
 _PIPELINE_OF = {None: "classify", SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
 
@@ -99,8 +102,15 @@ def sequence_logits(model: BertForSequenceClassification, batch: RaggedBatch) ->
     return logits
 
 
-class Classify:
-    """Predicts the class of texts, or of pairs of texts."""
+class TextPipeline:
+    """What the three pipelines over texts or pairs of texts are alike in.
+
+    Attributes:
+        labels: the names of the outputs.
+        max_length: most ids in a sequence; longer texts are cut.
+    """
+
+    task: ClassVar[str]
 
     def __init__(
         self,
@@ -110,19 +120,48 @@ class Classify:
         *,
         paired: bool | None = None,
     ) -> None:
-        _require_problem(model, "classify")
+        """Takes a model.
+
+        Args:
+            model: with the problem type of this pipeline.
+            tokenizer: of the model.
+            runs_on: where and how it runs.
+            paired: whether it was trained on pairs, and then reads nothing else; None reads what it is given.
+
+        Raises:
+            CheckpointError: tokenizer and model do not fit.
+            ConfigError: the model is for another pipeline.
+        """
+        _require_problem(model, self.task)
         self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
-        self.max_length = self.scorer.max_length
         self.engine: RunsSequences = Engine(model, runs_on)
         self.labels = self.scorer.labels
+        self.max_length = self.scorer.max_length
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Classify:
-        """Loads a folder that `bertsmith finetune classify` has written, or any other classifier of texts."""
+        cls: type[PipelineT],
+        folder: str | Path,
+        *,
+        precision: Precision | None = None,
+        device: torch.device | str | None = None,
+    ) -> PipelineT:
+        """Loads a folder that `bertsmith finetune` has written, or any other of the same problem type."""
+        told = cls._told(folder)
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), paired=paired_of(folder))
+        runs_on = runs_on_of(folder, precision=precision, device=device)
+        return cls(model, tokenizer, runs_on, paired=paired_of(folder), **told)
+
+    @classmethod
+    def _told(cls, _folder: str | Path) -> dict[str, Any]:
+        """Returns what else the folder says of the pipeline."""
+        return {}
+
+
+class Classify(TextPipeline):
+    """Predicts the class of texts, or of pairs of texts."""
+
+    task = "classify"
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
         """Classifies texts; longer ones are cut to what the model reads.
@@ -135,7 +174,8 @@ class Classify:
             N predictions in the same order.
 
         Raises:
-            InputError: a single string was given, or the numbers of texts differ.
+            InputError: a single string was given, the numbers of texts differ, or the model was trained on pairs and
+                gets single texts, or the other way round.
         """
         return [
             Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True)))
@@ -143,8 +183,10 @@ class Classify:
         ]
 
 
-class MultiLabel:
+class MultiLabel(TextPipeline):
     """Predicts all labels of texts, or of pairs of texts; every label is decided by itself."""
+
+    task = "multilabel"
 
     def __init__(
         self,
@@ -155,28 +197,16 @@ class MultiLabel:
         threshold: float = 0.5,
         paired: bool | None = None,
     ) -> None:
-        _require_problem(model, "multilabel")
+        """Takes a model as `TextPipeline` does, and how likely a label must be, in [0, 1]."""
+        super().__init__(model, tokenizer, runs_on, paired=paired)
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold {threshold} is outside [0, 1]")
-        self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
-        self.max_length = self.scorer.max_length
-        self.engine: RunsSequences = Engine(model, runs_on)
-        self.labels = self.scorer.labels
         self.threshold = threshold
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> MultiLabel:
-        """Loads a folder that `bertsmith finetune multilabel` has written, or one with that problem type.
-
-        The threshold is that of `task.json`, or 0.5.
-        """
+    def _told(cls, folder: str | Path) -> dict[str, Any]:
         with task_values(folder) as values:
-            threshold = float(values.get("threshold", 0.5))
-        model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        runs_on = runs_on_of(folder, precision=precision, device=device)
-        return cls(model, tokenizer, runs_on, threshold=threshold, paired=paired_of(folder))
+            return {"threshold": float(values.get("threshold", 0.5))}
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
         """Labels texts; arguments and errors as in `Classify`."""
@@ -189,8 +219,10 @@ class MultiLabel:
         ]
 
 
-class Regress:
+class Regress(TextPipeline):
     """Predicts a number for texts, or for pairs of texts, such as how alike the two are."""
+
+    task = "regress"
 
     def __init__(
         self,
@@ -200,20 +232,10 @@ class Regress:
         *,
         paired: bool | None = None,
     ) -> None:
-        _require_problem(model, "regress")
-        if len(model.config.id2label) != 1:
-            raise ConfigError(f"the model gives {len(model.config.id2label)} numbers for a text; only one can be read")
-        self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
-        self.max_length = self.scorer.max_length
-        self.engine: RunsSequences = Engine(model, runs_on)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Regress:
-        """Loads a folder that `bertsmith finetune regress` has written, or one with that problem type."""
-        model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), paired=paired_of(folder))
+        """Takes a model with one output; see `TextPipeline`."""
+        super().__init__(model, tokenizer, runs_on, paired=paired)
+        if len(self.labels) != 1:
+            raise ConfigError(f"the model gives {len(self.labels)} numbers for a text; only one can be read")
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns [N] numbers; arguments and errors as in `Classify`."""
