@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from bertsmith.serve import memory
 from bertsmith.serve.batching import Batcher, BatchingEngine
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.settings import Limits
@@ -332,3 +333,17 @@ def test_closing_refuses_what_still_waits(engine):
 def test_a_pipeline_called_outside_a_request_is_a_bug(engine, make_batcher):
     with pytest.raises(RuntimeError, match="outside a request"):
         BatchingEngine(make_batcher(), engine).run([[1]], None, 1)
+
+
+def test_free_memory_is_given_back_now_and_then_only(monkeypatch):
+    calls, now = [], [100.0]
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: calls.append)
+    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    free = memory.FreeMemory()
+    for seconds, expected in ((1, 0), (6, 1), (7, 1), (20, 2)):
+        now[0] = 100.0 + seconds
+        free.release()
+        assert len(calls) == expected
+    # 真的函数，无论在哪个系统上都可以调用
+    monkeypatch.undo()
+    memory._malloc_trim()(0)

@@ -232,13 +232,3 @@ def test_too_large_a_share_of_bad_batches_ends_the_training():
     trainer, batches = breaking_trainer([1.0, float("nan")] * 50, skips_in_a_row=4, skipped_share=0.01)
     with pytest.raises(TrainingError, match="step 22: .* in 11 batches, 1 of them in a row"):
         trainer.train_epoch(batches)
-
-
-def test_every_step_minds_how_large_the_process_grows(monkeypatch):
-    calls = []
-    monkeypatch.setattr("bertsmith.memory.GrowthLimit.check", lambda _: calls.append(1))
-    model = BertForPreTraining(BertConfig.named("2/64", vocab_size=30))
-    trainer = BertTrainer(model, lambda model, batch: PreTrainingObjective()(model, batch), TrainerSettings(10, 1e-3))
-    for _ in range(3):
-        trainer.train_batch(random_pretraining_batch(30))
-    assert len(calls) == 3

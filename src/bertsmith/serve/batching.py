@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.inference.engine import Read, ReadAt, RunsSequences
-from bertsmith.memory import FreeMemory
+from bertsmith.serve.memory import FreeMemory
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.ticket import CURRENT, Ticket
 

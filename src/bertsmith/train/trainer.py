@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, TrainingError
-from bertsmith.memory import GrowthLimit
 from bertsmith.objectives.measure import Measure, RunningAverages
 from bertsmith.seeding import torch_seed
 from bertsmith.train.distributed import Ranks
@@ -143,7 +142,6 @@ class BertTrainer(Generic[ModelT]):
         self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._measured = self.ranks.parallel(_Measured(self.model, objective), self.device)
-        self._growth = GrowthLimit()
 
     @property
     def learning_rate(self) -> float:
@@ -188,7 +186,6 @@ class BertTrainer(Generic[ModelT]):
             return self._skip(measure, norm)
         self.optimizer.step()
         self.skipped_in_a_row = 0
-        self._growth.check()
         return measure
 
     def _backward(self, part: Batch, *, last: bool) -> Measure:
