@@ -177,3 +177,32 @@ def test_control_c_ends_the_workers_at_once_and_without_a_word() -> None:
     os.killpg(process.pid, signal.SIGINT)
     said, complaints = process.communicate(timeout=30)
     assert (said, complaints, process.returncode) == ("interrupted\n", "", 0)
+
+
+INTERRUPTED_INSIDE = """
+import signal, threading, time
+from bertsmith.tokenizer.parallel import map_batches
+
+enter, armed = threading.Condition.__enter__, []
+
+def interrupted_enter(self):
+    entered = enter(self)
+    if armed and threading.current_thread() is threading.main_thread():
+        armed.clear()
+        signal.raise_signal(signal.SIGINT)
+    return entered
+
+threading.Condition.__enter__ = interrupted_enter
+try:
+    for done in map_batches(time.sleep, [0, 60], 2):
+        armed.append(True)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_control_c_inside_the_pool_leaves_no_lock_behind() -> None:
+    """The signal comes at the worst moment: a lock of the pool is taken, and its block not yet entered."""
+    command = [sys.executable, "-c", INTERRUPTED_INSIDE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)

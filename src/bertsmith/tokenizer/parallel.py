@@ -6,6 +6,8 @@ Notable:
 - only a few batches are on their way at any time, so an endless stream of texts is no problem
 - a worker ends with its parent, also when that is killed: otherwise it would wait for work for ever
 - Ctrl-C, which the terminal sends to all of them, is the parent's to answer: it ends the workers, and they say nothing
+- it never comes while the parent is inside the pool: raised on the way into one of its locks, it would leave that lock
+  held, and the pool's thread, which then waits for it, could not be ended
 """
 
 import multiprocessing
@@ -19,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from types import FrameType
 from typing import Any, TypeVar
 
 from bertsmith.errors import BertsmithError, InputError
@@ -85,12 +89,13 @@ def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], wo
     pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=(work, stop_read))
     try:
         for batch in batches:
-            waiting.append(pool.submit(_run, batch))
+            with _HeldInterrupt():
+                waiting.append(pool.submit(_run, batch))
             # 在途的批次有上限：结果按次序取出，内存不随语料增长
             if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
+                yield _result_of(waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield _result_of(waiting.popleft())
     except BrokenProcessPool as error:
         raise BertsmithError(
             "a worker process was killed, probably for lack of memory; run again with fewer workers"
@@ -100,9 +105,47 @@ def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], wo
         stop_write.send(None)
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        with _HeldInterrupt():
+            pool.shutdown(cancel_futures=True)
         stop_read.close()
         stop_write.close()
+
+
+class _HeldInterrupt:
+    """Keeps Ctrl-C for the end of the block, where no lock of a pool is held."""
+
+    def __init__(self) -> None:
+        self._woken: SimpleQueue[bool] = SimpleQueue()
+        self._came = False
+
+    def __enter__(self) -> SimpleQueue[bool]:
+        # 处理函数只在主线程里运行，也只有主线程可以更换；不是 Python 装的（None）就换不回去，不动它
+        self._before = signal.getsignal(signal.SIGINT)
+        self._holds = threading.current_thread() is threading.main_thread() and self._before is not None
+        if self._holds:
+            signal.signal(signal.SIGINT, self._note)
+        return self._woken
+
+    def __exit__(self, *_: object) -> None:
+        if self._holds:
+            signal.signal(signal.SIGINT, self._before)
+        if self._came:
+            signal.raise_signal(signal.SIGINT)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._came = True
+        # SimpleQueue 的 put 可重入：信号正好打断它自己时也安全
+        self._woken.put(True)
+
+
+def _result_of(future: Future[Result]) -> Result:
+    """Waits for a result; Ctrl-C ends the waiting, if what answers it raises."""
+    while True:
+        with _HeldInterrupt() as woken:
+            future.add_done_callback(lambda _, woken=woken: woken.put(True))  # type: ignore[misc]
+            woken.get()
+            if future.done():
+                return future.result()
 
 
 def _remember(work: Callable[[Any], Any], stop: Connection) -> None:
