@@ -147,13 +147,15 @@ def test_flat_ids_of_real_text(shared_data: Path, folder: str) -> None:
 
 
 INTERRUPTED = """
-import time
+import signal, time
 from bertsmith.tokenizer.parallel import map_batches
 
 def work(seconds):
     time.sleep(seconds)
     return seconds
 
+# a shell without job control starts what runs in the background with SIGINT ignored, and children inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     for done in map_batches(work, [0, 60], 3):
         print("working", flush=True)
@@ -193,6 +195,7 @@ def interrupted_enter(self):
     return entered
 
 threading.Condition.__enter__ = interrupted_enter
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     for done in map_batches(time.sleep, [0, 60], 2):
         armed.append(True)
