@@ -37,7 +37,11 @@ def test_sigterm_under_load_answers_every_accepted_request(run_server, models):
                     # the door is closed: nothing was accepted
                     return
                 except httpx.TransportError as error:
-                    lost.append(error)
+                    # TCP resets a connection that is closed with its request unread: that one was not accepted either;
+                    # a request that was read and not answered ends without a reset
+                    is_unread = isinstance(error, httpx.ReadError) and "reset by peer" in str(error)
+                    if not (is_unread and stopping.is_set()):
+                        lost.append(error)
                     return
                 answered.append(response.status_code)
                 if stopping.is_set():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bertsmith.errors import CheckpointError
+from bertsmith.inference.engine import RunsOn
 from bertsmith.model import BertConfig
 
 StoredPooling = Literal["mean", "cls", "max"]
@@ -75,7 +76,7 @@ def length_limit(folder: Path, config: BertConfig) -> int:
     Raises:
         CheckpointError: the folder says something impossible, or a file is damaged.
     """
-    return min(stated_length(folder) or config.max_position_embeddings, config.max_position_embeddings)
+    return RunsOn(max_length=stated_length(folder)).length_for(config)
 
 
 def copy_sentence_files(source: Path, target: Path) -> None:
