@@ -228,6 +228,22 @@ def test_thumbnails_tables_and_keys(opened):
     assert len(spread) == 11
 
 
+def test_scrolling_under_a_resting_pointer_chooses_no_word(opened):
+    page = opened(random_attention(1, 1, 300), width=390)
+    button = page.locator("#tokens button").nth(150)
+    button.hover()
+    readout = page.locator("#tokenreadout")
+    assert readout.inner_text().startswith("“token149” (151) ")
+    page.focus("#tokens button")
+    assert readout.inner_text().startswith("“[CLS]” (1) ")
+    # the words pass under the pointer, which nobody moved
+    button.scroll_into_view_if_needed()
+    page.evaluate("window.scrollBy(0, 60)")
+    page.evaluate("new Promise(done => setTimeout(done, 300))")
+    assert page.evaluate("document.querySelector('#tokens button:hover') !== null")
+    assert readout.inner_text().startswith("“[CLS]” (1) ")
+
+
 def test_a_long_text_keeps_its_labels_and_draws_only_what_is_seen(opened):
     page = opened(random_attention(1, 1, 300), head=0)
     assert page.evaluate("mapView.cell") >= 9

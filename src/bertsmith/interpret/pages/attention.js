@@ -311,9 +311,9 @@ function buildTokens() {
   host.append(...tokenButtons);
   rove(host, tokenButtons, 1);
   tokenButtons.forEach((button, place) => {
-    const choose = () => { if (current) { state.token = place; shadeTokens(); } };
-    button.addEventListener("pointerenter", choose);
-    button.addEventListener("focus", choose);
+    const choose = () => { if (current && state.token !== place) { state.token = place; shadeTokens(); } };
+    // 不用 pointerenter：页面在静止的指针下滚动也会触发它，盖掉键盘刚选的词
+    for (const event of ["pointermove", "focus", "click"]) button.addEventListener(event, choose);
   });
   byId("reverse").addEventListener("change", (event) => { state.reverse = event.target.checked; shadeTokens(); });
 }
