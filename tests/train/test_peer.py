@@ -81,3 +81,22 @@ def test_a_run_has_the_losses_of_transformers(architecture, objective, labelled,
         schedule.step()
         optimizer.zero_grad()
         assert float(measure.loss.detach()) == pytest.approx(loss.item(), abs=2e-4), f"step {step}"
+
+
+@pytest.mark.parametrize("architecture", [BertForSequenceClassification, BertForTokenClassification])
+def test_dropout_spreads_the_scores_as_that_of_transformers(architecture, tiny_model, tmp_path):
+    torch.manual_seed(0)
+    often = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2, "initializer_range": 0.5}
+    config = BertConfig.load(tiny_model).changed(**often, id2label={0: "a", 1: "b", 2: "c"})
+    ours = architecture(config).train()
+    ours.save_pretrained(tmp_path)
+    theirs = getattr(transformers, architecture.__name__).from_pretrained(tmp_path).train()
+    # one sequence many times: every copy draws dropout of its own
+    copies, row = 4000, list(range(5, 13))
+    with torch.no_grad():
+        drawn = ours(RaggedBatch.from_sequences([row] * copies)).reshape(copies, -1)
+        expected = theirs(torch.tensor([row] * copies)).logits.reshape(copies, -1)
+    error = ((drawn.var(0) + expected.var(0)) / copies).sqrt()
+    assert ((drawn.mean(0) - expected.mean(0)).abs() < 4 * error).all()
+    # a dropout left out anywhere would change the spread by more than this
+    assert (drawn.std(0) / expected.std(0)).log().abs().max() < 0.08
