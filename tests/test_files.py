@@ -152,3 +152,17 @@ def test_only_its_own_leftovers_are_removed(tmp_path):
         (tmp_path / name).write_text("half", encoding="utf-8")
     write_text(tmp_path / "pred", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".pred.tsv.7.tmp", ".pred.tsv.tmp", "pred"]
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunFolderError, match="a device or a pipe"):
+        write_text(tmp_path / "pipe", "new")
+    assert (tmp_path / "pipe").is_fifo()

@@ -21,7 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from bertsmith.errors import RunFolderError
+from bertsmith.errors import InputError, RunFolderError
 
 
 @contextmanager
@@ -33,10 +33,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
             existing folder is not, since a rename over a folder with content is not atomic.
 
     Raises:
-        RunFolderError: the disk is full or the place cannot be written; what stood at `path` is untouched.
+        RunFolderError: the disk is full or the place cannot be written; what stood at `path` is untouched. Or there is
+            a device or a pipe: a rename would put a file in its place.
     """
+    # 改名会把链接本身换掉：写到它指的地方
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RunFolderError(f"{path}: is a device or a pipe; give the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         # 被杀掉的进程留下的半成品：同名的临时文件不再有用
         own = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
@@ -52,7 +57,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _flush_folder(path.parent)
     except (OSError, SafetensorError) as error:
         _remove(temporary)
-        raise RunFolderError(_explain(error, path)) from error
+        raise RunFolderError(explain_failure(error, path)) from error
     except BaseException:
         _remove(temporary)
         raise
@@ -71,6 +76,16 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def require_other_file(out: Path, source: Path) -> None:
+    """Makes sure that a file about to be written is not the one that is read.
+
+    Raises:
+        InputError: it is.
+    """
+    if out.exists() and source.exists() and out.samefile(source):
+        raise InputError(f"--out {out}: is the file that is read; choose another")
+
+
 def make_folder(path: Path) -> Path:
     """Makes a folder with its parents.
 
@@ -80,7 +95,7 @@ def make_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(_explain(error, path)) from error
+        raise RunFolderError(explain_failure(error, path)) from error
     return path
 
 
@@ -130,7 +145,8 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _explain(error: OSError | SafetensorError, path: Path) -> str:
+def explain_failure(error: OSError | SafetensorError, path: Path) -> str:
+    """Returns one line on why a path could not be written, and what to do."""
     # safetensors 把系统错误号写在文字里：「No space left on device (os error 28)」
     written = re.search(r"os error (\d+)", str(error))
     number = error.errno if isinstance(error, OSError) else int(written[1]) if written else None

@@ -1,5 +1,6 @@
 """Whatever a user gives that cannot be used ends with one line, exit code 2, and nothing lost."""
 
+import json
 import subprocess
 import sys
 
@@ -217,3 +218,85 @@ def test_a_rate_that_is_no_number_takes_no_folder(fails, tiny_model, tmp_path):
     job = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
     assert "learning rate nan must be a positive number" in fails(*job, "--learning-rate", "nan")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_does_not_replace_another(fails, tiny_model, tmp_path, capsys):
+    text = write(tmp_path / "a.txt", TEXT)
+    before = (tiny_model / "vocab.txt").read_bytes()
+    assert "holds a model" in fails("vocab", text, "--out", tiny_model, "--size", 60)
+    assert (tiny_model / "vocab.txt").read_bytes() == before
+    for _ in range(2):
+        with pytest.raises(SystemExit) as caught:
+            main(["vocab", str(text), "--out", str(tmp_path / "made"), "--size", "60"])
+        assert caught.value.code == 0, capsys.readouterr().err
+    capsys.readouterr()
+    learned = (tmp_path / "made" / "vocab.txt").read_bytes()
+    assert "choose another --out" in fails("vocab", text, "--out", tmp_path / "made", "--size", 50)
+    assert (tmp_path / "made" / "vocab.txt").read_bytes() == learned
+
+
+def test_more_text_is_learned_from_where_too_little_was_given(fails, tmp_path, capsys):
+    write(tmp_path / "text" / "a.txt", "The man reads.\n")
+    command = ["quickstart", tmp_path / "text", "--size", "1/64", "--minutes", 0.05, "--out", tmp_path / "out"]
+    assert "at least 3" in fails(*command)
+    write(tmp_path / "text" / "b.txt", "Zebras jump over quick foxes. Foxes vex wizards.\n\n" * 20)
+    write(tmp_path / "text" / "c.txt", TEXT)
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in command])
+    assert caught.value.code == 0, capsys.readouterr().err
+    assert "z" in (tmp_path / "out" / "tokenizer" / "vocab.txt").read_text().split()
+
+
+@pytest.mark.parametrize("command", ["vocab", "quickstart"])
+def test_a_codec_that_does_not_say_where_it_fails(fails, tmp_path, command):
+    text = write(tmp_path / "a.txt", TEXT)
+    line = fails(command, text, "--encoding", "utf-16", "--out", tmp_path / "out")
+    assert f"{text}: is not utf-16" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch-size", 4, "--batch-tokens", 64], "leave out one"),
+        (["--objective", "ltr", "--mask-rate", 0.3], "--mask-rate is for masks"),
+        (["--objective", "ltr+nsp", "--most-predictions", 3], "--most-predictions is for masks"),
+        (["--mask-share", "nan"], "mask share nan"),
+        (["--random-share", "nan"], "random share nan"),
+    ],
+)
+def test_options_of_pre_training_that_cannot_be_followed(fails, tmp_path, options, message):
+    files = ["--corpus", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"]
+    assert message in fails("pretrain", *files, "--steps", 3, *options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("log", [bytes(range(256)) * 9, b'{"kind":"train"}\n', b"[1]\n", b'{"kind":"dev","step":3}\n'])
+def test_a_spoilt_log_has_no_report(fails, tmp_path, log):
+    write(tmp_path / "run" / "metrics.jsonl", log)
+    assert "no metrics.jsonl with figures" in fails("report", tmp_path / "run")
+
+
+def test_an_added_token_without_its_text(fails, tiny_model):
+    path = tiny_model / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    (tiny_model / "tokenizer.json").unlink()
+    for added in ({"lstrip": False}, {"content": 5}, "word"):
+        path.write_text(json.dumps({**config, "added_tokens_decoder": {"0": added}}), encoding="utf-8")
+        assert "tokenizer_config.json" in fails("fill-mask", "the [MASK]", "--model", tiny_model)
+
+
+@pytest.mark.parametrize(("words", "goes_on"), [(["fill-mask", "[MASK]"], False), (["embed", "a.txt"], True)])
+def test_ctrl_c_says_so(tiny_model, tmp_path, monkeypatch, capsys, words, goes_on):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertsmith.inference.load_pipeline", interrupt)
+    monkeypatch.setattr("bertsmith.inference.embed_files.embed_files", interrupt)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.txt", TEXT)
+    out = ["--out", "x.npy"] if goes_on else []
+    with pytest.raises(SystemExit) as caught:
+        main([*words, "--model", str(tiny_model), *out])
+    assert caught.value.code == 130
+    said = "bertsmith: interrupted" + ("; run the same command again to go on" if goes_on else "")
+    assert capsys.readouterr().err.strip() == said

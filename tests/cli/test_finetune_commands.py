@@ -300,3 +300,37 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     assert "not as csv" in run(capsys, "predict", "--model", out / "model", "--file", table, code=2)
     search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
     assert "--epochs 10" in run(capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2)
+
+
+def test_the_file_that_is_read_is_not_written(tiny_model, tmp_path, capsys):
+    data, out = tmp_path / "data.tsv", tmp_path / "run"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    run(capsys, "finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    (tmp_path / "same.tsv").symlink_to(data)
+    for command in ("predict", "evaluate"):
+        for other in (data, tmp_path / "same.tsv"):
+            said = run(capsys, command, "--model", out / "model", "--file", data, "--out", other, code=2)
+            assert "is the file that is read" in said
+    assert data.read_text(encoding="utf-8") == FILES["classify"][1]
+
+
+def test_a_line_that_cannot_be_predicted_is_named(tiny_model, tmp_path, capsys):
+    data, out = tmp_path / "data.json", tmp_path / "run"
+    data.write_text(questions(6), encoding="utf-8")
+    run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    predict = ["predict", "--model", out / "model", "--file"]
+    (tmp_path / "a.txt").write_text("\nthe man ?\tthe man eats\nthe man ?\t\u200b\n", encoding="utf-8")
+    assert "a.txt: line 3: " in run(capsys, *predict, tmp_path / "a.txt", code=2)
+    (tmp_path / "a.jsonl").write_text('["the man ?", "the man eats"]\n["the man ?", "a \\ud83d b"]\n', encoding="utf-8")
+    assert "a.jsonl: line 2 holds half of a surrogate pair" in run(capsys, *predict, tmp_path / "a.jsonl", code=2)
+
+
+def test_labels_with_commas_stay_apart(tiny_model, tmp_path, capsys):
+    data, out = tmp_path / "data.tsv", tmp_path / "run"
+    data.write_text("text\tlabels\n" + "the book\tDoe, Jane|Smith, John\nthe man\tDoe, Jane\n" * 4, encoding="utf-8")
+    files = ["--train", data, "--dev", data, "--separator", "|"]
+    run(capsys, "finetune", "multilabel", "--model", tiny_model, *files, "--out", out, *RECIPE)
+    run(capsys, "predict", "--model", out / "model", "the book", "--out", tmp_path / "p.jsonl")
+    record = json.loads((tmp_path / "p.jsonl").read_text(encoding="utf-8"))
+    assert set(record["labels"]) <= {"Doe, Jane", "Smith, John"} == set(record["probabilities"])
+    assert record["prediction"] == ",".join(record["labels"])

@@ -255,3 +255,10 @@ def test_ray_gives_the_same_vectors(text, tiny_model, tmp_path):
     finally:
         ray.shutdown()
     np.testing.assert_allclose(np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy"), atol=1e-6)
+
+
+def test_only_a_line_feed_ends_a_line(tiny_model, tmp_path):
+    lines = ["the man", "eats\u2028bread", "the\x85woman", "reads\fa\rbook", "the\u2029book"]
+    (tmp_path / "a.txt").write_bytes("\r\n".join(lines).encode())
+    embed_files([tmp_path / "a.txt"], tiny_model, tmp_path / "x.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), load_pipeline("embed", tiny_model)(lines), atol=1e-6)

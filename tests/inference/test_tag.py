@@ -250,3 +250,10 @@ def test_word_starts_of_real_data_equal_the_reference(shared_data, tmp_path):
     # the reference drops words without a piece, which here hold their place as [UNK]
     assert all(any(not tokenizer.encode(word) for word in words) for words in different), different[:2]
     assert len(different) < 20
+
+
+def test_an_accent_stays_on_the_last_letter_of_a_word(tagger, monkeypatch):
+    text = unicodedata.normalize("NFD", "the café eats")
+    tags, labels = [["DET", "NOUN", "VERB"]], ["DET", "NOUN", "VERB"]
+    found = found_with(tagger, monkeypatch, [text], tags, labels)
+    assert found == [("DET", "the"), ("NOUN", unicodedata.normalize("NFD", "café")), ("VERB", "eats")]

@@ -330,3 +330,14 @@ def test_the_code_of_the_guide_runs(folder_for, tiny_model, tmp_path, monkeypatc
         exec(compile(block, f"docs/interpret.md, block {number}", "exec"), names)
     assert names["found"].completeness.holds
     np.testing.assert_allclose(names["attention"].maps.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("passage", ["한국", "국한 한", "한 the 음식", "식음 국"])
+def test_an_answer_of_letters_in_several_pieces(folder_for, passage):
+    folder = folder_for("answer")
+    # 一个谚文音节拆成两三个词片，它们的字符位置相同
+    WordPieceTokenizer.train(["the 한 국 음 식"] * 9, vocab_size=25).save(folder)
+    explained = Explainable.load(folder)
+    answered = load_pipeline("answer", folder)(["the"], [passage])[0]
+    found = attribute(explained.score(["the", passage]))
+    assert found.completeness.score == pytest.approx(answered.candidates[0].score, abs=1e-4)

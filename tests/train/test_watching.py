@@ -1,6 +1,8 @@
 """What can be watched: the curves of TensorBoard, the utilisation, the report."""
 
+import errno
 import json
+import os
 import re
 import struct
 import sys
@@ -8,11 +10,12 @@ import sys
 import pytest
 
 from bertsmith.cli import main
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.report import write_run_report
+from bertsmith.train.tensorboard import TensorBoardLog
 
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, total_steps=24, seed=7, precision="float32")
 
@@ -59,6 +62,19 @@ def test_tensorboard_is_asked_for_and_missing(village, tmp_path, monkeypatch):
         pretrain(tmp_path / "wanted", corpus, tokenizer, RECIPE, tensorboard=True)
     pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.replace(total_steps=2))
     assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+def test_a_full_disk_under_the_curves_is_one_line(tmp_path, monkeypatch):
+    log = TensorBoardLog(tmp_path / "curves", wanted=True)
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tensorboardX.SummaryWriter.flush", fail)
+    monkeypatch.setattr("tensorboardX.SummaryWriter.close", fail)
+    with pytest.raises(RunFolderError, match="curves: the disk is full"):
+        log.append({"kind": "train", "step": 1, "mlm_loss": 2.0})
+    log.close()
 
 
 def test_the_log_has_a_utilisation_between_nothing_and_everything(runs):

@@ -62,6 +62,10 @@ app.add_typer(export.app, name="export")
 app.command("sizes")(sizes.sizes)
 app.add_typer(inspect.app, name="inspect")
 
+_INTERRUPTED = 130
+_RESUMING = ("quickstart", "corpus", "pretrain", "finetune", "embed")
+"""Commands that keep what is done and go on from there."""
+
 
 @app.callback(invoke_without_command=True)
 def options(
@@ -88,7 +92,7 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
     try:
         outcome = app(list(words), standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; run the same command again to go on", 130)
+        outcome = _INTERRUPTED
     except BertsmithError as error:
         if debug:
             raise
@@ -105,6 +109,10 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
             raise
         # 不带参数时解析库已打印帮助，错误文字为空，没有什么可补充的
         return _fail(f"{explain()} See --help.", 2) if explain() else 2
+    # typer 自己接住 Ctrl-C，只把退出码交回来
+    if outcome == _INTERRUPTED:
+        goes_on = bool(words) and words[0] in _RESUMING
+        return _fail("interrupted" + ("; run the same command again to go on" if goes_on else ""), _INTERRUPTED)
     return outcome if isinstance(outcome, int) else 0
 
 

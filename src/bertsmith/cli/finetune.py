@@ -238,7 +238,7 @@ def evaluate(
     from rich.table import Table
     from rich.text import Text
 
-    from bertsmith.files import write_text
+    from bertsmith.files import require_other_file, write_text
     from bertsmith.finetune.evaluate import evaluate_folder
 
     options = _reading_options(
@@ -254,6 +254,8 @@ def evaluate(
         faults=faults,
         encoding=encoding,
     )
+    if out is not None:
+        require_other_file(out, file)
     found = evaluate_folder(model, file, options, adapter=adapter, precision=precision)
     print(_line(str(file), found))
     if out is not None:

@@ -89,14 +89,16 @@ def predict(
     import json
     from itertools import chain
 
+    from bertsmith.data.lines import require_file
     from bertsmith.errors import InputError
-    from bertsmith.files import atomic_path
-    from bertsmith.finetune.lines import require_file
+    from bertsmith.files import atomic_path, require_other_file
     from bertsmith.finetune.predict import Predictor, as_line
 
     if file is not None:
         # 载入模型之前先看文件在不在：大模型要载好几秒
         require_file(file)
+        if out is not None:
+            require_other_file(out, file)
     predictor = Predictor.load(model, adapter=adapter, pairs=pairs, precision=precision.value if precision else None)
     from_file = iter(()) if file is None else predictor.predict_file(file, encoding)
     records = chain(predictor.predict_lines(texts or []), from_file)

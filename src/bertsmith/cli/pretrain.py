@@ -89,6 +89,18 @@ def pretrain(
         raise ConfigError(f"--tokens {tokens} is no number of tokens; give one such as 1e9, or another end")
     if size is not None and start is not None:
         raise ConfigError("--from brings its own size; leave out --size")
+    if batch_size is not None and batch_tokens is not None:
+        raise ConfigError("--batch-size and --batch-tokens both say how much is in a batch; leave out one")
+    choosing = {
+        "--mask-rate": mask_rate,
+        "--mask-share": mask_share,
+        "--random-share": random_share,
+        "--most-predictions": most_predictions,
+        "--static-masking": static_masking,
+    }
+    given = [option for option, value in choosing.items() if value is not None]
+    if given and objective is not None and objective.startswith("ltr"):
+        raise ConfigError(f"{given[0]} is for masks, and --objective {objective} has none; leave it out")
     with connected_ranks() as (ranks, device):
         settings = {
             "minutes": minutes,

@@ -6,10 +6,16 @@ difference to its words.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from bertsmith.errors import InputError, RunFolderError
+
+_REQUEST = "vocabulary.json"
+"""Says what a tokenizer was learned from, in its folder."""
 
 
 def vocab(
@@ -37,7 +43,7 @@ def vocab(
 
     from bertsmith.cores import available_cores
     from bertsmith.data.plan import find_sources, read_all_text, text_size
-    from bertsmith.errors import InputError
+    from bertsmith.files import write_text
     from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -45,8 +51,21 @@ def vocab(
     # 要读的文本正好在词表的位置上：学完就会盖掉它
     if any(Path(source.name).resolve() == (out / "vocab.txt").resolve() for source in sources):
         raise InputError(f"{out / 'vocab.txt'}: this text is where the vocabulary would go; choose another --out")
+    sizes = [text_size(source) for source in sources]
+    request = {
+        "text": [[source.name, length] for source, length in zip(sources, sizes, strict=True)],
+        "size": size,
+        "cased": cased,
+        "min_frequency": min_frequency,
+        "limit_alphabet": limit_alphabet,
+        "unused": unused,
+        "tokens": token or [],
+        "encoding": encoding,
+        "text_field": text_field,
+    }
+    _require_free(out, request)
     # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
-    expected = int(sum(text_size(source) for source in sources))
+    expected = int(sum(sizes))
     with LiveProgress(Console(stderr=True)) as progress:
 
         def show(stage: str, done: int, total: int) -> None:
@@ -65,5 +84,20 @@ def vocab(
             workers=workers or available_cores(),
             on_progress=show,
         )
+    # 先记下词表从哪里来：同一条命令可以重跑，别的命令不能盖掉它
+    write_text(out / _REQUEST, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
     tokenizer.save(out)
     print(f"{tokenizer.vocab_size:,} pieces from {len(sources)} file(s) in {out}")
+
+
+def _require_free(out: Path, request: dict[str, Any]) -> None:
+    """Makes sure that a folder holds no model, and no tokenizer but the one of this very request."""
+    held = next((name for name in ("config.json", "tokenizer.json", "vocab.txt") if (out / name).exists()), None)
+    if held is None:
+        return
+    try:
+        same = json.loads((out / _REQUEST).read_text(encoding="utf-8")) == request
+    except (OSError, ValueError):
+        same = False
+    if held == "config.json" or not same:
+        raise RunFolderError(f"{out}: holds a model, or a vocabulary of other text or settings; choose another --out")

@@ -90,6 +90,9 @@ def read_lines(path: Path | Span, encoding: str = "auto") -> Iterator[str]:
                 f"{path}: line {lines_before(path) + _line_after(number, rest + before)} is not valid {codec}; "
                 f"pass --encoding {named}, or re-save the file as UTF-8"
             ) from None
+        except UnicodeError as error:
+            # 有的解码器（utf-16 没有 BOM 时）只说出错，不说在哪里
+            raise InputError(f"{path}: is not {codec} ({error}); pass --encoding auto") from None
         if number == 0 and not rest and not (isinstance(path, Span) and path.start):
             text = text.removeprefix("\ufeff")
         if "\0" in text:

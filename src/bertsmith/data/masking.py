@@ -52,7 +52,9 @@ class MaskingSettings:
         """Checks the ranges."""
         if not 0.0 < self.rate < 1.0:
             raise ConfigError(f"mask rate {self.rate} is outside (0, 1)")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1.0 + 1e-9:
+        # 正着写条件：nan 与什么比较都不成立
+        shares = (self.mask_share, self.random_share)
+        if not (all(share >= 0.0 for share in shares) and sum(shares) <= 1.0 + 1e-9):
             raise ConfigError(
                 f"mask share {self.mask_share} and random share {self.random_share} must be at least 0, together"
                 " at most 1"

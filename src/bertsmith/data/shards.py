@@ -25,7 +25,7 @@ from bertsmith.data.parts import ShardSettings, read_parts, write_unit
 from bertsmith.data.stamps import check_shards
 from bertsmith.data.text import Document
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.files import make_folder
+from bertsmith.files import locked, make_folder
 from bertsmith.tokenizer import WordPieceTokenizer
 
 __all__ = ["HELDOUT", "SHARD_TOKENS", "TRAIN", "SplitCounts", "TokenCorpus", "build_shards"]
@@ -68,20 +68,22 @@ def build_shards(
     settings = {**settings, "heldout_share": heldout_share, "shard_tokens": shard_tokens}
     if words:
         settings["words"] = "jieba"
-    if (folder / MANIFEST).is_file():
-        require_same_settings(folder, tokenizer, settings)
-        return TokenCorpus(folder, tokenizer)
-    # 文档流无法从中间接着读：上次没建完的部分作废，从头再来
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
-    shard_settings = ShardSettings(heldout_share, shard_tokens, words)
-    unit = folder / PARTS / "00000"
-    try:
-        write_unit(unit, documents, tokenizer, shard_settings)
-        parts = read_parts(unit, shard_settings)
-        finish(folder, parts, tokenizer, shard_settings=shard_settings, dropping=Dropping(), settings=settings)
-    finally:
+    # 先占住文件夹：另一个进程会把这里没建完的部分当作废品删掉
+    with locked(folder):
+        if (folder / MANIFEST).is_file():
+            require_same_settings(folder, tokenizer, settings)
+            return TokenCorpus(folder, tokenizer)
+        # 文档流无法从中间接着读：上次没建完的部分作废，从头再来
         shutil.rmtree(folder / PARTS, ignore_errors=True)
-    return TokenCorpus(folder, tokenizer)
+        shard_settings = ShardSettings(heldout_share, shard_tokens, words)
+        unit = folder / PARTS / "00000"
+        try:
+            write_unit(unit, documents, tokenizer, shard_settings)
+            parts = read_parts(unit, shard_settings)
+            finish(folder, parts, tokenizer, shard_settings=shard_settings, dropping=Dropping(), settings=settings)
+        finally:
+            shutil.rmtree(folder / PARTS, ignore_errors=True)
+        return TokenCorpus(folder, tokenizer)
 
 
 class TokenCorpus:

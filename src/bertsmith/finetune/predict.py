@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertsmith.data.lines import numbered_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.adapters import load_adapted
-from bertsmith.finetune.lines import numbered_lines
-from bertsmith.finetune.tables import kind_of
+from bertsmith.finetune.tables import kind_of, require_unicode
 from bertsmith.finetune.tasks import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
@@ -125,8 +125,22 @@ class Predictor:
             rows = [_checked(place, fields, least, most) if _is_filled(fields) else () for place, fields in chunk]
             filled = [row for row in rows if row]
             found = predict(self.pipeline, filled) if filled else iter(())
-            for row in rows:
-                yield next(found) if row else {"prediction": None, "input": row}
+            try:
+                for row in rows:
+                    yield next(found) if row else {"prediction": None, "input": row}
+            except InputError:
+                # 流水线不知道一段文字来自哪一行：逐行再试，直到出错的那一行
+                self._find_fault(predict, rows, [place for place, _ in chunk])
+                raise
+
+    def _find_fault(self, predict: Callable[[Any, Rows], Iterator[Record]], rows: Rows, places: Sequence[str]) -> None:
+        """Predicts row by row until the one that cannot be predicted, and complains of it with its place."""
+        for place, row in zip(places, rows, strict=True):
+            try:
+                if row:
+                    list(predict(self.pipeline, [row]))
+            except InputError as error:
+                raise InputError(f"{place}: {error}") from None
 
 
 def as_line(record: Record) -> str:
@@ -155,6 +169,8 @@ def _json_fields(place: str, line: str) -> list[str]:
     fields = [value] if isinstance(value, str) else value
     if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
         raise InputError(f"{place} is neither a text nor a list of texts: {line[:60]!r}")
+    for field in fields:
+        require_unicode(place, field)
     return fields
 
 
@@ -189,7 +205,12 @@ def _classify(pipeline: Any, rows: Rows) -> Iterator[Record]:
 
 def _multilabel(pipeline: Any, rows: Rows) -> Iterator[Record]:
     for row, found in zip(rows, pipeline(*_columns(rows)), strict=True):
-        yield {"prediction": ",".join(found.labels), "probabilities": found.probabilities, "input": row}
+        yield {
+            "prediction": ",".join(found.labels),
+            "labels": found.labels,
+            "probabilities": found.probabilities,
+            "input": row,
+        }
 
 
 def _regress(pipeline: Any, rows: Rows) -> Iterator[Record]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bertsmith.data.lines import Placed, read_text
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import Placed, read_text
 from bertsmith.finetune.tables import require_unicode
 
 
@@ -175,7 +175,7 @@ class _SquadReader:
             if name is not None:
                 raise self.error(name, f"it {reason}")
             raise InputError(f"{self.path}: {place} {reason}")
-        require_unicode(self.path, place, found)
+        require_unicode(f"{self.path}: {place}", found)
         return found
 
     def error(self, name: str, reason: str) -> InputError:

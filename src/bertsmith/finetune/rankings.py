@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.data.lines import Placed
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import Placed
 from bertsmith.finetune.tables import (
     NUMBER,
     Row,

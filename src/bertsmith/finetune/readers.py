@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.data.lines import Placed
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import Placed
 from bertsmith.finetune.tables import (
     NUMBER,
     Row,
@@ -298,7 +298,7 @@ def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, 
     for label in labels:
         if not label:
             raise InputError(f"{path}: {row.place} has an empty label among {listed(labels)}; check its separators")
-        require_unicode(path, row.place, label)
+        require_unicode(f"{path}: {row.place}", label)
     return tuple(dict.fromkeys(labels))
 
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertsmith.data.decoding import MAX_LINE_LENGTH
+from bertsmith.data.lines import numbered_lines, require_file
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import numbered_lines, require_file
 
 TableKind = Literal["tsv", "csv", "jsonl", "parquet"]
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -162,18 +162,18 @@ def cell_text(path: Path, row: Row, column: int, what: str) -> str:
     text = (cell or "").strip()
     if not text:
         raise InputError(f"{path}: {row.place} has an empty {what}")
-    require_unicode(path, row.place, text)
+    require_unicode(f"{path}: {row.place}", text)
     return text
 
 
-def require_unicode(path: Path, place: str, text: str) -> None:
+def require_unicode(place: str, text: str) -> None:
     """Makes sure that a text has no half characters, which JSON can write and nothing can encode.
 
     Raises:
         InputError: it has one.
     """
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InputError(f"{path}: {place} holds half of a surrogate pair (\\ud800 to \\udfff); write the character")
+        raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff); write the character")
 
 
 def listed(names: Sequence[str]) -> str:

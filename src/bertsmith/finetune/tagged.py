@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bertsmith.data.lines import Placed, numbered_lines
 from bertsmith.errors import InputError
-from bertsmith.finetune.lines import Placed, numbered_lines
 
 ConlluField = Literal["upos", "xpos", "feats"]
 _CONLLU_COLUMNS: dict[ConlluField, int] = {"upos": 3, "xpos": 4, "feats": 5}

@@ -127,6 +127,7 @@ class Answer:
             raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
         self.cutter = WindowCutter(tokenizer, runs_on.length_for(model.config), stride)
         self.n_best = n_best
+        self.max_answer_tokens = max_answer_tokens
         self._read = BestSpans(n_best, max_answer_tokens)
         self.null_threshold = null_threshold
         self.engine: RunsSequences = Engine(model, runs_on)

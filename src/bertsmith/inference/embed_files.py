@@ -25,9 +25,10 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.cores import available_cores
-from bertsmith.data.decoding import check_encoding, detect_encoding, read_lines
+from bertsmith.data.decoding import check_encoding, detect_encoding
 from bertsmith.data.engine import Engine as UnitEngine
 from bertsmith.data.engine import map_units
+from bertsmith.data.lines import numbered_lines
 from bertsmith.data.sources import Span
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder, write_text
@@ -161,7 +162,7 @@ class _FileWork:
     def steps(self, file: _File) -> Iterator[int]:
         """Makes what is missing of a file; yields how many lines each part has."""
         _require_unchanged(file)
-        lines = read_lines(Path(file.path), file.encoding)
+        lines = (line for _, line in numbered_lines(Path(file.path), file.encoding))
         for part in self.parts_of(file):
             texts = list(islice(lines, part.lines))
             if len(texts) < part.lines:
@@ -350,7 +351,7 @@ def _state(folder: str | Path) -> str:
 def _counted(number: int, path: Path, encoding: str) -> _File:
     state = path.stat()
     found = detect_encoding(Span(str(path))) if encoding == "auto" else encoding
-    lines = sum(1 for _ in read_lines(path, found))
+    lines = sum(1 for _ in numbered_lines(path, found))
     return _File(number, str(path.resolve()), state.st_size, state.st_mtime_ns, found, lines)
 
 

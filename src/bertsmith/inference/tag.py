@@ -29,6 +29,7 @@ from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import runs_on_of
+from bertsmith.inference.windows import behind_marks
 from bertsmith.model import BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -212,6 +213,10 @@ def words_in_texts(
     places = np.stack([np.minimum.reduceat(flat.starts, first), np.maximum.reduceat(flat.ends, first)], 1)
     bounds = np.searchsorted(first, flat.bounds)
     rows = [places[start:end].astype(np.int64) for start, end in pairwise(bounds.tolist())]
+    for text, row in zip(texts, rows, strict=True):
+        # 词尾的组合符号被分词去掉了，却是词的一部分
+        if not text.isascii():
+            row[:, 1] = [behind_marks(text, end) for end in row[:, 1].tolist()]
     return _by_sentence(flat.ids, sizes, np.diff(bounds).tolist()), rows
 
 

@@ -103,7 +103,7 @@ class WindowCutter:
         if context != passage.text:
             tokens = self.tokenizer.align_flat([context])
             # 分词去掉了重音符号：词尾的组合符号不在词元里，却是答案文字的一部分
-            ends = [_behind_marks(context, end) for end in tokens.ends.tolist()]
+            ends = [behind_marks(context, end) for end in tokens.ends.tolist()]
             passage = PassageTokens(context, tokens.ids.tolist(), tokens.starts.tolist(), ends)
             self.passage = passage
         if not passage.ids:
@@ -118,8 +118,8 @@ class WindowCutter:
         return WindowedQuestion(head, passage, room, min(self.stride, room // 2), self.tokenizer.sep_token_id)
 
 
-def _behind_marks(text: str, end: int) -> int:
-    """Returns the end of a token with the combining marks that follow it."""
+def behind_marks(text: str, end: int) -> int:
+    """Returns the end of a token with the combining marks that follow it: the tokenizer strips accents."""
     while end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
     return end

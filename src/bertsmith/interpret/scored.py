@@ -235,22 +235,36 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
     best = answered.candidates[0]
     cut = explained.pipeline.cutter.cut(question, context)
     model, passage = explained.model, cut.passage
-    start, end = passage.starts.index(best.start), passage.ends.index(best.end)
+    # 一个字可能拆成好几个词片，它们的字符位置相同：同一段文字有好几对起止词片
+    spans = [
+        (first, last)
+        for first in _places(passage.starts, best.start)
+        for last in _places(passage.ends, best.end)
+        if first <= last < first + explained.pipeline.max_answer_tokens
+    ]
 
-    def reader(window: Window, part: str) -> Read:
+    def reader(window: Window, span: tuple[int, int], part: str) -> Read:
         size, shift = len(window.input_ids), window.head - window.first
+        first, last = span
 
         def read(batch: RaggedBatch) -> Tensor:
             scores = model(batch)
-            starts, ends = scores.start.view(-1, size)[:, start + shift], scores.end.view(-1, size)[:, end + shift]
+            starts, ends = scores.start.view(-1, size)[:, first + shift], scores.end.view(-1, size)[:, last + shift]
             parts: dict[str, Tensor] = {"span": starts + ends, "start": starts, "end": ends}
             return parts[part]
 
         return read
 
-    # 答案可能落在几个重叠的窗口里：取得分最高的那个，与流水线一致
-    holding = [window for window in cut.windows() if window.first <= start and end < window.first + window.size]
-    window = max(holding, key=lambda window: float(explained.run(window._asdict(), reader(window, "span"))))
+    # 答案也可能落在几个重叠的窗口里：取得分最高的那个，与流水线一致
+    window, span = max(
+        (
+            (window, span)
+            for window in cut.windows()
+            for span in spans
+            if window.first <= span[0] and span[1] < window.first + window.size
+        ),
+        key=lambda found: float(explained.run(found[0]._asdict(), reader(found[0], found[1], "span"))),
+    )
     inside = range(window.first, window.first + window.size)
     asked = explained.tokenizer(question)["offsets"]
     offsets = [*asked, *((passage.starts[token], passage.ends[token]) for token in inside), (0, 0)]
@@ -260,7 +274,12 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
     named = {"span": "the answer", "start": "the start of the answer", "end": "the end of the answer"}[part]
     dropped = len(passage.ids) - window.size
     encoded = {**window._asdict(), "offsets": offsets}
-    return explained.scored((question, context), encoded, f"{named} {best.text!r}", reader(window, part), dropped, note)
+    read = reader(window, span, part)
+    return explained.scored((question, context), encoded, f"{named} {best.text!r}", read, dropped, note)
+
+
+def _places(values: Sequence[int], wanted: int) -> list[int]:
+    return [place for place, value in enumerate(values) if value == wanted]
 
 
 def _column(labels: Sequence[str], target: str | None) -> int | None:

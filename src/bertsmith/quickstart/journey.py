@@ -5,10 +5,12 @@ same command after a crash goes on where it stopped. The folder is the run folde
 
     tokenizer/   the vocabulary          world/      the bundled world's text and reviews
     corpus/      token shards            sentiment/  the two classifiers (bundled world only)
+    vocabulary.json                      what text the vocabulary was learned from
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +20,10 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
+from bertsmith.data.manifest import MANIFEST
 from bertsmith.data.shards import HELDOUT, TRAIN, build_shards
 from bertsmith.data.text import DocumentRule
-from bertsmith.files import claim_folder
+from bertsmith.files import claim_folder, write_text
 from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -142,13 +145,20 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
 
 
 def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceTokenizer:
-    folder = options.out / "tokenizer"
+    folder, learned_from = options.out / "tokenizer", options.out / "vocabulary.json"
+    text = json.dumps(source.settings, indent=1, ensure_ascii=False) + "\n"
+    # 文本变了就重新学：旧词表里没有新文本的字。分片建好之后不再动，由分片自己核对文本
+    kept = (options.out / "corpus" / MANIFEST).exists() or (
+        learned_from.exists() and learned_from.read_text(encoding="utf-8") == text
+    )
     # tokenizer.json 最后写成：有了它，文件夹才是完整的
-    if (folder / "tokenizer.json").exists():
+    if kept and (folder / "tokenizer.json").exists():
         return WordPieceTokenizer.load(folder)
+    learned_from.unlink(missing_ok=True)
     vocab_size = options.vocab_size or default_vocab_size(source.bytes)
     tokenizer = WordPieceTokenizer.train(source.texts(), vocab_size=vocab_size)
     tokenizer.save(folder)
+    write_text(learned_from, text)
     return tokenizer
 
 

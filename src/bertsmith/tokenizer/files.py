@@ -77,13 +77,14 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         strip_accents=_optional_flag(config, "strip_accents", settings.strip_accents, config_file),
         tokenize_chinese_chars=_flag(config, "tokenize_chinese_chars", settings.tokenize_chinese_chars, config_file),
     )
-    added = [(token, json_file) for token in content.get("added_tokens", ())]
+    added = [(token, json_file) for token in content.get("added_tokens") or ()]
     decoder = config.get("added_tokens_decoder", {})
-    if not isinstance(decoder, dict) or not all(index.isdecimal() for index in decoder):
+    rows: list[tuple[str, Any]] = list(decoder.items()) if isinstance(decoder, dict) else [("", None)]
+    if not all(index.isdecimal() and isinstance(token, dict) for index, token in rows):
         raise InputError(
             f"{config_file}: added_tokens_decoder is not a table of ids and tokens; save the tokenizer again"
         )
-    added += [({**token, "id": int(index)}, config_file) for index, token in decoder.items() if isinstance(token, dict)]
+    added += [({**token, "id": int(index)}, config_file) for index, token in rows]
     if folder is not None and "added_tokens_decoder" not in config:
         added += _older_added_tokens(config, folder / "added_tokens.json")
     return _add_tokens(vocab, settings, added)
@@ -216,6 +217,9 @@ def _add_tokens(
 ) -> tuple[list[str], Settings]:
     """Takes over the tokens that were added to a vocabulary: ids past its end, and tokens to match as written."""
     user_tokens: list[str] = []
+    for token, path in added:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str) or type(token.get("id")) is not int:
+            raise InputError(f"{path}: an added token has no text or no id: {str(token)[:60]}")
     for token, path in sorted(added, key=lambda item: item[0]["id"]):
         content, index = token["content"], token["id"]
         if index == len(vocab):

@@ -61,7 +61,7 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
     rows, recipes = {}, {}
     for name, folder in zip(_short_names(folders), folders, strict=True):
         rows[name] = read_metrics(folder / "metrics.jsonl")
-        if not rows[name]:
+        if not rows[name] or "tokens" not in rows[name][-1]:
             raise InputError(f"{folder}: no metrics.jsonl with figures; name a run folder of `bertsmith pretrain`")
         recipes[name] = PreTrainingRecipe.load(folder)
     title = "Pre-training: " + (next(iter(rows)) if len(rows) == 1 else f"{len(rows)} runs")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, RunFolderError
+from bertsmith.files import explain_failure
 
 
 class TensorBoardLog:
@@ -22,6 +24,7 @@ class TensorBoardLog:
         Raises:
             ConfigError: it is wanted, and its writer is not installed.
         """
+        self.folder = folder
         self._writer: Any = None
         if wanted is False:
             return
@@ -35,15 +38,24 @@ class TensorBoardLog:
         self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
     def append(self, row: dict[str, Any]) -> None:
-        """Adds the figures of one row of `metrics.jsonl`."""
+        """Adds the figures of one row of `metrics.jsonl`.
+
+        Raises:
+            RunFolderError: the disk is full.
+        """
         if self._writer is None:
             return
-        for name, value in row.items():
-            if name not in ("kind", "step"):
-                self._writer.add_scalar(f"{row['kind']}/{name}", value, row["step"])
-        self._writer.flush()
+        try:
+            for name, value in row.items():
+                if name not in ("kind", "step"):
+                    self._writer.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+            self._writer.flush()
+        except OSError as error:
+            raise RunFolderError(explain_failure(error, self.folder)) from error
 
     def close(self) -> None:
         """Ends the file."""
         if self._writer is not None:
-            self._writer.close()
+            # 磁盘满了的话，训练已经报了错：曲线关不上不该盖过那个错误
+            with contextlib.suppress(OSError):
+                self._writer.close()

@@ -1,7 +1,8 @@
-"""Labelled files -> numbered lines, streaming: every later complaint can name its line.
+"""Files with a row on every line -> numbered lines, streaming: every later complaint can name its line.
 
-Only a line feed ends a line here. Labelled data hold whatever people wrote, and `str.splitlines` would end a line at
-U+2028 or a form feed inside a sentence: the columns would be torn apart and the numbers wrong.
+Only a line feed ends a line here. Labelled data, and texts to embed or predict for, hold whatever people wrote, and
+`str.splitlines` would end a line at U+2028 or a form feed inside a sentence: the columns would be torn apart, the
+numbers wrong, and row and line no longer the same.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def _decoded(path: Path, encoding: str) -> Iterator[str]:
             raise InputError(
                 f"{path}: line {lines + before.count(chr(10))} is not valid {codec}; pass {named}"
             ) from None
+        except UnicodeError as error:
+            raise InputError(f"{path}: is not {codec} ({error}); pass --encoding auto") from None
         if is_first and text:
             text, is_first = text.removeprefix("\ufeff"), False
         if "\0" in text:
