@@ -60,8 +60,8 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
         raise InputError(f"{target}: is the quickstart's own report; choose another file with --out")
     rows, recipes = {}, {}
     for name, folder in zip(_short_names(folders), folders, strict=True):
-        rows[name] = read_metrics(folder / "metrics.jsonl")
-        if not rows[name] or "tokens" not in rows[name][-1]:
+        rows[name] = _read(folder / "metrics.jsonl")
+        if not rows[name]:
             raise InputError(f"{folder}: no metrics.jsonl with figures; name a run folder of `bertsmith pretrain`")
         recipes[name] = PreTrainingRecipe.load(folder)
     title = "Pre-training: " + (next(iter(rows)) if len(rows) == 1 else f"{len(rows)} runs")
@@ -74,6 +74,16 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
     parts = [figures_table(figures), *map(picture_section, pictures), _recipes_table(recipes)]
     write_text(target, html_page(title, "From metrics.jsonl, as of now.", parts))
     return target
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Reads a log; one that is damaged counts as none."""
+    try:
+        rows = read_metrics(path)
+    except ValueError:
+        return []
+    whole = all(isinstance(row, dict) and {"kind", "step", "tokens"} <= row.keys() for row in rows)
+    return rows if whole else []
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
