@@ -6,6 +6,7 @@ import pytest
 from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
 from bertsmith.data.text import Document
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
+from bertsmith.files import locked
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = [
@@ -137,3 +138,12 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
 def test_a_folder_without_manifest_is_no_corpus(tmp_path):
     with pytest.raises(CheckpointError, match=r"no manifest\.json"):
         TokenCorpus(tmp_path)
+
+
+def test_parts_that_another_process_makes_are_left_alone(tokenizer, tmp_path):
+    part = tmp_path / ".parts" / "00000" / "000.npz"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"half")
+    with locked(tmp_path), pytest.raises(RunFolderError, match="another process"):
+        build_shards(make_documents(50), tokenizer, tmp_path, settings={})
+    assert part.read_bytes() == b"half"
