@@ -149,7 +149,7 @@ def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceToke
     text = json.dumps(source.settings, indent=1, ensure_ascii=False) + "\n"
     # 文本变了就重新学：旧词表里没有新文本的字。分片建好之后不再动，由分片自己核对文本
     kept = (options.out / "corpus" / MANIFEST).exists() or (
-        learned_from.exists() and learned_from.read_text(encoding="utf-8") == text
+        learned_from.exists() and learned_from.read_bytes() == text.encode()
     )
     # tokenizer.json 最后写成：有了它，文件夹才是完整的
     if kept and (folder / "tokenizer.json").exists():

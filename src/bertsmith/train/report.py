@@ -82,6 +82,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         rows = read_metrics(path)
     except ValueError:
         return []
+    # 只要有一行不是数据，整份记录就不可信：宁可不画，也不画半条曲线
     whole = all(isinstance(row, dict) and {"kind", "step", "tokens"} <= row.keys() for row in rows)
     return rows if whole else []
 
