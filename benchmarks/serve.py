@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 import sentence_transformers
 
+from bertsmith.cli import ENVIRONMENT
 from embed import MINILM, real_sentences
 from side_by_side import Comparison, report
 
@@ -44,8 +45,8 @@ SENTENCES = 2000
 LEAST_COSINE = 0.995
 START_SECONDS = 120.0
 MOST_CONNECTIONS = 512
-# 命令行会为我们的服务器设好空转的长短：对手和离线的引擎也用同一个值，否则比的是 OpenMP 的设置
-ENVIRONMENT = {"GOMP_SPINCOUNT": "50000"} | os.environ
+# 命令行会为我们的服务器设好空转的长短等等：对手和离线的引擎也用同样的值，否则比的是 OpenMP 与分配器的设置
+SHARED_ENVIRONMENT = ENVIRONMENT | os.environ
 
 PEER = """
 import sys
@@ -116,7 +117,7 @@ class Server:
         self.name, self.port = name, port
         begun = time.perf_counter()
         with log.open("wb") as out:
-            self.process = subprocess.Popen(list(command), stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+            self.process = subprocess.Popen(list(command), stdout=out, stderr=subprocess.STDOUT, env=SHARED_ENVIRONMENT)
         while True:
             if self.process.poll() is not None or time.perf_counter() - begun > START_SECONDS:
                 sys.exit(f"{name} did not start:\n{log.read_text()[-2000:]}")
@@ -262,7 +263,7 @@ def offline_seconds(sentences: list[str], options: Any) -> tuple[float, int]:
     """Returns the seconds the engine alone takes for all sentences, in a process of its own, and their tokens."""
     command = [sys.executable, "-c", OFFLINE, str(MINILM), str(options.threads), options.precision]
     sent = json.dumps(sentences)
-    found = subprocess.run(command, input=sent, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    found = subprocess.run(command, input=sent, capture_output=True, text=True, check=True, env=SHARED_ENVIRONMENT)
     seconds, tokens = found.stdout.split()[-2:]
     print(f"offline: {len(sentences) / float(seconds):.1f} sentences/s")
     return float(seconds), int(tokens)

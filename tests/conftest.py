@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-# before torch is imported: on a busy machine its threads must yield instead of spinning (see bertsmith.cli)
-os.environ.setdefault("GOMP_SPINCOUNT", "50000")
+from bertsmith.cli import ENVIRONMENT
+
+# before torch is imported: on a busy machine its threads must yield instead of spinning
+for name, value in ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
 # several test processes share the cores: more threads than cores would only get in each other's way
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
