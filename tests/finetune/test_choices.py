@@ -51,6 +51,13 @@ def test_columns_are_counted_in_a_file_without_a_header(tmp_path):
     assert read_choices(write(tmp_path, "b.tsv", "q\tone\ttwo\tgold\na\tx\ty\t0\n"), counted) == expected[:1]
 
 
+@pytest.mark.parametrize("choices", [(1, 1), (1, 0), (1, 3)])
+def test_a_column_has_one_use(tmp_path, choices):
+    path = write(tmp_path, "a.tsv", "q\tright\tgood\tgold\na\tx\ty\t0\n")
+    with pytest.raises(InputError, match="a column has one use; check --text-column, --choice-column"):
+        read_choices(path, ChoiceColumns(context=0, choices=choices, label=3, header=True))
+
+
 def test_choices_are_ordered_by_their_numbers(tmp_path):
     header = ",".join(f"choice{n}" for n in range(11))
     path = write(tmp_path, "a.csv", f"context,{header},label\nc,{','.join(f't{n}' for n in range(11))},10\n")

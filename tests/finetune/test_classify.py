@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import transformers
@@ -7,6 +8,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolder
 from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.features import FeatureTaggingTask
 from bertsmith.finetune.multilabel import MultiLabelTask
+from bertsmith.finetune.predict import as_line
 from bertsmith.finetune.readers import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.run import fine_tune
@@ -188,9 +190,38 @@ def test_a_dev_file_that_cannot_choose_is_refused(tiny_model, tmp_path):
             fine_tune(task, tiny_model, train, dev, tmp_path / f"{task.name}-{task.metric}", settings)
 
 
+def test_dropout_is_that_of_the_head_too(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | {"classifier_dropout": 0.3}
+    (folder / "config.json").write_text(json.dumps(config))
+    task = ClassificationTask(("x", "y"))
+    assert task.build(folder, FineTuningSettings()).classifier.dropout.probability == 0.3
+    assert task.build(folder, FineTuningSettings(dropout=0.0)).classifier.dropout.probability == 0.0
+
+
+def test_a_run_that_was_killed_with_its_result_written_leaves_no_state(tiny_model, tmp_path):
+    classes = [LabelledText("the man", None, "x"), LabelledText("a book", None, "y")]
+    job = (ClassificationTask.of(classes), tiny_model, classes, classes, tmp_path / "run")
+    settings = FineTuningSettings(epochs=1, precision="float32")
+    first = fine_tune(*job, settings)
+    (tmp_path / "run" / "state").mkdir()
+    assert fine_tune(*job, settings).dev == first.dev
+    assert not (tmp_path / "run" / "state").exists()
+
+
 def test_of_epochs_with_the_same_correlation_the_one_with_the_smaller_error_is_kept():
     """Outputs that all lie near the mean correlate perfectly too."""
     task = RegressionTask(mean=500.0, spread=500.0)
     near_the_mean = task.standing({"pearson": 0.99999, "rmse": 495.0})
     assert task.standing({"pearson": 0.9998, "rmse": 3.0}) > near_the_mean
     assert task.standing({"pearson": 0.98, "rmse": 1.0}) < near_the_mean
+
+
+def test_numbers_of_any_size_are_told_apart():
+    def line(prediction):
+        return as_line({"prediction": prediction, "input": ["good day"]})
+
+    assert line(2.4348e-06) == "2.4348e-06\tgood day"
+    assert line(0.5) == "0.5\tgood day"
+    assert line(-123456.5) == "-123456\tgood day"
+    assert line(1.5613e-05) != line(1.5611e-05)

@@ -9,6 +9,7 @@ from bertsmith.finetune.metrics import (
     class_scores,
     confusion_matrix,
     f1_scores,
+    in_digits,
     macro_f1,
     matthews_correlation,
     mean_reciprocal_rank,
@@ -138,3 +139,14 @@ def test_reciprocal_rank_equals_scikit_learn_where_one_is_right():
         relevant = np.eye(5, dtype=int)[rng.integers(0, 5, 6)]
         expected = reference.label_ranking_average_precision_score(relevant, scores)
         assert mean_reciprocal_rank(scores, relevant) == pytest.approx(expected)
+
+
+def test_figures_of_any_size_are_printed_with_digits():
+    assert [in_digits(value) for value in (0.0, 1.0, 0.91249, -0.25, 31.5)] == [
+        "0.000",
+        "1.000",
+        "0.912",
+        "-0.250",
+        "31.500",
+    ]
+    assert [in_digits(value) for value in (2.4348e-06, -0.0001, 1.25e30)] == ["2.435e-06", "-0.0001", "1.25e+30"]

@@ -112,6 +112,14 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
         ("customer-review\tstars\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("Text (cleaned)\tRating\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("评论内容\t情感 标签 名\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("review.text\tgold.label\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("#text\t#label\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("0\t1\na\tx\nb\ty\n", None, "line 1 only counts its columns; is it a header? say --header or --no-header"),
+        ("0\t1\t2\na\tb\tx\n", Columns(text=0, pair=1, label=2), "line 1 only counts its columns"),
+        ("text\tlabel\tlabel\na\tx\t1\n", None, "2 columns are called 'label'; tell one by number, from 0"),
+        ("text\ttext\tlabel\na\tb\tx\n", None, "2 columns are called 'text'"),
+        ("premise\thypothesis\thypothesis\tlabel\na\tb\tc\tx\n", None, "2 columns are called 'hypothesis'"),
+        ("a\ta\ty\nb\tc\tx\n", Columns(text="a", label="y"), "2 columns are called 'a'"),
         ("review\tquestion\tlabel\na\tb\tx\n", None, "columns review, question may all be texts"),
         ("text\tlabel\na\tx\n\t\n", None, "line 3 has an empty text"),
         ("text\tlabel\na\tx\n", Columns(label="label", header=False), "without a header no column has a name"),
@@ -130,6 +138,25 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path, content, columns, me
     with pytest.raises(InputError, match="data.tsv") as caught:
         read(tmp_path, content, columns)
     assert message in str(caught.value)
+
+
+def test_what_looks_like_a_header_can_be_told(tmp_path):
+    counted = "0\t1\na\tx\nb\ty\n"
+    assert [e.text for e in read(tmp_path, counted, Columns(header=True, text=0, label=1))] == ["a", "b"]
+    assert [e.text for e in read(tmp_path, counted, Columns(header=False))] == ["0", "a", "b"]
+    twice = "text\ttext\tlabel\na\tb\tx\n"
+    assert [e.text for e in read(tmp_path, twice, Columns(header=True, text=1))] == ["b"]
+    # neither a lone grade nor a sentence looks like a name
+    assert len(read(tmp_path, "so good!\t5\na\t1\nb\t1\n")) == 3
+    assert len(read(tmp_path, "I would not see it twice\tbad\na\tgood\nb\tgood\n")) == 3
+
+
+def test_numbers_are_no_header_and_no_score_in_silence(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("0,1\ngood,3.5\nbad,1.0\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 1 only counts its columns"):
+        read_scored(path)
+    assert [example.score for example in read_scored(path, Columns(header=True, text=0, label=1))] == [3.5, 1.0]
 
 
 def test_a_missing_file(tmp_path):

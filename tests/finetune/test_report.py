@@ -19,6 +19,7 @@ from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.search import search
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.train import fonts
 from bertsmith.train.fonts import _newly_installed_family, drawable
 
 SETTINGS = FineTuningSettings(epochs=2, batch_size=8, learning_rate=1e-9)
@@ -181,12 +182,23 @@ def test_labels_without_a_font_become_numbers_with_a_key(monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
     _newly_installed_family.cache_clear()
-    assert drawable(["积极", "ok"]) == (["1", "2"], None, "No font with Chinese glyphs was found: 1 积极  2 ok")
+    key = "No font with glyphs for all labels was found: 1 积极  2 ok"
+    assert drawable(["积极", "ok"]) == (["1", "2"], None, key)
     assert drawable(["good", "ok"]) == (["good", "ok"], None, "")
-    font = type("Font", (), {"name": "WenQuanYi Zen Hei"})
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", [font])
-    assert drawable(["积极", "ok"]) == (["积极", "ok"], "WenQuanYi Zen Hei", "")
     _newly_installed_family.cache_clear()
+
+
+def test_a_font_is_asked_for_every_glyph(monkeypatch):
+    """The usual font has no Chinese, the Chinese one no emoji; a tab is in none."""
+    monkeypatch.setattr(fonts, "_known_family", lambda: "WenQuanYi Zen Hei")
+    has = {None: set("ok good"), "WenQuanYi Zen Hei": set("ok积极")}
+    monkeypatch.setattr(fonts, "_has_glyphs", lambda family, asked: set(asked) <= has[family])
+    assert drawable(["积极", "ok"]) == (["积极", "ok"], "WenQuanYi Zen Hei", "")
+    assert drawable(["😀", "积极"])[:2] == (["1", "2"], None)
+    monkeypatch.undo()
+    for label in ("🥰", "a\tb", "\U000e0041"):
+        assert drawable([label, "ok"])[0] == ["1", "2"], label
+    assert drawable(["né", "да"]) == (["né", "да"], None, "")
 
 
 def test_labels_of_dollar_signs_are_no_formulas():

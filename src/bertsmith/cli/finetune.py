@@ -290,9 +290,11 @@ def _column(value: str | None) -> str | int | None:
 
 def _line(name: str, found: Evaluation) -> str:
     """Returns the figures in one line, with their intervals."""
+    from bertsmith.finetune.metrics import in_digits
+
     figures = []
     for figure, value in found.figures.items():
         interval = found.intervals.get(figure)
-        bounds = f" ({interval.low:.3f}-{interval.high:.3f})" if interval else ""
-        figures.append(f"{figure} {value:.3f}{bounds}")
+        bounds = f" ({in_digits(interval.low)}-{in_digits(interval.high)})" if interval else ""
+        figures.append(f"{figure} {in_digits(value)}{bounds}")
     return f"{name}: {', '.join(figures)}"

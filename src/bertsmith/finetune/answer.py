@@ -126,6 +126,15 @@ class AnsweringTask:
             None if threshold is None else float(threshold),
         )
 
+    def check_dev(self, dev: Sequence[QuestionExample]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: none of its questions has an answer: F1 would only say how often the model declines.
+        """
+        if not any(example.answers for example in dev):
+            raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
+
     def build(self, folder: Path, settings: FineTuningSettings) -> BertForQuestionAnswering:
         """Returns the encoder of a folder under a new start and a new end vector."""
         # 起始文件夹若是分类模型，它的标签名不能留下：别的库按标签数建头，两个向量就装不进去

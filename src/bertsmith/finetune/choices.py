@@ -90,12 +90,12 @@ def read_choices(
                 " each choice, and --label-column"
             )
         lowered = []
-    context = column_number(path, columns.context, table.first, default=first_known(lowered, CONTEXT_NAMES))
-    stem = column_number(path, columns.stem, table.first, default=first_known(lowered, STEM_NAMES))
+    context = column_number(path, columns.context, table.first, default=first_known(path, lowered, CONTEXT_NAMES))
+    stem = column_number(path, columns.stem, table.first, default=first_known(path, lowered, STEM_NAMES))
     if stem == context:
         # 没有文章时问题就是上下文；有文章时问题写在每个选项前面（RACE、CosmosQA 的通行做法）
         stem = None
-    label = column_number(path, columns.label, table.first, default=first_known(lowered, LABEL_NAMES))
+    label = column_number(path, columns.label, table.first, default=first_known(path, lowered, LABEL_NAMES))
     for name, column in (("context", context), ("label", label)):
         if column is None:
             option = {"context": "--text-column", "label": "--label-column"}[name]
@@ -103,6 +103,9 @@ def read_choices(
     assert context is not None
     assert label is not None
     choices = _choice_columns(table, columns.choices)
+    used = [column for column in (context, stem, label, *choices) if column is not None]
+    if len(set(used)) < len(used):
+        raise InputError(f"{path}: a column has one use; check --text-column, --choice-column and --label-column")
     examples = []
     for row in table.rows:
         texts = _choices(path, row, choices)
@@ -124,7 +127,7 @@ def _choice_columns(table: Table, named: Sequence[str | int] | None) -> list[int
         found = [column_number(table.path, column, table.first, default=None) for column in named]
         return [column for column in found if column is not None]
     lowered = [name.lower() for name in table.first]
-    whole = first_known(lowered, CHOICES_NAMES)
+    whole = first_known(table.path, lowered, CHOICES_NAMES)
     if whole is not None:
         return [whole]
     # 按编号排序而不是按列的先后：ending10 在 ending2 之后

@@ -53,6 +53,11 @@ class MultiLabelScores:
     labels: list[ClassScores]
 
 
+def in_digits(value: float) -> str:
+    """Returns a figure as it is printed: three decimals, or four digits where these would be zeros or too many."""
+    return f"{value:.3f}" if value == 0.0 or 1e-3 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 def accuracy(labels: Sequence[int], predictions: Sequence[int]) -> float:
     """Returns the share of right predictions, in [0, 1]."""
     return float(np.mean(np.asarray(labels) == np.asarray(predictions)))

@@ -151,7 +151,8 @@ def as_line(record: Record) -> str:
     if "probability" in record:
         fields.append(f"{record['probability']:.4f}")
     if isinstance(fields[0], float):
-        fields[0] = f"{fields[0]:.4f}"
+        # 有效数字而不是小数位：回归的数可大可小，排序里很小的分数也要分得出先后
+        fields[0] = f"{fields[0]:.6g}"
     return "\t".join(str(field).translate(_FLAT) for field in (*fields, *record["input"]))
 
 

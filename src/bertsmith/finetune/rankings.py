@@ -107,7 +107,7 @@ def _places(table: Table, columns: RankingColumns) -> list[int]:
     known_names = (QUERY_NAMES, TEXT_NAMES, RELEVANCE_NAMES)
     found = []
     for place, ((what, column), names) in enumerate(zip(named.items(), known_names, strict=True)):
-        default = first_known(lowered, names) if has_header else (place if place < len(lowered) else None)
+        default = first_known(table.path, lowered, names) if has_header else (place if place < len(lowered) else None)
         number = column_number(table.path, column, table.first, default=default)
         if number is None:
             option = {"query": "--text-column", "text": "--pair-column", "relevance": "--label-column"}[what]

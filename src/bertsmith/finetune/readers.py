@@ -204,7 +204,7 @@ def _refuse_unseen_header(
     first, rest = examples[0], {label for row in labels[1:] for label in row}
     cells = (first.text, *labels[0])
     # 首行在第 1 行、每格都只有几个词、标签在别处不再出现：多半是认不出的表头
-    named = all(len(cell) <= 40 and re.fullmatch(r"[^\W\d][\w()/&-]*( [\w()/&-]+){0,4}", cell) for cell in cells)
+    named = all(len(cell) <= 40 and len(cell.split()) <= 5 and not NUMBER.fullmatch(cell) for cell in cells)
     if first.place == f"{path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
         raise InputError(
             f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
@@ -221,7 +221,7 @@ def _texts(
     known = any(name in lowered for name in (*label_names, *TEXT_NAMES[:3])) or _known_pair(lowered) is not None
     if step_over_header(table, (columns.text, columns.pair, columns.label), columns.header, known):
         first, second = _known_texts(path, lowered, columns)
-        defaults = (first, second, first_known(lowered, label_names))
+        defaults = (first, second, first_known(path, lowered, label_names))
     else:
         defaults = _unnamed(path, len(lowered), columns)
     text, pair, label = (
@@ -257,14 +257,14 @@ def _known_texts(path: Path, header: Sequence[str], columns: Columns) -> tuple[i
     told = {column.lower() if isinstance(column, str) else column for column in (columns.pair, columns.label)}
     free = [name for number, name in enumerate(header) if name not in told and number not in told]
     if columns.pair is None and (pair := _known_pair(free)) is not None:
-        return header.index(pair[0]), header.index(pair[1])
+        return first_known(path, header, pair[:1]), first_known(path, header, pair[1:])
     found = [name for name in _ALL_TEXTS if name in free]
     # 两列都像文本时只读一列，等于悄悄丢掉一半输入
     if len(found) > 1:
         raise InputError(
             f"{path}: columns {listed(found)} may all be texts; say which with --text-column, and --pair-column if two"
         )
-    return (header.index(found[0]) if found else None), None
+    return first_known(path, header, found), None
 
 
 def _unnamed(path: Path, width: int, columns: Columns) -> tuple[int | None, int | None, int | None]:

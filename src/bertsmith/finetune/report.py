@@ -20,6 +20,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.finetune.baseline_scores import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.bootstrap import Interval
+from bertsmith.finetune.metrics import in_digits
 from bertsmith.finetune.pictures import draw_confusion, draw_course
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.task import Evaluation
@@ -118,7 +119,8 @@ def write_report(run: str | Path) -> Path:
 
 def in_words(value: float, interval: Interval | None = None) -> str:
     """Returns a figure as it is printed, with its interval where it has one: `0.912 (0.893 to 0.931)`."""
-    return f"{value:.3f}" if interval is None else f"{value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+    bounds = "" if interval is None else f" ({in_digits(interval.low)} to {in_digits(interval.high)})"
+    return in_digits(value) + bounds
 
 
 def _counted(number: int, noun: str) -> str:

@@ -158,6 +158,8 @@ def fine_tune(
     claim_folder(folder, "finetune.json", request)
     with locked(folder):
         if (folder / "result.json").exists():
+            # 可能恰好在写下结果之后、删去状态之前被打断
+            _remove_state(folder)
             return FineTuningResult.load(folder / "result.json")
         started = FineTuningRun(task, Path(model_folder), folder, settings, console or Console(quiet=True), device)
         return started.finish(train, dev, test)
@@ -222,8 +224,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
         )
         result.save(self.folder / "result.json")
-        # 结果写好之后状态就没有用了：大模型的两份动量要占三倍于权重的地方
-        shutil.rmtree(self.folder / "state", ignore_errors=True)
+        _remove_state(self.folder)
         return result
 
     def _start(self) -> PretrainedBert:
@@ -352,6 +353,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         if self.progress.best is not None:
             figures[f"best dev {self.task.metric}"] = f"{self.progress.best:.3f}"
         self.bar.update(self.trainer.step, figures)
+
+
+def _remove_state(folder: Path) -> None:
+    # 结果写好之后状态就没有用了：大模型的两份动量要占三倍于权重的地方
+    shutil.rmtree(folder / "state", ignore_errors=True)
 
 
 def _fingerprint(examples: Sequence[Any]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def step_over_header(table: Table, columns: Sequence[str | int | None], told: bo
         known: whether the first row holds known names.
 
     Raises:
-        InputError: what was told cannot be.
+        InputError: what was told cannot be, or must be told.
     """
     if table.has_header is not None:
         if told is not None:
@@ -113,6 +113,9 @@ def step_over_header(table: Table, columns: Sequence[str | int | None], told: bo
         raise InputError(
             f"{table.path}: without a header no column has a name; give its number, or leave out --no-header"
         )
+    # pandas 给没有名字的列编号作表头；当成例子会多出一个类，当成表头会丢一个例子，所以问
+    if told is None and not by_name and not known and table.first == tuple(map(str, range(max(2, len(table.first))))):
+        raise InputError(f"{table.path}: line 1 only counts its columns; is it a header? say --header or --no-header")
     has_header = by_name or (known if told is None else told)
     if has_header:
         next(table.rows)
@@ -123,22 +126,33 @@ def column_number(path: Path, column: str | int | None, header: Sequence[str], *
     """Finds a column by its name or its number from 0; None takes the default.
 
     Raises:
-        InputError: there is no such column.
+        InputError: there is no such column, or several have the name.
     """
     if column is None:
         return default
     if isinstance(column, str):
         if column not in header:
             raise InputError(f"{path}: no column {column!r}; its header has {listed(header)}")
-        return header.index(column)
+        return _place_of(path, column, header)
     if not 0 <= column < len(header):
         raise InputError(f"{path}: no column {column}; it has {len(header)}, counted from 0")
     return column
 
 
-def first_known(header: Sequence[str], names: Sequence[str]) -> int | None:
-    """Returns the number of the column that has the first of some names, in lower case, or None."""
-    return next((header.index(name) for name in names if name in header), None)
+def first_known(path: Path, header: Sequence[str], names: Sequence[str]) -> int | None:
+    """Returns the number of the column that has the first of some names, in lower case, or None.
+
+    Raises:
+        InputError: several columns have it.
+    """
+    return next((_place_of(path, name, header) for name in names if name in header), None)
+
+
+def _place_of(path: Path, name: str, header: Sequence[str]) -> int:
+    # 同名的列里悄悄取第一列，等于猜
+    if header.count(name) > 1:
+        raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; tell one by number, from 0")
+    return header.index(name)
 
 
 def cell_text(path: Path, row: Row, column: int, what: str) -> str:

@@ -189,6 +189,7 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
         changes |= {
             "hidden_dropout_prob": settings.dropout,
             "attention_probs_dropout_prob": settings.dropout,
+            "classifier_dropout": None,
         }
     if settings.from_random:
         return architecture(BertConfig.load(folder).changed(**changes))

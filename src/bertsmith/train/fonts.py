@@ -1,10 +1,10 @@
-"""Fonts with Chinese glyphs: labels of a picture must not come out as empty boxes."""
+"""Fonts with the glyphs that labels need: those of a picture must not come out as empty boxes."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from matplotlib import font_manager
 
@@ -25,15 +25,21 @@ def drawable(labels: Sequence[str]) -> tuple[list[str], str | None, str]:
         The labels, the font family to draw them in (None for the usual one), and a note for the reader: empty, or
         which number stands for which label, where the machine has no font for them and numbers are drawn instead.
     """
-    if not any("\u2e80" <= character <= "\uffef" for label in labels for character in label):
+    characters = set("".join(labels))
+    if _has_glyphs(None, characters):
         return list(labels), None, ""
     family = _known_family() or _newly_installed_family()
-    if family is not None:
+    if family is not None and _has_glyphs(family, characters):
         return list(labels), family, ""
-    # 没有中文字体时画出来是方框：改用编号，并把对照写在图外
+    # 缺字的地方画出来是方框：改用编号，并把对照写在图外
     numbered = "  ".join(f"{number} {label}" for number, label in enumerate(labels, 1))
     numbers = [str(number) for number in range(1, len(labels) + 1)]
-    return numbers, None, f"No font with Chinese glyphs was found: {numbered}"
+    return numbers, None, f"No font with glyphs for all labels was found: {numbered}"
+
+
+def _has_glyphs(family: str | None, characters: Collection[str]) -> bool:
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=family)))
+    return all(font.get_char_index(ord(character)) for character in characters)
 
 
 def _known_family() -> str | None:
