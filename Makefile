@@ -43,7 +43,7 @@ format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
+bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py trainer_peer.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
 
 bench-%: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/$(subst -,_,$*).py

@@ -61,6 +61,8 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -
             bf16=precision == "bf16",
             use_cpu=True,
             seed=seed,
+            # accelerate 按「种子加轮数」打乱：种子相邻的两次运行会共用次序，就不是独立的了
+            data_seed=1000 * seed,
             save_strategy="epoch",
             save_only_model=True,
             report_to=[],

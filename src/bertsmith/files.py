@@ -145,6 +145,24 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Waits until nobody else, in this process or another, holds a file, and holds it while it is read and replaced.
+
+    Raises:
+        RunFolderError: its folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # 锁放在旁边的文件上：原文件会被改名替换，锁不住
+        handle = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise RunFolderError(explain_failure(error, path)) from error
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def explain_failure(error: OSError | SafetensorError, path: Path) -> str:
     """Returns one line on why a path could not be written, and what to do."""
     # safetensors 把系统错误号写在文字里：「No space left on device (os error 28)」

@@ -90,7 +90,9 @@ def test_a_broken_run_says_what_is_wrong(tmp_path, content, said):
 
 
 def test_what_is_no_number_is_not_drawn():
-    run = Run(({"kind": "train", "step": 1, "loss": "high", "tied": True, "note": None}, loss(2, 1.0)))
+    run = Run(
+        ({"kind": "train", "step": 1, "loss": "high", "tied": True, "note": None}, loss(2, 1.0), loss(3, 10**400))
+    )
     assert figures_of([run]) == [("train", "loss")]
     assert curve(run, ("train", "loss"), "step") == ([2.0], [1.0])
     assert curve(run, ("train", "loss"), "epoch") == ([], [])

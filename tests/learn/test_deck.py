@@ -1,6 +1,7 @@
 """Spaced repetition: the intervals of SM-2 by hand, and a file that is never lost."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -81,6 +82,20 @@ def test_two_windows_do_not_undo_each_other(deck):
     deck.answer(first, "good", NOW)
     other.answer(second, "good", NOW)
     assert not {first, second} & set(Deck(deck.path).due(NOW))
+
+
+def test_answers_at_the_same_moment_are_all_kept(deck):
+    """Each window is a thread of the lab."""
+    cards = deck.due(NOW)[:24]
+
+    def answer(part):
+        mine = Deck(deck.path)
+        for card in part:
+            mine.answer(card, "good", NOW)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(answer, [cards[start::4] for start in range(4)]))
+    assert len(json.loads(deck.path.read_text(encoding="utf-8"))["cards"]) == 24
 
 
 def test_cards_of_another_version_are_kept(deck):

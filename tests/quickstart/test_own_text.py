@@ -1,10 +1,15 @@
 """The main job on somebody's own files, in small."""
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
+from bertsmith.errors import InputError
 from bertsmith.inference import load_pipeline
 from bertsmith.quickstart import QuickstartOptions, quickstart
+from bertsmith.quickstart.journey import default_vocab_sizes
+from bertsmith.tokenizer import WordPieceTokenizer
 
 ENGLISH = "\n\n".join(
     f"Day {n}. The man eats the bread at the old house. Then he reads a book about the sea. The dog sleeps by the door."
@@ -28,6 +33,29 @@ def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
     assert load_pipeline("embed", out / "model")(["一", "a"]).shape == (2, 64)
     for name in ("recipe.toml", "metrics.jsonl", "state", "model", "tokenizer", "corpus"):
         assert (out / name).exists()
+
+
+def test_little_text_of_many_characters_gets_a_larger_vocabulary(tmp_path):
+    """Novels of 900 KB have more than 4,096 Chinese characters."""
+    characters = [chr(0x4E00 + n) for n in range(4300)]
+    lines = ["".join(characters[start : start + 20]) + "。" for start in range(0, 4300, 20)]
+    (tmp_path / "a.txt").write_text(
+        "\n\n".join("\n".join(lines[n : n + 5]) for n in range(0, 215, 5)), encoding="utf-8"
+    )
+    options = QuickstartOptions(corpus=[str(tmp_path / "a.txt")], out=tmp_path / "q", size="1/64", minutes=0.02)
+    quickstart(options, Console(quiet=True))
+    assert 4305 < WordPieceTokenizer.load(tmp_path / "q" / "tokenizer").vocab_size <= 8192
+    small = replace(options, out=tmp_path / "small", vocab_size=4096)
+    with pytest.raises(InputError, match="a vocabulary of 4096 cannot hold .* give it at least"):
+        quickstart(small, Console(quiet=True))
+
+
+def test_the_amount_of_text_chooses_the_vocabulary():
+    assert default_vocab_sizes(0) == [4096, 8192, 16384, 30522]
+    assert default_vocab_sizes(999_999)[0] == 4096
+    assert default_vocab_sizes(1_000_000)[0] == 8192
+    assert default_vocab_sizes(20_000_000)[0] == 16384
+    assert default_vocab_sizes(10**12) == [30522]
 
 
 @pytest.mark.slow

@@ -11,11 +11,15 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
+from pydantic import ValidationError
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
     status_code_conformance,
 )
+
+from bertsmith.serve.openai import EmbeddingsRequest
+from bertsmith.serve.schemas import EmbedRequest, FillMaskRequest, PredictRequest
 
 HEADERS = {"Content-Type": "application/json"}
 POISONED = {
@@ -68,6 +72,39 @@ def test_a_poisoned_body_is_answered_and_stalls_nobody(server, name):
             assert response.status_code in (200, 413, 422), (path, response.text[:300])
             assert len(response.content) < 20_000_000
     assert server.post("/embed", {"texts": ["a"]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (EmbedRequest, {"texts": [0] * 9_999}),
+        (PredictRequest, {"texts": ["a"], "pairs": [0] * 9_999}),
+        (PredictRequest, {"texts": ["a"], "choices": [[]] * 9_999}),
+        (PredictRequest, {"texts": ["a"], "choices": [[0] * 9_999]}),
+        (FillMaskRequest, {"texts": ["a"], "candidates": [0] * 9_999}),
+        (EmbeddingsRequest, {"model": "base", "input": [[]] * 9_999}),
+        (EmbeddingsRequest, {"model": "base", "input": [["a"] * 9_999]}),
+    ],
+)
+def test_a_list_is_checked_as_far_as_its_first_fault(kind, body):
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate_json(json.dumps(body))
+    assert caught.value.error_count() < 8
+
+
+def test_faults_without_number_are_counted_and_not_listed(server):
+    response = server.post("/embed", {"texts": ["a"], **{f"key {n}": n for n in range(5_000)}})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"] == "body: 5000 faults; /docs shows what is taken"
+
+
+def test_an_answer_has_a_size(server):
+    """A body of a few bytes asks for an answer of megabytes."""
+    body = {"texts": ["[MASK] " * 20] * 126, "top_k": 20}
+    response = server.post("/fill-mask", body)
+    assert (response.status_code, response.json()["error"]["param"]) == (413, "top_k")
+    assert "2520 masks with 20 pieces each; at most 50000" in response.json()["error"]["message"]
+    assert server.post("/fill-mask", body | {"top_k": 19}).status_code == 200
 
 
 @pytest.mark.parametrize(

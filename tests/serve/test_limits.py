@@ -227,6 +227,16 @@ def test_pages_of_other_origins_may_call_only_where_they_are_told_so(start):
     assert "access-control-allow-origin" not in opened.client.options("/embed", headers=other).headers
 
 
+def test_the_queue_is_told_as_it_is_now(start):
+    live = start(queue=8)
+    live.reception.free -= 5
+    try:
+        assert "bertsmith_queue_requests 5.0" in live.client.get("/metrics").text
+    finally:
+        live.reception.free += 5
+    assert "bertsmith_queue_requests 0.0" in live.client.get("/metrics").text
+
+
 def test_no_text_reaches_the_log(start, models, caplog, monkeypatch):
     secret = "zanzibar"
     live = start({"base": models["base"], "answer": models["answer"]})

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -103,6 +104,51 @@ def test_a_worker_that_is_killed_leaves_the_service_up(run_server, models):
     assert process.process.wait(120) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_drains_as_one_to_the_parent(run_server, models, number):
+    """Ctrl-C and systemd tell every process; the parent then tells its workers again."""
+    process = run_server("--model", models["base"], "--port", free_port(), "--workers", 2, "--threads", 1, "--drain", 4)
+    url = process.wait_ready()
+    time.sleep(5)
+    os.killpg(process.process.pid, number)
+    begun, statuses = time.monotonic(), []
+    while time.monotonic() - begun < 3:
+        statuses.append((httpx.get(f"{url}/ready").status_code, httpx.post(f"{url}/embed", json=EMBED).status_code))
+        time.sleep(0.1)
+    assert set(statuses[5:]) == {(503, 200)}
+    assert process.process.wait(60) == 0
+    assert "Traceback" not in process.text
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_again_leaves_the_others_at_work(run_server, models, tmp_path):
+    """A deployment may be swapping the folder just then."""
+    folder, aside = shutil.copytree(models["base"], tmp_path / "model"), tmp_path / "aside"
+    process = run_server("--model", folder, "--port", free_port(), "--workers", 2, "--threads", 1, "--drain", 0)
+    url = process.wait_ready()
+    workers = set()
+    end = time.monotonic() + 180
+    while len(workers) < 2 and time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            workers.add(httpx.get(f"{url}/info").json()["pid"])
+    folder.rename(aside)
+    os.kill(workers.pop(), signal.SIGKILL)
+    while "bertsmith: " not in process.text and time.monotonic() < end:
+        time.sleep(0.5)
+    time.sleep(2)
+    assert process.process.poll() is None, process.text
+    assert httpx.post(f"{url}/embed", json=EMBED, timeout=20).status_code == 200
+    aside.rename(folder)
+    found = set()
+    while len(found) < 2 and time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            found.add(httpx.get(f"{url}/info").json()["pid"])
+    assert len(found) == 2
+    process.process.send_signal(signal.SIGTERM)
+    assert process.process.wait(120) == 0
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -154,6 +200,8 @@ def test_settings_out_of_range_are_refused():
         {"queue": 0},
         {"deadline": 0.0},
         {"deadline": float("nan")},
+        {"deadline": 1e10},
+        {"batch_delay": 1e10},
         {"drain": -1.0},
         {"port": 70000},
         {"limits": Limits(items=0)},

@@ -19,7 +19,7 @@ def export_to_onnx(
         Path,
         typer.Option(
             help="A name ending in .onnx: that file alone. Any other: a folder with model.onnx, config.json and the"
-            " tokenizer's files. It must not be there yet."
+            " tokenizer's files. A file must not be there yet, a folder not or empty."
         ),
     ],
 ) -> None:

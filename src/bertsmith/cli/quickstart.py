@@ -26,10 +26,18 @@ def quickstart(
         "runs/quickstart"
     ),
     size: Annotated[
-        str | None, typer.Option(help="tiny, mini, small, medium, base, large or L/H such as 6/384.")
+        str | None,
+        typer.Option(
+            help="tiny, mini, small, medium, base, large or L/H such as 6/384; default: mini, for the world tiny."
+        ),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.05, help="Time for pre-training.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(min=1, help="Most word pieces.")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.05, help="Time for pre-training; default: 10, for the bundled world 1,500 steps."),
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(min=1, help="Most word pieces; default: 4,096 to 30,522, by the amount of text.")
+    ] = None,
     documents: Annotated[
         DocumentsOption,
         typer.Option(help="One document per file, or per block between blank lines; auto: per file if several."),
@@ -37,7 +45,7 @@ def quickstart(
     encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
 ) -> None:
-    """Learn a vocabulary, pre-train a BERT, fill masks, fine-tune, and write a report."""
+    """Learn a vocabulary, pre-train a BERT, fill masks and write a report; on the bundled world, fine-tune too."""
     from rich.console import Console
 
     from bertsmith.quickstart import QuickstartOptions

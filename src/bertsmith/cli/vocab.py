@@ -30,7 +30,7 @@ def vocab(
         int | None, typer.Option(min=1, help="Keep only this many characters, the most frequent.")
     ] = None,
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
-    unused: Annotated[int, typer.Option(min=0, help="Reserve this many [unusedN] places.")] = 0,
+    unused: Annotated[int, typer.Option(min=0, help="Reserve this many places: \\[unused0] and so on.")] = 0,
     token: Annotated[
         list[str] | None, typer.Option(help="A token that is always one piece, such as <url>; may be repeated.")
     ] = None,

@@ -6,6 +6,7 @@ leaves the others alone. Files that have not grown are not read again.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -242,7 +243,8 @@ def _checked(rows: Sequence[Any]) -> Run:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # 整数可以大到装不进浮点数：那不是量得出的值
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _figure(name: str) -> Figure:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import write_text
+from bertsmith.files import held, write_text
 from bertsmith.learn.lesson import Card, Language
 from bertsmith.learn.story import lessons
 
@@ -126,26 +128,23 @@ class Deck:
         """
         if answer not in ANSWERS:
             raise InputError(f"answer {answer!r} is unknown; use one of {', '.join(ANSWERS)}")
-        # 每次都先重读再写：两个窗口同时用时，互不覆盖对方别的卡片
-        kept = self._read()
-        last = self._reviews(kept).get(card.id)
-        review = next_review(last, answer, now or datetime.now(timezone.utc))
-        kept["cards"][card.id] = asdict(review)
-        self._write(kept)
+        # 每次都先重读再写，其间不容别人插手：两个窗口同时用时，互不覆盖对方别的卡片
+        with self._changed() as kept:
+            last = self._reviews(kept).get(card.id)
+            review = next_review(last, answer, now or datetime.now(timezone.utc))
+            kept["cards"][card.id] = asdict(review)
         return review
 
     def mark_read(self, lesson: str) -> None:
         """Remembers that a lesson was read."""
-        kept = self._read()
-        if not kept["lessons"].get(lesson, {}).get("read"):
-            kept["lessons"].setdefault(lesson, {})["read"] = True
-            self._write(kept)
+        if not self.lesson_progress(lesson)[0]:
+            with self._changed() as kept:
+                kept["lessons"].setdefault(lesson, {})["read"] = True
 
     def record_quiz(self, lesson: str, right: int, asked: int) -> None:
         """Remembers how a quiz went."""
-        kept = self._read()
-        kept["lessons"].setdefault(lesson, {})["quiz"] = [right, asked]
-        self._write(kept)
+        with self._changed() as kept:
+            kept["lessons"].setdefault(lesson, {})["quiz"] = [right, asked]
 
     def lesson_progress(self, lesson: str) -> tuple[bool, tuple[int, int] | None]:
         """Returns whether a lesson was read, and its last quiz as (right, asked) if there was one."""
@@ -185,9 +184,14 @@ class Deck:
             ) from None
         return kept
 
-    def _write(self, kept: dict[str, Any]) -> None:
+    @contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        """Yields what is kept, to be changed, and writes it; nobody else comes between."""
         try:
-            write_text(self.path, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+            with held(self.path):
+                kept = self._read()
+                yield kept
+                write_text(self.path, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         except RunFolderError as error:
             reason = getattr(error.__cause__, "strerror", None) or "it cannot be written"
             raise InputError(f"{self.path}: progress was not kept ({reason}); name another --progress") from None

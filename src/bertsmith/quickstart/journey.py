@@ -10,6 +10,7 @@ same command after a crash goes on where it stopped. The folder is the run folde
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from bertsmith.model.layers import best_compute_dtype, best_device
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer.learn import AlphabetError
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 
@@ -155,20 +157,29 @@ def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceToke
     if kept and (folder / "tokenizer.json").exists():
         return WordPieceTokenizer.load(folder)
     learned_from.unlink(missing_ok=True)
-    vocab_size = options.vocab_size or default_vocab_size(source.bytes)
-    tokenizer = WordPieceTokenizer.train(source.texts(), vocab_size=vocab_size)
+    tokenizer = _learned(source, [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes))
     tokenizer.save(folder)
     write_text(learned_from, text)
     return tokenizer
 
 
-def default_vocab_size(corpus_bytes: int) -> int:
-    """Returns how many pieces suit an amount of text: rare pieces are never learned, and cost time at every step."""
-    if corpus_bytes < 1_000_000:
-        return 4096
-    if corpus_bytes < 20_000_000:
-        return 8192
-    return 16384 if corpus_bytes < 200_000_000 else 30522
+def _learned(source: TextSource, sizes: Sequence[int]) -> WordPieceTokenizer:
+    """Learns a vocabulary of the first of some sizes that holds the characters of the text."""
+    *smaller, largest = sizes
+    for size in smaller:
+        # 中文哪怕只有几百 KB，不同的字也可能有四千多个：放不下就用大一号的词表
+        with contextlib.suppress(AlphabetError):
+            return WordPieceTokenizer.train(source.texts(), vocab_size=size)
+    return WordPieceTokenizer.train(source.texts(), vocab_size=largest)
+
+
+def default_vocab_sizes(corpus_bytes: int) -> list[int]:
+    """Returns how many pieces suit an amount of text, and the larger sizes, for text of very many characters.
+
+    Rare pieces are never learned, and cost time at every step.
+    """
+    least_bytes = {4096: 0, 8192: 1_000_000, 16384: 20_000_000, 30522: 200_000_000}
+    return [size for size in least_bytes if size >= max(s for s, least in least_bytes.items() if least <= corpus_bytes)]
 
 
 def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[str, Evaluation]:

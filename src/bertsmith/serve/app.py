@@ -56,6 +56,10 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_MOST_FAULTS = 100
+"""A body with more faults is refused without saying which."""
+
+
 class JsonRoute(APIRoute):
     """A route whose endpoint maps a pydantic model to another, in a thread of the reception."""
 
@@ -217,6 +221,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
 
     async def figures() -> Response:
         """Gives Prometheus its figures."""
+        metrics.queued(reception.accepted, reception.batcher.waiting_tokens)
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     async def page() -> Response:
@@ -251,6 +256,9 @@ def require_json(content_type: str | None) -> None:
 
 def malformed(error: ValidationError) -> RefusalError:
     """Says what is wrong with a body: the first fault, where it is, never the text itself."""
+    if error.error_count() > _MOST_FAULTS:
+        # 取出任何一个错误都要先造出全部：几十万个未知字段会让服务停上几秒
+        return RefusalError(422, "invalid_request", f"body: {error.error_count()} faults; /docs shows what is taken")
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     # 字段名也来自请求，可能极长：截短
     where = ".".join(str(part)[:40] for part in fault["loc"]) or None

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 from bertsmith.serve.reception import Reception
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ECHO_SECONDS = 2.0
+"""A signal to a whole group of processes reaches a worker twice, the second time through its parent within a second."""
 
 
 @contextlib.contextmanager
@@ -32,19 +36,32 @@ def drain_on_signal(loop: asyncio.AbstractEventLoop, reception: Reception) -> It
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    is_worker = multiprocessing.parent_process() is not None
+    began = 0.0
+    passed_on = False
 
     def pass_on(number: int) -> None:
+        nonlocal passed_on
+        passed_on = True
         handler = before[signal.Signals(number)]
         if callable(handler):
             handler(number, None)
 
     def drain(number: int, _: FrameType | None) -> None:
-        # 第二次信号：有人等不及了，立即交给 uvicorn
+        nonlocal began
         if reception.draining:
-            pass_on(number)
+            # 第二次信号：有人等不及了，立即交给 uvicorn；但发给整组进程的信号，父进程还会再转一次，那不算
+            if not is_worker or time.monotonic() - began > _ECHO_SECONDS:
+                pass_on(number)
             return
+        began = time.monotonic()
         reception.draining = True
-        loop.call_soon_threadsafe(loop.call_later, reception.settings.drain, pass_on, number)
+        loop.call_soon_threadsafe(loop.call_later, reception.settings.drain, end, number)
+
+    def end(number: int) -> None:
+        # 已经交过一次就不再交：uvicorn 把第二个 SIGINT 当作立即中断，会丢掉正在回答的请求
+        if not passed_on:
+            pass_on(number)
 
     for number in _SIGNALS:
         signal.signal(number, drain)

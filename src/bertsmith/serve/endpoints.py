@@ -14,6 +14,9 @@ from bertsmith.serve.models import ServedModels
 from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.ticket import CURRENT
 
+_MOST_PIECES = 50_000
+"""Pieces in an answer of `/fill-mask`; each is an object thrice over on its way out."""
+
 
 class Endpoints:
     """The endpoints of a server."""
@@ -51,6 +54,15 @@ class Endpoints:
     def fill_mask(self, asked: schemas.FillMaskRequest) -> schemas.FillMaskAnswer:
         """Fills every `[MASK]` of the texts."""
         model, _, pipeline = self.models.pipeline(asked.model, ("fill-mask",))
+        asked_for = sum(text.count(pipeline.tokenizer.special_tokens.mask) for text in asked.texts)
+        each = min(asked.top_k, len(asked.candidates or ()) or asked.top_k)
+        if asked_for * each > _MOST_PIECES:
+            raise RefusalError(
+                413,
+                "too_many_pieces",
+                f"{asked_for} masks with {each} pieces each; at most {_MOST_PIECES} in all",
+                where="top_k",
+            )
         found = pipeline(asked.texts, top_k=asked.top_k, candidates=asked.candidates)
         masks = [[[schemas.Piece(**asdict(piece)) for piece in mask] for mask in text] for text in found]
         return schemas.FillMaskAnswer(model=model.name, masks=masks, tokens=tokens_read())

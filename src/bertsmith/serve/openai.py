@@ -21,7 +21,7 @@ from bertsmith.serve.refusal import RefusalError
 from bertsmith.serve.schemas import AnyRequest
 from bertsmith.serve.ticket import CURRENT
 
-_Filled = Field(min_length=1)
+_Filled = Field(min_length=1, fail_fast=True)
 
 
 class EmbeddingsRequest(AnyRequest):

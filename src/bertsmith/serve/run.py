@@ -63,15 +63,17 @@ def worker_app() -> Any:
     """Builds the application in a worker process; uvicorn calls it."""
     configure_logs()
     _tune()
+    started = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]) / _STARTED
     try:
         from bertsmith.serve.app import build_app
 
         app = build_app(ServeSettings.from_json(os.environ[SETTINGS_VARIABLE]))
     except BertsmithError as error:
         print(f"bertsmith: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        # 这个退出码告诉 uvicorn：重启也没有用，整个服务就此结束
-        sys.exit(_STARTUP_FAILURE)
-    (Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]) / _STARTED).touch()
+        # 这个退出码告诉 uvicorn：重启也没有用，整个服务就此结束。曾经启动成功过就不同：别的工作进程还在服务，
+        # 模型文件夹多半正在更换，只要再试
+        sys.exit(1 if started.exists() else _STARTUP_FAILURE)
+    started.touch()
     return app
 
 

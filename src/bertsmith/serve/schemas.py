@@ -1,7 +1,8 @@
 """What requests and answers look like: typed models with an example each, from which `/openapi.json` is made.
 
 A request is checked strictly: a number is not taken for a text, an unknown field is an error. `texts_by_field` names
-all its texts, so that one function can hold any request against the limits.
+all its texts, so that one function can hold any request against the limits. Checking a list ends at its first fault: a
+million wrong elements would otherwise make a million errors.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertsmith.inference.embed import Pooling
 
-Texts = Annotated[list[str], Field(min_length=1, description="One or more texts.")]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True, description="One or more texts.")]
 Model = Annotated[str | None, Field(description="Which model answers; the server's first where none is named.")]
 
 
@@ -63,11 +64,12 @@ class PredictRequest(AnyRequest):
     model_config = _example(texts=["A film to remember."])
     texts: Texts
     pairs: Annotated[
-        list[str] | None, Field(description="A second text for each, where the model was trained on pairs.")
+        list[str] | None,
+        Field(fail_fast=True, description="A second text for each, where the model was trained on pairs."),
     ] = None
     choices: Annotated[
-        list[Annotated[list[str], Field(min_length=1)]] | None,
-        Field(description="For a multiple-choice model: the choices of each text."),
+        list[Annotated[list[str], Field(min_length=1, fail_fast=True)]] | None,
+        Field(fail_fast=True, description="For a multiple-choice model: the choices of each text."),
     ] = None
 
     @model_validator(mode="after")
@@ -121,7 +123,9 @@ class FillMaskRequest(AnyRequest):
     model_config = _example(texts=["The man eats the [MASK]."], top_k=3)
     texts: Texts
     top_k: Annotated[int, Field(ge=1, le=1000, description="Pieces for each mask.")] = 5
-    candidates: Annotated[list[str] | None, Field(min_length=1, description="Choose among these pieces alone.")] = None
+    candidates: Annotated[
+        list[str] | None, Field(min_length=1, fail_fast=True, description="Choose among these pieces alone.")
+    ] = None
 
     def texts_by_field(self) -> dict[str, Sequence[str]]:
         """Returns the texts and the candidates."""

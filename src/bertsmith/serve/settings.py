@@ -7,7 +7,6 @@ from the environment or from their file by itself (`keys`).
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -15,6 +14,9 @@ from pathlib import Path
 
 from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
+
+_LONGEST = 86_400.0
+"""Seconds that anything may be told to wait."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -91,8 +93,9 @@ class ServeSettings:
             raise ConfigError(f"port {self.port} is above 65535")
         for name in ("deadline", "batch_delay", "drain"):
             value = getattr(self, name)
-            if not math.isfinite(value) or value < 0 or (name == "deadline" and value == 0):
-                raise ConfigError(f"{name} {value} is no duration in seconds")
+            # 更久的等待有的操作系统不支持，也没有意义
+            if not 0 <= value <= _LONGEST or (name == "deadline" and value == 0):
+                raise ConfigError(f"{name} {value} is no duration in seconds, at most a day")
         for field in fields(self.limits):
             if getattr(self.limits, field.name) < 1:
                 raise ConfigError(f"the limit of {field.name} is {getattr(self.limits, field.name)}; at least 1")

@@ -28,6 +28,10 @@ MAX_WORD_CHARS = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+class AlphabetError(InputError):
+    """A vocabulary is too small for the characters of its text."""
+
+
 def learn_from_texts(
     texts: Iterable[str],
     normalizer: Normalizer,
@@ -120,7 +124,8 @@ def learn_vocab(
         sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
 
     Raises:
-        InputError: there are no words, or `vocab_size` cannot hold the alphabet.
+        InputError: there are no words.
+        AlphabetError: `vocab_size` cannot hold the alphabet.
     """
     # 孤立的代理字符（JSON 里半个 😀）写不进 UTF-8 的词表；含它的词编码时反正是 [UNK]，不学
     if _SURROGATE.search("".join(set().union(*words))):
@@ -136,9 +141,9 @@ def learn_vocab(
     alphabet = [piece for piece in _alphabet(words, kept, tokenize_chinese_chars) if piece not in user_tokens]
     needed = len(head) + len(alphabet)
     if vocab_size < needed:
-        raise InputError(
-            f"vocab_size={vocab_size} cannot hold the {len(head)} reserved tokens and the {len(alphabet)} character"
-            f" pieces of this text; give at least {needed}, or keep fewer characters with limit_alphabet"
+        raise AlphabetError(
+            f"a vocabulary of {vocab_size} cannot hold the {len(head)} reserved tokens and the {len(alphabet)}"
+            f" character pieces of this text; give it at least {needed}, or limit the alphabet"
         )
     with collector_paused():
         return merge_pairs(words, head, alphabet, vocab_size, min_frequency, on_piece)
