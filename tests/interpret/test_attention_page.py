@@ -117,10 +117,14 @@ def test_characters_without_a_font_are_named_in_a_note(tmp_path, monkeypatch):
     monkeypatch.setattr("bertsmith.train.fonts.CJK_FONTS", ())
     attention = random_attention(1, 1, 4)
     attention.tokens[1:3] = ["战", "国"]
-    assert "No font with Chinese glyphs was found: 1 [CLS]  2 战  3 国" in draw_cls(attention).note
-    # Khmer is in no font that matplotlib brings: the boxes are owned up to
+    assert "No font with glyphs for all labels was found: 1 [CLS]  2 战  3 国" in draw_cls(attention).note
+    # Khmer is in no font that matplotlib brings: as labels it becomes numbers, elsewhere the boxes are owned up to
     attention.tokens[1:3] = ["\u1780", "\u1781"]
-    assert "cls.png: no font here has some" in write_picture(draw_cls(attention).figure, tmp_path / "cls.png")
+    drawn = draw_cls(attention)
+    assert "2 \u1780  3 \u1781" in drawn.note
+    assert write_picture(drawn.figure, tmp_path / "cls.png") == ""
+    drawn.figure.axes[0].set_title("\u1780")
+    assert "cls.png: no font here has some" in write_picture(drawn.figure, tmp_path / "cls.png")
 
 
 # ---- in a browser ----

@@ -53,9 +53,9 @@ def draw_attribution(attribution: Attribution) -> Heatmap:
     texts = coloured_runs(attribution)
     target = printable(attribution.scored.target)[:90]
     _, family, missing = drawable([target, *(printable(run.text) for runs in texts for run in runs)])
-    notes = ["No font with Chinese glyphs was found; they are boxes in the picture, write .html instead."] * bool(
-        missing
-    )
+    notes = [
+        "No font has glyphs for all of the text; what it lacks are boxes in the picture, write .html instead."
+    ] * bool(missing)
     placed = _lay_out(texts, FontProperties(family=family, size=13))
     lines = placed[-1].line + 1
     if lines > _MOST_LINES:

@@ -26,20 +26,22 @@ def drawable(labels: Sequence[str]) -> tuple[list[str], str | None, str]:
         which number stands for which label, where the machine has no font for them and numbers are drawn instead.
     """
     characters = set("".join(labels))
-    if _has_glyphs(None, characters):
-        return list(labels), None, ""
-    family = _known_family() or _newly_installed_family()
-    if family is not None and _has_glyphs(family, characters):
+    family, lacking = None, _lacking(None, characters)
+    if lacking and (other := _known_family() or _newly_installed_family()) is not None:
+        # 两种字体都不全时取缺得少的：文字里夹一个表情符号，汉字仍要画得出来
+        family, lacking = min((family, lacking), (other, _lacking(other, characters)), key=lambda each: each[1])
+    if not lacking:
         return list(labels), family, ""
     # 缺字的地方画出来是方框：改用编号，并把对照写在图外
     numbered = "  ".join(f"{number} {label}" for number, label in enumerate(labels, 1))
     numbers = [str(number) for number in range(1, len(labels) + 1)]
-    return numbers, None, f"No font with glyphs for all labels was found: {numbered}"
+    return numbers, family, f"No font with glyphs for all labels was found: {numbered}"
 
 
-def _has_glyphs(family: str | None, characters: Collection[str]) -> bool:
+def _lacking(family: str | None, characters: Collection[str]) -> int:
+    """Counts the characters that a font has no glyph for."""
     font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=family)))
-    return all(font.get_char_index(ord(character)) for character in characters)
+    return sum(not font.get_char_index(ord(character)) for character in characters)
 
 
 def _known_family() -> str | None:
