@@ -72,12 +72,7 @@ def test_sigterm_under_load_answers_every_accepted_request(run_server, models):
 def test_a_worker_that_is_killed_leaves_the_service_up(run_server, models):
     process = run_server("--model", models["base"], "--port", free_port(), "--workers", 2, "--threads", 1, "--drain", 0)
     url = process.wait_ready()
-    workers = set()
-    end = time.monotonic() + 180
-    while len(workers) < 2 and time.monotonic() < end:
-        with contextlib.suppress(httpx.TransportError):
-            workers.add(httpx.get(f"{url}/info").json()["pid"])
-    assert len(workers) == 2
+    workers = two_workers(url)
     before = httpx.get(f"{url}/metrics").text
     assert "bertsmith_requests_total" in before
     victim = workers.pop()
@@ -127,11 +122,8 @@ def test_a_worker_that_cannot_start_again_leaves_the_others_at_work(run_server, 
     folder, aside = shutil.copytree(models["base"], tmp_path / "model"), tmp_path / "aside"
     process = run_server("--model", folder, "--port", free_port(), "--workers", 2, "--threads", 1, "--drain", 0)
     url = process.wait_ready()
-    workers = set()
+    workers = two_workers(url)
     end = time.monotonic() + 180
-    while len(workers) < 2 and time.monotonic() < end:
-        with contextlib.suppress(httpx.TransportError):
-            workers.add(httpx.get(f"{url}/info").json()["pid"])
     folder.rename(aside)
     os.kill(workers.pop(), signal.SIGKILL)
     while "bertsmith: " not in process.text and time.monotonic() < end:
@@ -140,13 +132,19 @@ def test_a_worker_that_cannot_start_again_leaves_the_others_at_work(run_server, 
     assert process.process.poll() is None, process.text
     assert httpx.post(f"{url}/embed", json=EMBED, timeout=20).status_code == 200
     aside.rename(folder)
-    found = set()
+    assert workers < two_workers(url)
+    process.process.send_signal(signal.SIGTERM)
+    assert process.process.wait(120) == 0
+
+
+def two_workers(url):
+    """Waits until two workers answer; returns their process numbers."""
+    found, end = set(), time.monotonic() + 180
     while len(found) < 2 and time.monotonic() < end:
         with contextlib.suppress(httpx.TransportError):
             found.add(httpx.get(f"{url}/info").json()["pid"])
     assert len(found) == 2
-    process.process.send_signal(signal.SIGTERM)
-    assert process.process.wait(120) == 0
+    return found
 
 
 def free_port():
