@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,8 +179,8 @@ def default_vocab_sizes(corpus_bytes: int) -> list[int]:
 
     Rare pieces are never learned, and cost time at every step.
     """
-    least_bytes = {4096: 0, 8192: 1_000_000, 16384: 20_000_000, 30522: 200_000_000}
-    return [size for size in least_bytes if size >= max(s for s, least in least_bytes.items() if least <= corpus_bytes)]
+    bytes_below = {4096: 1_000_000, 8192: 20_000_000, 16384: 200_000_000, 30522: math.inf}
+    return [size for size, limit in bytes_below.items() if corpus_bytes < limit]
 
 
 def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[str, Evaluation]:

@@ -54,6 +54,7 @@ class Endpoints:
     def fill_mask(self, asked: schemas.FillMaskRequest) -> schemas.FillMaskAnswer:
         """Fills every `[MASK]` of the texts."""
         model, _, pipeline = self.models.pipeline(asked.model, ("fill-mask",))
+        # 几十 KB 的请求就能要出上百万个片段：先数好，太多就不算
         asked_for = sum(text.count(pipeline.tokenizer.special_tokens.mask) for text in asked.texts)
         each = min(asked.top_k, len(asked.candidates or ()) or asked.top_k)
         if asked_for * each > _MOST_PIECES:
