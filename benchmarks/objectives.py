@@ -22,12 +22,13 @@ from bertsmith.data.decoding import read_lines
 from bertsmith.data.shards import TokenCorpus, build_shards
 from bertsmith.data.text import find_text_files, read_documents, resolve_documents
 from bertsmith.model import BertForMaskedLM
+from bertsmith.model.layers import native_precision
 from bertsmith.objectives import build_objective
 from bertsmith.objectives.measure import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import native_precision, recipe_for
+from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import heldout_set
 from real_data import DATA

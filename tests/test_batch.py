@@ -1,6 +1,10 @@
+import weakref
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
@@ -36,6 +40,38 @@ def test_equal_lengths_are_padded_without_a_copy():
     batch = RaggedBatch.from_sequences([[1, 2], [3, 4]])
     hidden = torch.randn(4, 8)
     assert batch.pad(hidden).data_ptr() == hidden.data_ptr()
+
+
+def test_parts_are_cut_where_padding_costs_more():
+    batch = RaggedBatch.from_sequences([[1] * length for length in (2, 3, 3, 10, 10)])
+    assert [part.lengths for part in batch.parts(5)] == [[2, 3, 3], [10, 10]]
+    assert [part.lengths for part in batch.parts(4)] == [[2], [3, 3], [10, 10]]
+    # of the 500 places of the rectangle 278 are padding
+    assert [part.lengths for part in batch.parts(136)] == [[2, 3, 3], [10, 10]]
+    assert batch.parts(300) == [batch]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.integers(0, 300))
+def test_parts_are_the_same_sequences_with_less_to_compute(lengths, cut_cost):
+    batch = RaggedBatch.from_sequences([[number + 1] * length for number, length in enumerate(lengths)])
+    parts = batch.parts(cut_cost)
+    for name in ("input_ids", "token_type_ids", "position_ids"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
+    assert [length for part in parts for length in part.lengths] == lengths
+    assert all(int(part.cu_seqlens[0]) == 0 and part.max_seqlen == max(part.lengths) for part in parts)
+    computed = sum(part.num_sequences * part.max_seqlen**2 for part in parts)
+    assert computed + (len(parts) - 1) * cut_cost <= len(lengths) * max(lengths) ** 2
+    if cut_cost == 0:
+        assert all(part.has_equal_lengths for part in parts)
+    assert all(one is two for one, two in zip(batch.parts(cut_cost), parts, strict=True))
+
+
+def test_a_batch_that_was_asked_for_its_parts_is_freed_at_once():
+    batch = RaggedBatch.from_sequences([[1, 2], [3, 4]])
+    assert batch.parts(5) == [batch]
+    gone = weakref.ref(batch)
+    del batch
+    assert gone() is None
 
 
 @pytest.mark.parametrize(

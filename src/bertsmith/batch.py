@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -161,9 +161,53 @@ class RaggedBatch:
         return self.cu_seqlens.diff().tolist()
 
     @derived
-    def equal_runs(self) -> list[tuple[int, int]]:
-        """Neighbours of equal length, as (number of sequences, their length), in order."""
-        return [(len(list(run)), length) for length, run in groupby(self.lengths)]
+    def _parts(self) -> dict[int, list[RaggedBatch]]:
+        return {}
+
+    def parts(self, cut_cost: int) -> list[RaggedBatch]:
+        """Cuts the batch between neighbours into batches that are rectangles with less padding.
+
+        Args:
+            cut_cost: what one more rectangle costs, in attention weights [S, S] that are computed for padding.
+
+        Returns:
+            The same sequences in the same order; the batch itself where cutting saves less than it costs. It saves
+            most where neighbours are alike: sorted by length.
+        """
+        # 每一层都要问，答案却只和长度有关：同一批只算一次
+        if cut_cost not in self._parts:
+            self._parts[cut_cost] = self._cut(cut_cost)
+        # 不切时存的是空表：存自己会成环，用完的批次要等垃圾回收才放掉
+        return self._parts[cut_cost] or [self]
+
+    def _cut(self, cut_cost: int) -> list[RaggedBatch]:
+        """Returns the parts; none where one rectangle is best."""
+        ends, count, longest, needed, computed = [0], 0, 0, 0, 0
+        for length in [*self.lengths, 0]:
+            longest_with = max(longest, length)
+            # 长度匀称地递增时，每块的补齐恰好等于切一刀的代价，总代价最小；末尾的 0 只为收口
+            if count and (length == 0 or (count + 1) * longest_with**2 - needed - length**2 > cut_cost):
+                ends.append(ends[-1] + count)
+                computed += count * longest**2
+                count, needed, longest_with = 0, 0, length
+            count, longest, needed = count + 1, longest_with, needed + length**2
+        cuts = len(ends) - 2
+        if cuts == 0 or computed + cuts * cut_cost >= self.num_sequences * self.max_seqlen**2:
+            return []
+        return [self._slice(first, last) for first, last in pairwise(ends)]
+
+    @torch.inference_mode(False)
+    def _slice(self, first: int, last: int) -> RaggedBatch:
+        """Returns the sequences from `first` to before `last`."""
+        ends = self.cu_seqlens[first : last + 1]
+        tokens = slice(int(ends[0]), int(ends[-1]))
+        return RaggedBatch(
+            self.input_ids[tokens],
+            self.token_type_ids[tokens],
+            self.position_ids[tokens],
+            ends - ends[0],
+            max(self.lengths[first:last]),
+        )
 
     @derived
     def first_token_positions(self) -> Tensor:

@@ -64,7 +64,8 @@ def test_parquet_holds_the_same_vectors(text, tiny_model, tmp_path, small_parts)
 def test_settings_reach_the_vectors(text, tiny_model, tmp_path):
     settings = EmbedSettings(pooling="max", normalize=False, dims=10, precision="float32")
     embed_files([text], tiny_model, tmp_path / "x.npy", settings)
-    expected = load_pipeline("embed", tiny_model)(lines_of(50), pooling="max", normalize=False, dims=10)
+    embed = load_pipeline("embed", tiny_model, precision="float32")
+    expected = embed(lines_of(50), pooling="max", normalize=False, dims=10)
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
 
 
@@ -145,6 +146,19 @@ def broken_off(text, tiny_model, tmp_path, small_parts, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             embed_files([text], tiny_model, tmp_path / "x.npy")
     return tmp_path / "x.npy"
+
+
+def test_what_an_earlier_call_did_is_told_first(broken_off, text, tiny_model):
+    seen = []
+    embed_files([text], tiny_model, broken_off, on_progress=lambda *row: seen.append(row))
+    assert seen == [(32, 50), (40, 50), (48, 50), (50, 50)]
+
+
+def test_a_folder_in_the_place_of_the_output_is_refused_at_once(text, tiny_model, tmp_path):
+    (tmp_path / "x.npy").mkdir()
+    with pytest.raises(RunFolderError, match=r"x\.npy: is a folder"):
+        embed_files([text], tiny_model, tmp_path / "x.npy")
+    assert not (tmp_path / "x.npy.parts").exists()
 
 
 def test_another_request_does_not_mix_with_the_one_broken_off(broken_off, text, tiny_model):

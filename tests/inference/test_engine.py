@@ -97,6 +97,26 @@ def test_packs_computed_at_once_come_back_in_order(engine, tiny_model, threads):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_thread_born_while_packs_are_computed_has_all_cores(engine):
+    sequences = sequences_of(60, engine.model.config.vocab_size)
+    seen = []
+
+    def look(model, batch):
+        if not seen:
+            newborn = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+            newborn.start()
+            newborn.join()
+        return model(batch).cls
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        engine.run(sequences, None, look)
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {4}
+
+
 def test_one_failing_pack_ends_the_call(engine):
     def fail(model, batch):
         raise RuntimeError("no memory")

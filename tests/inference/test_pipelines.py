@@ -7,15 +7,17 @@ import torch
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference import load_pipeline
+from bertsmith.inference import Answer, Choose, Classify, Rank, load_pipeline
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.inference.uses import pipelines_of_folder
 from bertsmith.model import (
     BertConfig,
     BertForMaskedLM,
+    BertForMultipleChoice,
     BertForNextSentencePrediction,
     BertForPreTraining,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
 )
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -24,7 +26,7 @@ TEXTS = ["Hello, how are you?", "The man eats the bread.", "x", "A long story. "
 
 
 def test_fill_mask_equals_the_reference(tiny_model):
-    ours = load_pipeline("fill-mask", tiny_model)("the man eats [MASK] .", top_k=7)
+    ours = load_pipeline("fill-mask", tiny_model, precision="float32")("the man eats [MASK] .", top_k=7)
     reference = transformers.pipeline("fill-mask", str(tiny_model), top_k=7)("the man eats [MASK] .")
     assert len(ours) == 1
     assert [c.piece for c in ours[0]] == [row["token_str"] for row in reference]
@@ -355,6 +357,20 @@ def test_a_model_of_one_segment_tells_no_next_sentences(tiny_model):
     assert pipelines_of_folder(tiny_model) == ("embed", "fill-mask")
     with pytest.raises(ConfigError, match="a single segment"):
         load_pipeline("next-sentence", tiny_model)
+
+
+def test_a_model_of_one_segment_reads_no_pairs(tiny_model):
+    config, tokenizer = BertConfig.load(tiny_model).changed(type_vocab_size=1), WordPieceTokenizer.load(tiny_model)
+    one, two = config.changed(id2label={0: "a"}), config.changed(id2label={0: "a", 1: "b"})
+    for refused in (
+        lambda: Answer(BertForQuestionAnswering(config), tokenizer),
+        lambda: Choose(BertForMultipleChoice(config), tokenizer),
+        lambda: Rank(BertForSequenceClassification(one), tokenizer),
+        lambda: Classify(BertForSequenceClassification(two), tokenizer)(["the man"], ["the woman"]),
+    ):
+        with pytest.raises(ConfigError, match="a single segment; .* take two"):
+            refused()
+    assert Classify(BertForSequenceClassification(two), tokenizer)(["the man"])[0].label in "ab"
 
 
 @pytest.mark.parametrize(

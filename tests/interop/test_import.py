@@ -367,9 +367,12 @@ def test_a_classifier_gets_the_labels_transformers_would_give(tmp_path, expected
 
 
 @torch.no_grad()
-def test_a_decoder_of_its_own_is_kept(tmp_path, expected):
+@pytest.mark.parametrize("left_out", [None, "cls.predictions.bias", "cls.predictions.decoder.bias"])
+def test_a_decoder_of_its_own_is_kept(tmp_path, expected, left_out):
     model = random_model(tie_word_embeddings=False)
-    import_checkpoint(save_pickled(tmp_path / "pickled", model), tmp_path / "model")
+    model.cls.predictions.bias.copy_(model.cls.predictions.decoder.bias)
+    state = {name: value for name, value in model.state_dict().items() if name != left_out}
+    import_checkpoint(save_pickled(tmp_path / "pickled", model, state=state), tmp_path / "model")
     inputs = [expected[n] for n in ("input_ids", "attention_mask", "token_type_ids")]
     known = model(inputs[0], inputs[1], inputs[2]).prediction_logits
     theirs, report = transformers.BertForPreTraining.from_pretrained(tmp_path / "model", output_loading_info=True)

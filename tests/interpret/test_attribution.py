@@ -82,18 +82,22 @@ def test_what_is_explained_is_what_is_predicted(folder_for):
     def score(kind):
         return scores[kind].completeness.score
 
-    predicted = load_pipeline("classify", folders["classify"])(TEXTS["classify"])[0]
+    predicted = load_pipeline("classify", folders["classify"], precision="float32")(TEXTS["classify"])[0]
     assert scores["classify"].scored.target == f"class {predicted.label!r}"
-    values = load_pipeline("regress", folders["regress"])(*[[text] for text in TEXTS["regress"]])
+    values = load_pipeline("regress", folders["regress"], precision="float32")(*[[text] for text in TEXTS["regress"]])
     assert score("regress") == pytest.approx(values[0], abs=1e-5)
-    relevance = load_pipeline("rank", folders["rank"]).scores(*[[text] for text in TEXTS["rank"]])
+    relevance = load_pipeline("rank", folders["rank"], precision="float32").scores(*[[text] for text in TEXTS["rank"]])
     assert 1 / (1 + np.exp(-score("rank"))) == pytest.approx(relevance[0], abs=1e-5)
-    probabilities = load_pipeline("multilabel", folders["multilabel"])(*[[t] for t in TEXTS["multilabel"]])[0]
+    probabilities = load_pipeline("multilabel", folders["multilabel"], precision="float32")(
+        *[[t] for t in TEXTS["multilabel"]]
+    )[0]
     assert 1 / (1 + np.exp(-score("multilabel"))) == pytest.approx(max(probabilities.probabilities.values()), abs=1e-5)
-    answered = load_pipeline("answer", folders["answer"])(*[[text] for text in TEXTS["answer"]])[0]
+    answered = load_pipeline("answer", folders["answer"], precision="float32")(*[[text] for text in TEXTS["answer"]])[0]
     assert score("answer") == pytest.approx(answered.score, abs=1e-4)
     assert repr(answered.text) in scores["answer"].scored.target
-    choice = load_pipeline("choose", folders["choose"])([TEXTS["choose"][0]], [TEXTS["choose"][1:]])[0]
+    choice = load_pipeline("choose", folders["choose"], precision="float32")(
+        [TEXTS["choose"][0]], [TEXTS["choose"][1:]]
+    )[0]
     assert scores["choose"].scored.target == f"choice {choice.index + 1}"
 
 
@@ -121,6 +125,7 @@ def test_gradient_x_input_is_the_slope_along_each_embedding(folder_for):
     scored = Explainable.load(folder_for("regress")).score(TEXTS["regress"])
     found = attribute(scored, method="gradient-x-input")
     model = scored.model.eval()
+    model.set_compute_dtype(torch.float32)
     usual = model.bert.embedding.forward
 
     def scaled(token, factor):
@@ -186,7 +191,7 @@ def test_a_tag_is_explained_at_its_word(folder_for):
     assert by_word.target == "tag 'B-PER' of word 2, 'man'"
     assert explained.score(TEXTS["tag"], word="2").target.endswith("of word 2, 'man'")
     chosen = explained.score(TEXTS["tag"])
-    tags = load_pipeline("tag", explained.folder).tag_words([TEXTS["tag"][0].split()])[0]
+    tags = load_pipeline("tag", explained.folder, precision="float32").tag_words([TEXTS["tag"][0].split()])[0]
     place = int(re.search(r"of word (\d+)", chosen.target)[1]) - 1
     assert tags[place] != "O" or set(tags) == {"O"}
 
@@ -205,7 +210,7 @@ def test_a_word_far_into_a_long_text_is_explained_in_its_window(folder_for):
 def test_an_answer_far_into_a_long_passage(folder_for):
     explained = Explainable.load(folder_for("answer"))
     passage = "the man eats bread . " * 12 + "the woman reads a book !"
-    answered = load_pipeline("answer", explained.folder)(["the woman ?"], [passage])[0]
+    answered = load_pipeline("answer", explained.folder, precision="float32")(["the woman ?"], [passage])[0]
     scored = explained.score(["the woman ?", passage])
     assert repr(answered.text) in scored.target
     found = attribute(scored)
@@ -338,6 +343,6 @@ def test_an_answer_of_letters_in_several_pieces(folder_for, passage):
     # 一个谚文音节拆成两三个词片，它们的字符位置相同
     WordPieceTokenizer.train(["the 한 국 음 식"] * 9, vocab_size=25).save(folder)
     explained = Explainable.load(folder)
-    answered = load_pipeline("answer", folder)(["the"], [passage])[0]
+    answered = load_pipeline("answer", folder, precision="float32")(["the"], [passage])[0]
     found = attribute(explained.score(["the", passage]))
     assert found.completeness.score == pytest.approx(answered.candidates[0].score, abs=1e-4)

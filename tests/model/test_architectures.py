@@ -189,6 +189,7 @@ def test_a_decoder_of_its_own_goes_round(architecture, tmp_path):
     reference.save_pretrained(tmp_path / "theirs")
     again = ARCHITECTURES[architecture].from_pretrained(tmp_path / "theirs")
     assert again.masked_lm.decoder.weight.equal(ours.masked_lm.decoder.weight)
+    assert again.load_report.left_aside == []
 
 
 def test_a_decoder_that_is_not_the_embedding_is_refused_where_it_should_be(tmp_path):
@@ -421,7 +422,7 @@ def test_ids_outside_the_vocabulary_are_refused(name, ids):
 
 
 def test_segments_outside_the_table_are_refused():
-    with pytest.raises(InputError, match="token_type_ids: 2 is outside 0 to 1"):
+    with pytest.raises(InputError, match="token_type_ids: 2 is outside 0 to 1; the model knows 2 segments"):
         build("BertModel", "1/64")(RaggedBatch.from_sequences([[1, 2]], [[0, 2]]))
 
 

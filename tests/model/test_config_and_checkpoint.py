@@ -52,6 +52,9 @@ def test_our_model_has_the_closed_form_count():
         {"hidden_dropout_prob": 1.0},
         {"vocab_size": "many"},
         {"type_vocab_size": True},
+        {"pad_token_id": "x"},
+        {"tie_word_embeddings": "false"},
+        {"id2label": {0: "good", 1: "bad", 2: "good"}},
     ],
 )
 def test_impossible_shapes_are_refused(values):
@@ -82,6 +85,23 @@ def test_unknown_overrides_are_refused():
 def test_foreign_configurations_are_refused(tmp_path, content, message):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(CheckpointError, match=message):
+        BertConfig.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vocab_size", "num_hidden_layers", "intermediate_size"])
+def test_a_shape_that_is_null_is_not_guessed(tmp_path, name):
+    BertConfig.named("1/64").save(tmp_path / "config.json", architecture="BertModel")
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {name: None}))
+    with pytest.raises(CheckpointError, match=f"has no {name}; the shape"):
+        BertConfig.load(tmp_path)
+
+
+def test_two_classes_of_one_name_are_named(tmp_path):
+    BertConfig.named("1/64", id2label={0: "x", 1: "y"}).save(tmp_path / "config.json", architecture="BertModel")
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"1": "y"', '"1": "x"'))
+    with pytest.raises(ConfigError, match=r"config\.json: id2label has 'x' more than once"):
         BertConfig.load(tmp_path)
 
 

@@ -34,6 +34,8 @@ def count(module):
     + [
         BertConfig.named("3/192", vocab_size=77, max_position_embeddings=64, type_vocab_size=3),
         BertConfig(hidden_size=60, num_attention_heads=5, num_hidden_layers=2, intermediate_size=100, vocab_size=300),
+        BertConfig.named("1/64", vocab_size=77, tie_word_embeddings=False),
+        BertConfig.named("2/128", vocab_size=77, pruned_heads={1: (0,)}),
     ],
     ids=lambda config: f"{config.num_hidden_layers}/{config.hidden_size}",
 )
@@ -90,6 +92,16 @@ def test_inference_operations_are_those_of_the_matmuls_that_run(case, counted_ma
         model.bert.eval()(batch, need_maps=True)
     assert counter.get_total_flops() == costs.inference_flops
     assert costs.inference_flops_per_token == costs.inference_flops / batch.num_tokens
+
+
+def test_heads_that_were_pruned_cost_nothing(counted_matmuls):
+    model, batch, costs = built("3/192", 3, 20, 100, pruned_heads={0: (1,), 2: (0, 2)})
+    with FlopCounterMode(display=False) as counter:
+        training_loss(model, batch, costs).backward()
+    assert counter.get_total_flops() == costs.training_flops
+    matrices = [parameter for name, parameter in model.named_parameters() if parameter.dim() == 2]
+    tables = costs.config.max_position_embeddings + costs.config.type_vocab_size
+    assert costs._num_matmul_weights == sum(map(torch.numel, matrices)) - tables * costs.config.hidden_size
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

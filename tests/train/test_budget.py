@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.batches import PreTrainingBatch
+from bertsmith.data.masking import MaskingSettings
+from bertsmith.data.pairs import NO_LABEL
+from bertsmith.data.stream import OBJECTIVES, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig
 from bertsmith.model.sizes import BatchCosts
-from bertsmith.train.budget import steps_for, training_flops
+from bertsmith.objectives.pretraining import build_objective, build_pretraining_model
+from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import parse_phases, recipe_for
 from bertsmith.train.start import open_stream
@@ -17,16 +22,36 @@ from bertsmith.train.start import open_stream
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, precision="float32")
 
 
-def equal_batch(sequences, length, masked):
+def equal_batch(sequences, length, masked, *, label=0, spans=None):
     tokens = RaggedBatch.from_flat(np.ones(sequences * length, np.int64), np.full(sequences, length))
-    labels = torch.zeros(sequences, dtype=torch.int64)
-    return PreTrainingBatch(tokens, torch.arange(masked), torch.ones(masked, dtype=torch.int64), labels)
+    labels = torch.full((sequences,), label)
+    return PreTrainingBatch(tokens, torch.arange(masked), torch.ones(masked, dtype=torch.int64), labels, spans)
 
 
 def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
     config = BertConfig.named("mini", vocab_size=30522)
     costs = BatchCosts(config, 32, 128)
     assert training_flops(config, equal_batch(32, 128, costs.num_masked)) == costs.training_flops
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES, "mlm with spans", "mlm+sop with spans"])
+def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(objective, monkeypatch):
+    # torch's counter knows its own matmuls, not those of oneDNN
+    monkeypatch.setattr("bertsmith.model.matmul.onednn_is_faster", lambda: False)
+    name, _, spans = objective.partition(" with ")
+    config = BertConfig.named("2/128", vocab_size=90)
+    batch = equal_batch(
+        4,
+        16,
+        10,
+        label=0 if "+" in name else NO_LABEL,
+        spans=torch.ones(10, 3, dtype=torch.int64) if spans else None,
+    )
+    settings = StreamSettings(objective=name, masking=MaskingSettings(kind="span" if spans else "token"))
+    model = build_pretraining_model(name, config, span_boundary=bool(spans)).train()
+    with FlopCounterMode(display=False) as counter:
+        build_objective(settings)(model, batch).loss.backward()
+    assert training_flops(config, batch) == counter.get_total_flops()
 
 
 def test_the_operations_of_unequal_sequences_add_up():
@@ -46,6 +71,21 @@ def test_a_budget_of_tokens_or_operations_is_met(village):
     flops = sum(training_flops(config, batch) for batch in batches)
     assert steps_for(RECIPE.replace(tokens=tokens), corpus, tokenizer) == pytest.approx(100, abs=6)
     assert steps_for(RECIPE.replace(flops=flops), corpus, tokenizer) == pytest.approx(100, abs=6)
+
+
+def test_a_budget_that_one_step_does_not_use_up_takes_two(village):
+    corpus, tokenizer, _ = village
+    stream = open_stream(RECIPE, corpus, tokenizer)
+    per_step = np.mean([next(stream).tokens.num_tokens for _ in range(SAMPLED_BATCHES)])
+    assert steps_for(RECIPE.replace(tokens=int(1.2 * per_step)), corpus, tokenizer) == 2
+    assert steps_for(RECIPE.replace(tokens=int(0.9 * per_step)), corpus, tokenizer) == 1
+
+
+def test_a_run_without_an_end_in_sight_is_refused(village, tmp_path):
+    corpus, tokenizer, _ = village
+    with pytest.raises(ConfigError, match="would not end"):
+        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.replace(tokens=10**300))
+    assert not (tmp_path / "run" / "recipe.toml").exists()
 
 
 def test_the_first_budget_that_is_used_up_ends_the_run(village, tmp_path):

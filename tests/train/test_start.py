@@ -100,6 +100,16 @@ def test_sequences_longer_than_the_models_positions_are_refused(general):
         recipe_to_continue(general, sequence_length=64)
 
 
+@pytest.mark.parametrize(("objective", "way_out"), [("mlm+nsp", "mlm"), ("mlm+sop", "mlm"), ("ltr+nsp", "ltr")])
+def test_a_model_of_one_segment_goes_on_without_pairs(village, general, objective, way_out):
+    corpus, tokenizer, _ = village
+    BertForMaskedLM(BertConfig.load(general).changed(type_vocab_size=1)).save_pretrained(general)
+    with pytest.raises(ConfigError, match=f"a single segment.* choose --objective {way_out}$"):
+        recipe_to_continue(general, **SMALL, objective=objective)
+    recipe = recipe_to_continue(general, **SMALL, objective=way_out)
+    assert next(open_stream(recipe, corpus, tokenizer)).tokens.token_type_ids.max() == 0
+
+
 def test_a_tokenizer_that_is_not_the_models_is_refused(village, general, tmp_path):
     corpus, tokenizer, _ = village
     WordPieceTokenizer.train(["another text altogether"], vocab_size=200).save(general)

@@ -82,6 +82,16 @@ def test_the_log_has_a_utilisation_between_nothing_and_everything(runs):
     assert all(0 < row["mfu"] < 1 for row in rows)
 
 
+def test_utilisation_is_measured_on_the_tokens_of_one_pass(village, tmp_path, monkeypatch):
+    corpus, tokenizer, _ = village
+    seen = []
+    monkeypatch.setattr("bertsmith.train.run.measure_matmul_flops", lambda _, tokens, *__: seen.append(tokens) or 1e15)
+    recipe = RECIPE.replace(batch_tokens=128, phases=((16, 0.5), (32, 0.5)), total_steps=4)
+    pretrain(tmp_path, corpus, tokenizer, recipe, accumulate=2)
+    assert len(seen) == 2
+    assert all(128 - 32 < 2 * tokens <= 128 for tokens in seen)
+
+
 def test_the_report_of_a_run(runs, tmp_path):
     page = write_run_report([runs / "paper"], tmp_path / "report.html").read_text()
     last = [row for row in read_metrics(runs / "paper" / "metrics.jsonl") if row["kind"] == "heldout"][-1]

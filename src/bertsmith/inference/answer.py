@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.inference.checks import require_fit, require_list
+from bertsmith.inference.checks import require_fit, require_list, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TASK_FILE, runs_on_of, task_values
@@ -114,10 +114,11 @@ class Answer:
                 None for models that were trained on answerable questions only: they always answer.
 
         Raises:
-            ConfigError: a number is out of range.
+            ConfigError: a number is out of range, or the model knows a single segment.
             CheckpointError: model and tokenizer do not belong together.
         """
         require_fit(tokenizer, model.config)
+        require_two_segments(model.config, "a question and its passage")
         if stride < 0 or max_answer_tokens < 1 or n_best < 1:
             raise ConfigError(
                 f"stride {stride}, max_answer_tokens {max_answer_tokens}, n_best {n_best}:"

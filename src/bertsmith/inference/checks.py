@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertsmith.errors import CheckpointError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -24,6 +24,20 @@ def require_fit(tokenizer: WordPieceTokenizer, config: BertConfig, folder: str |
             f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the model knows {config.vocab_size}; "
             "they do not belong together"
         )
+
+
+def require_two_segments(config: BertConfig, readers: str) -> None:
+    """Makes sure that a model can tell two texts of a sequence apart.
+
+    Args:
+        config: of the model.
+        readers: what takes two texts, in the plural: `next sentences`.
+
+    Raises:
+        ConfigError: the model knows a single segment.
+    """
+    if config.type_vocab_size < 2:
+        raise ConfigError(f"the model knows a single segment; {readers} take two")
 
 
 def require_list(texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:

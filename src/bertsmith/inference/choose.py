@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.inference.checks import parts, require_fit, require_list
+from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import runs_on_of
@@ -39,6 +39,7 @@ class Choose:
 
     def __init__(self, model: BertForMultipleChoice, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
         require_fit(tokenizer, model.config)
+        require_two_segments(model.config, "a context and its choice")
         self.max_length = runs_on.length_for(model.config)
         self.tokenizer = tokenizer
         self.engine: RunsSequences = Engine(model, runs_on)

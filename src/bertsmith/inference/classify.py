@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.checks import parts, require_fit, require_list
+from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import paired_of, runs_on_of, task_values
@@ -71,6 +71,7 @@ class TextScorer:
             CheckpointError: tokenizer and model do not fit.
         """
         require_fit(tokenizer, config)
+        self.config = config
         self.paired = paired
         self.labels = [config.id2label[index] for index in range(len(config.id2label))]
         self.max_length = runs_on.length_for(config)
@@ -82,8 +83,11 @@ class TextScorer:
         Raises:
             InputError: a single string was given, or the numbers of texts differ, or the model was trained on pairs and
                 gets single texts, or the other way round.
+            ConfigError: pairs were given, and the model knows a single segment.
         """
         require_list(texts, pairs)
+        if pairs is not None:
+            require_two_segments(self.config, "pairs of texts")
         # 训练时读两段、现在只给一段，照样算得出一个数，却没有意义
         if self.paired is not None and self.paired != (pairs is not None):
             trained, wanted = ("pairs of texts", "give") if self.paired else ("single texts", "leave out")
@@ -176,6 +180,7 @@ class Classify(TextPipeline):
         Raises:
             InputError: a single string was given, the numbers of texts differ, or the model was trained on pairs and
                 gets single texts, or the other way round.
+            ConfigError: pairs were given, and the model knows a single segment.
         """
         return [
             Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True)))

@@ -135,7 +135,11 @@ class Embed:
         """Embeds texts as they come, in bounded memory; arguments and errors as in `__call__`.
 
         Yields:
-            The vectors of the next texts, in order, some thousands at a time.
+            [n, width] float32, the vectors of the next n texts, in order, some thousands at a time.
+
+        Raises:
+            InputError: a single string was given, an item is none, or `dims` is out of range.
+            ConfigError: the pooling is unknown, or the model has too few layers for it.
         """
         width = self.width(pooling, dims)
         # 一个字符串也能逐个迭代：那会把每个字当成一条文本

@@ -113,17 +113,20 @@ def embed_files(
         settings: what the vectors are.
         engine: `local` or `ray`, see `map_units`.
         workers: processes, each with its share of the cores; one file is the work of one of them. None for all cores.
-        on_progress: told how many lines are done and how many there are.
+        on_progress: told how many lines are done and how many there are; at first of what an earlier call left.
 
     Raises:
         InputError: a file is missing, malformed, or was changed meanwhile; or there is no line.
         ConfigError: `out` ends otherwise, or a setting is impossible.
         CheckpointError: the model folder is unusable, or a finished part is damaged.
-        RunFolderError: the disk is full, or `OUT.parts` belongs to another request or another process.
+        RunFolderError: the disk is full, `out` is a folder, or `OUT.parts` belongs to another request or another
+            process.
     """
     settings, out = settings or EmbedSettings(), Path(out)
     if out.suffix not in ENDINGS:
         raise ConfigError(f"--out {out}: the name must end in {' or '.join(ENDINGS)}")
+    if out.is_dir():
+        raise RunFolderError(f"--out {out}: is a folder; choose another name")
     _check(files, folder, settings)
     parts = make_folder(out.with_name(out.name + ".parts"))
     count = available_cores() if workers is None and engine == "local" else workers
@@ -139,7 +142,7 @@ def embed_files(
         threads = 0 if engine == "ray" or count == 1 else max(1, available_cores() // (count or 1))
         work = _FileWork(str(folder), _state(folder), parts, settings, precision, threads)
         _make_parts(work, todo, engine, count, lambda done: on_progress(done, lines) if on_progress else None)
-        finished = [part for file in todo for part in work.parts_of(file)]
+        finished = _parts_of_all(work, todo)
         blank = _put_together(out, finished, lines, width)
         shutil.rmtree(parts)
     return Embedded(lines, blank, width, precision)
@@ -160,7 +163,7 @@ class _FileWork:
         return sum(self.steps(file))
 
     def steps(self, file: _File) -> Iterator[int]:
-        """Makes what is missing of a file; yields how many lines each part has."""
+        """Makes what is missing of a file; yields how many lines each part has that it made."""
         _require_unchanged(file)
         lines = (line for _, line in numbered_lines(Path(file.path), file.encoding))
         for part in self.parts_of(file):
@@ -171,7 +174,7 @@ class _FileWork:
                 vectors = self._embed(texts)
                 with atomic_path(part.path) as temporary, temporary.open("wb") as handle:
                     np.save(handle, vectors, allow_pickle=False)
-            yield part.lines
+                yield part.lines
 
     def parts_of(self, file: _File) -> list[_Part]:
         """Returns the parts of a file in order; the cut depends on its number of lines alone."""
@@ -289,13 +292,19 @@ class _Probe:
 def _make_parts(
     work: _FileWork, todo: Sequence[_File], engine: UnitEngine, workers: int | None, report: Callable[[int], None]
 ) -> None:
-    done = 0
+    # 先报上次留下的：速度与剩余时间只按这一次做的算
+    done = sum(part.lines for part in _parts_of_all(work, todo) if part.path.is_file())
+    report(done)
     # 单进程时逐部分报告进度；多进程时一个文件做完才有消息
     alone = engine == "local" and workers == 1
     by_part = (count for file in todo for count in work.steps(file))
     for count in by_part if alone else map_units(work, todo, engine=engine, workers=workers):
         done += count
         report(done)
+
+
+def _parts_of_all(work: _FileWork, todo: Sequence[_File]) -> list[_Part]:
+    return [part for file in todo for part in work.parts_of(file)]
 
 
 def _put_together(out: Path, parts: Sequence[_Part], lines: int, width: int) -> int:

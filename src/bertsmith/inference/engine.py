@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from threading import Barrier, Lock
 from typing import Any, Protocol
 
 import torch
@@ -29,10 +30,9 @@ from bertsmith.inference.precision import (
     apply_precision,
     check_precision,
     choose_precision,
-    native_precision,
 )
 from bertsmith.model import BertConfig, PretrainedBert
-from bertsmith.model.layers import best_device
+from bertsmith.model.layers import best_device, native_precision
 
 TOKEN_BUDGET = 4096
 """Tokens of a forward pass on a GPU: enough to keep it busy."""
@@ -40,6 +40,9 @@ CPU_TOKEN_BUDGET = 1024
 """The same on a CPU: the states between two matmuls stay in its caches."""
 MOST_AT_ONCE = 4
 """Passes under way together on a CPU; more would wait for each other's turn in the interpreter."""
+
+_HANDING_OUT = Lock()
+"""Held while cores are handed out: torch's number of threads, a setting of the whole process, is not the true one."""
 
 Read = Callable[[Any, RaggedBatch], Tensor]
 """Calls a model on a batch and reads its output."""
@@ -239,19 +242,14 @@ class Engine:
             return pack, batch, read(pack, batch).float().cpu()
 
         packs = list(packs_by_length([len(sequence) for sequence in sequences], self.batch_tokens))
-        threads = torch.get_num_threads()
-        at_once = min(threads, len(packs), MOST_AT_ONCE) if self.device.type == "cpu" else 1
-        if at_once < 2:
+        pool = _sharing_pool(min(len(packs), MOST_AT_ONCE)) if self.device.type == "cpu" else None
+        if pool is None:
             yield from map(compute, packs)
             return
-        # torch 的线程数是每个线程各自的设置：几批同时算，各用一份核心
-        pool = ThreadPoolExecutor(at_once, "pass", initializer=torch.set_num_threads, initargs=(threads // at_once,))
         try:
             yield from pool.map(compute, packs)
         finally:
             pool.shutdown(cancel_futures=True)
-            # 每次设置也改变以后新建线程的默认值：还原它
-            torch.set_num_threads(threads)
 
 
 def stream_rows(engine: RunsSequences, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
@@ -291,6 +289,37 @@ def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         used += lengths[index]
     if pack:
         yield pack
+
+
+def _sharing_pool(most: int) -> ThreadPoolExecutor | None:
+    """Starts workers that share the caller's cores, `most` at most; None where there would be a single one."""
+    with _HANDING_OUT:
+        threads = torch.get_num_threads()
+        workers = min(threads, most)
+        if workers < 2:
+            return None
+        ready = Barrier(workers + 1)
+
+        def begin() -> None:
+            # 新线程头一次用到线程数时才取全局的值：先让它取过，之后设的份额才不会被覆盖
+            torch.get_num_threads()
+            # torch 的线程数是每个线程各自的设置：几批同时算，各用一份核心
+            torch.set_num_threads(threads // workers)
+            ready.wait()
+
+        pool = ThreadPoolExecutor(workers, "pass", initializer=begin)
+        try:
+            for _ in range(workers):
+                pool.submit(int)
+            ready.wait()
+        except BaseException:
+            # 起不了线程时，已经等着的几个不能永远等下去
+            ready.abort()
+            raise
+        finally:
+            # 每次设置也改变以后新建线程的默认值：等全部就位就还原，别的线程不会把份额当成总数
+            torch.set_num_threads(threads)
+    return pool
 
 
 def _check_positions(sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> None:

@@ -102,6 +102,7 @@ def load_pipeline(
         ConfigError: no pipeline has that name, the folder is for another one, or the precision is not to be had here.
         CheckpointError: the folder does not hold such a model.
     """
+    # 特征标注器不是一个模型，而是冻结的编码器加一个小网络：由它自己的文件夹说明怎样拼起来
     if kind == "features":
         return load_feature_tagger(folder, precision=precision, device=device)
     if kind not in PIPELINES:

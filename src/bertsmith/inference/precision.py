@@ -20,7 +20,7 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertModel, PretrainedBert
-from bertsmith.model.layers import best_compute_dtype
+from bertsmith.model.layers import native_precision
 from bertsmith.model.matmul import has_int8_kernels
 
 Precision = Literal["float32", "bf16", "int8", "auto"]
@@ -86,11 +86,6 @@ def check_precision(precision: str) -> None:
     """
     if precision not in get_args(Precision):
         raise ConfigError(f"precision {precision!r} is unknown; use {', '.join(get_args(Precision))}")
-
-
-def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
-    """Returns `bf16` where the hardware multiplies it natively, else `float32`."""
-    return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
 
 
 def apply_precision(model: PretrainedBert, precision: str, device: torch.device) -> None:

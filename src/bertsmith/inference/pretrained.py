@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.checks import parts, require_fit, require_list
+from bertsmith.errors import InputError
+from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
 from bertsmith.model import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
@@ -152,8 +152,7 @@ class NextSentence:
         runs_on: RunsOn = DEFAULT,
     ) -> None:
         require_fit(tokenizer, model.config)
-        if model.config.type_vocab_size < 2:
-            raise ConfigError("the model knows a single segment; next sentences take two")
+        require_two_segments(model.config, "next sentences")
         self.max_length = runs_on.length_for(model.config)
         self.tokenizer = tokenizer
         self.engine: RunsSequences = Engine(model, runs_on)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.checks import require_list
+from bertsmith.inference.checks import require_list, require_two_segments
 from bertsmith.inference.classify import TextScorer
 from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
 from bertsmith.inference.precision import Precision
@@ -45,6 +45,7 @@ class Rank:
                 f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
                 " a ranker has one output and no problem_type"
             )
+        require_two_segments(model.config, "a query and its text")
         self.scorer = TextScorer(model.config, tokenizer, runs_on)
         self.engine: RunsSequences = Engine(model, runs_on)
 

@@ -144,7 +144,17 @@ class Tag:
         return [list(row.tags) for row in self.score_words(sentences)]
 
     def score_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTags]:
-        """Returns what `tag_words` does, with the probability of every tag."""
+        """Returns what `tag_words` does, with the probability of every tag.
+
+        Args:
+            sentences: N lists of words.
+
+        Returns:
+            For each sentence a tag and a probability in [0, 1] for each of its words.
+
+        Raises:
+            InputError: a string was given for a list of words.
+        """
         if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
             raise InputError("give lists of words: [['the', 'man'], ...]; call the pipeline itself for raw texts")
         found: list[WordTags] = []

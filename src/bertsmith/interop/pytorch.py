@@ -28,6 +28,8 @@ _COUNTER = re.compile(r"(^|\.)embeddings\.position_ids$")
 """0, 1, 2, ...: earlier writers stored it."""
 
 _DECODER_WEIGHT, _DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
+_BIAS = "cls.predictions.bias"
+"""The decoder's bias once more; which of the two names is stored depends on who wrote the file."""
 
 
 def find_pickled_weights(folder: Path) -> Path | None:
@@ -56,6 +58,10 @@ def read_pickled_weights(path: Path, config: BertConfig, *, is_tied: bool = True
     prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
     for name, value in tensors.items():
         _check_tensor(name, value, path)
+    # 同一个偏置有两个名字，有的写法只存其一：两个都补上，各种读者都找得到
+    for name, other in ((_BIAS, _DECODER_BIAS), (_DECODER_BIAS, _BIAS)):
+        if other in tensors:
+            tensors.setdefault(name, tensors[other])
     if is_tied:
         _drop_tied(tensors, f"{prefix}embeddings.word_embeddings.weight", path)
 
@@ -119,9 +125,7 @@ def _modern_spelling(name: str) -> str:
 
 def _drop_tied(tensors: dict[str, Tensor], word_embeddings: str, path: Path) -> None:
     """Drops the decoder's copies of the word embeddings and of its bias, if they are true copies."""
-    if _DECODER_BIAS in tensors:
-        tensors.setdefault("cls.predictions.bias", tensors[_DECODER_BIAS])
-    for name, original in ((_DECODER_WEIGHT, word_embeddings), (_DECODER_BIAS, "cls.predictions.bias")):
+    for name, original in ((_DECODER_WEIGHT, word_embeddings), (_DECODER_BIAS, _BIAS)):
         copy = tensors.pop(name, None)
         if copy is not None and original in tensors and not torch.equal(copy, tensors[original]):
             raise CheckpointError(

@@ -140,7 +140,16 @@ class Explainable:
     def scored(
         self, texts: Sequence[str], encoded: Mapping[str, Any], target: str, read: Read, dropped: int, note: str = ""
     ) -> ScoredText:
-        """Returns a sequence with its number; `dropped` tokens of the texts are not in it."""
+        """Returns a sequence with the number that is to be explained.
+
+        Args:
+            texts: what was given.
+            encoded: of one sequence of S ids: `input_ids`, `token_type_ids` and `offsets`, each of length S.
+            target: what the number is, in words.
+            read: calls the model on a batch of N sequences and returns [N].
+            dropped: tokens of the texts that are not in the sequence.
+            note: what else a reader should know; empty for nothing.
+        """
         if dropped:
             note += (
                 f" The model reads {self.max_length} tokens at once; {dropped} of the text are not in this sequence."
@@ -150,7 +159,15 @@ class Explainable:
 
     @torch.inference_mode()
     def run(self, encoded: Mapping[str, Any], read: Read) -> Tensor:
-        """Returns what `read` reads of one sequence."""
+        """Runs the model on one sequence.
+
+        Args:
+            encoded: `input_ids` and `token_type_ids`, each of length S.
+            read: calls the model on a batch of N sequences and returns [N, ...].
+
+        Returns:
+            [...], what was read of the one.
+        """
         device = next(self.model.parameters()).device
         return read(RaggedBatch.from_sequences([encoded["input_ids"]], [encoded["token_type_ids"]]).to(device))[0]
 

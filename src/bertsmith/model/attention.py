@@ -2,8 +2,9 @@
 
 Notable:
 - one fused projection for query, key and value: one matmul instead of three
-- the projections never see padding; on the CPU the softmax of a batch with unequal lengths is laid out as a rectangle,
-  or group by group where that computes enough less; CUDA runs variable-length flash attention
+- the projections never see padding; on the CPU the softmax of a batch with unequal lengths is laid out as one
+  rectangle, or as several where that computes enough less; CUDA runs variable-length flash attention in bf16, but for
+  training with dropout on the attention weights, which that kernel does not have
 - on the CPU, in bf16, with dropout or on short sequences, two batched matmuls and a softmax are up to three times as
   fast as the fused kernel
 - asking for the attention maps takes the explicit path, so looking never changes the numbers used in training
@@ -32,8 +33,9 @@ _SHORT = 32
 """Up to this length, two matmuls and a softmax beat the fused kernel on the CPU at float32 too."""
 
 
-_GROUP_COST, _GROUP_COST_IN_TRAINING = 2_500, 15_000
-"""What a group's calls cost, in attention weights computed meanwhile; see `benchmarks/attention_groups.py`."""
+_CUT_COST, _CUT_COST_IN_TRAINING = 2_500, 15_000
+"""What the calls of one more rectangle cost, in attention weights computed meanwhile; in training half or twice as much
+makes little difference (`benchmarks/attention_parts.py`)."""
 
 
 class AttentionOutput(NamedTuple):
@@ -84,32 +86,21 @@ class MultiHeadSelfAttention(nn.Module):
             return self._attend_explicitly(projected, batch, causal=causal)
         if projected.is_cuda and projected.dtype in (torch.float16, torch.bfloat16) and not self._dropout_now:
             return AttentionOutput(self._attend_varlen(projected, batch, causal=causal), None)
-        attend = self._attend_grouped if self._is_grouped(batch) else self._attend_padded
+        attend = self._attend_padded if projected.is_cuda or torch.compiler.is_compiling() else self._attend_in_parts
         if self.gradient_checkpointing == "attention" and self.training:
             # [A, S, S] 的概率和它的 dropout 占激活的大半，重算却只花很少的时间
             mixed = checkpoint(attend, projected, batch, causal=causal, use_reentrant=False)
             return AttentionOutput(mixed, None)
         return AttentionOutput(attend(projected, batch, causal=causal), None)
 
-    def _is_grouped(self, batch: RaggedBatch) -> bool:
-        """Tells whether attention is best done group by group: on the CPU, where a rectangle would be much padding."""
-        if batch.input_ids.is_cuda or batch.has_equal_lengths or torch.compiler.is_compiling():
-            return False
-        runs = batch.equal_runs
-        needed = sum(count * length**2 for count, length in runs)
-        padding = self.num_heads * (batch.num_sequences * batch.max_seqlen**2 - needed)
-        return padding > len(runs) * (_GROUP_COST_IN_TRAINING if self.training else _GROUP_COST)
-
-    def _attend_grouped(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> Tensor:
-        """Neighbours of equal length are a rectangle as they lie: a view, no padding and no mask."""
-        # 推理时批次按长度排好，等长的自然相邻；短句上比补齐快一倍多
-        runs = batch.equal_runs
-        parts = projected.split([count * length for count, length in runs])
-        mixed = [
-            self._mix(*part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4), mask=None, causal=causal)
-            for part, (count, length) in zip(parts, runs, strict=True)
-        ]
-        return torch.cat([group.transpose(1, 2).reshape(-1, self.num_heads * self.head_size) for group in mixed])
+    def _attend_in_parts(self, projected: Tensor, batch: RaggedBatch, *, causal: bool) -> Tensor:
+        """Sequences of similar length are a rectangle each, so that little padding is computed."""
+        parts = batch.parts((_CUT_COST_IN_TRAINING if self.training else _CUT_COST) // self.num_heads)
+        if len(parts) == 1:
+            return self._attend_padded(projected, batch, causal=causal)
+        # 推理与微调的批次都按长度排好：长短相近的自然相邻
+        states = projected.split([part.num_tokens for part in parts])
+        return torch.cat([self._attend_padded(*pair, causal=causal) for pair in zip(states, parts, strict=True)])
 
     @property
     def _dropout_now(self) -> float:

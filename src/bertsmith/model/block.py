@@ -62,7 +62,9 @@ class TransformerBlock(nn.Module):
             `states` [T, H], and `maps` as `MultiHeadSelfAttention` returns them.
         """
         mixed, maps = self.attention(hidden, batch, need_maps=need_maps, causal=causal)
+        # 残差：子层只学对输入的修正，梯度也有一条不经过子层的路，层数多了仍传得下去
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(mixed)))
         expanded = self.activation(self.expand(hidden))
+        # 归一化在残差之后（post-norm）：每层都重新缩放主干，初期靠近输出的梯度最大，所以学习率要预热
         hidden = self.output_norm(hidden + self.dropout(self.contract(expanded)))
         return AttentionOutput(hidden, maps)

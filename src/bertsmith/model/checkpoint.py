@@ -207,6 +207,8 @@ def _match(
             value = _value(sources, list(parameter.shape), stored, report)
             if value is not None:
                 values[name] = value
+    # 同一个偏置的两个名字都写着时，用了一个就等于两个都用了
+    used |= {_BIAS_NAMES[name] for name in used & _BIAS_NAMES.keys()}
     _check_decoder(model, stored, prefix, report)
     for name in sorted(stored.names.keys() - used):
         if name.startswith((*HEAD_PREFIXES, f"{prefix}pooler.")):

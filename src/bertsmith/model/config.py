@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,15 @@ class BertConfig:
                 raise ConfigError(f"{name} {getattr(self, name)} must be positive")
         if self.problem_type not in (None, *PROBLEM_TYPES):
             raise ConfigError(f"problem_type {self.problem_type!r} is unknown; use one of {', '.join(PROBLEM_TYPES)}")
+        if not isinstance(self.pad_token_id, int) or isinstance(self.pad_token_id, bool):
+            raise ConfigError(f"pad_token_id is {self.pad_token_id!r}; it must be a whole number")
+        # 字符串 "false" 也算真：不检查就会悄悄按相反的意思建模型
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise ConfigError(f"tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false")
+        counts = Counter(self.id2label.values())
+        twice = next((label for label, count in counts.items() if count > 1), None)
+        if twice is not None:
+            raise ConfigError(f"id2label has {twice!r} more than once; give every class a name of its own")
         for layer, heads in self.pruned_heads.items():
             possible = range(self.num_attention_heads)
             if (
@@ -161,7 +171,7 @@ class BertConfig:
             raise CheckpointError(f"{path}: model_type is {values['model_type']!r}; bertsmith reads 'bert' only")
         known = [f.name for f in fields(cls)]
         _refuse_what_is_not_bert(values, known, path)
-        # 显式写着 null 的字段等于没写（id2label、pad_token_id 等），用默认值
+        # 显式写着 null 的字段等于没写，用默认值（id2label、pad_token_id 等）；形状没有默认值，上面已拒绝
         chosen = {name: value for name, value in values.items() if name in known and value is not None}
         try:
             labels = {int(key): str(label) for key, label in chosen.get("id2label", {}).items()}
@@ -212,13 +222,17 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def attention_widths(self) -> list[int]:
+        """The width of all heads that are left, layer by layer; H each where none was pruned."""
+        return [len(self.heads_left(layer)) * self.head_size for layer in range(self.num_hidden_layers)]
+
+    @property
     def num_encoder_parameters(self) -> int:
         """Parameters of the L blocks alone, by the closed form 12 H² L plus biases and norms when FFN = 4H."""
         hidden, inner = self.hidden_size, self.intermediate_size
         feed_forward = hidden * inner + inner + inner * hidden + hidden
         norms = 4 * hidden
-        widths = [len(self.heads_left(layer)) * self.head_size for layer in range(self.num_hidden_layers)]
-        attention = sum(3 * (hidden * width + width) + width * hidden + hidden for width in widths)
+        attention = sum(3 * (hidden * width + width) + width * hidden + hidden for width in self.attention_widths)
         return attention + self.num_hidden_layers * (feed_forward + norms)
 
 
@@ -233,7 +247,7 @@ def _refuse_what_is_not_bert(values: dict[str, Any], known: list[str], path: Pat
     for name, only in _UNSUPPORTED.items():
         if values.get(name, only) != only:
             raise CheckpointError(f"{path}: {name} is {values[name]!r}; only {only!r}, the paper's, can be read")
-    missing = [name for name in _SHAPE if name not in values]
+    missing = [name for name in _SHAPE if values.get(name) is None]
     if missing:
         raise CheckpointError(f"{path}: has no {', '.join(missing)}; the shape of a model cannot be guessed")
     for name in values.keys() - set(known):

@@ -48,8 +48,12 @@ class BertEmbedding(nn.Module):
                 f"a sequence has {batch.max_seqlen} tokens, but the model has {self.position.num_embeddings} positions;"
                 f" truncate it with max_length={self.position.num_embeddings}"
             )
-        _check_range("input_ids", batch.input_ids, self.word.num_embeddings)
-        _check_range("token_type_ids", batch.token_type_ids, self.token_type.num_embeddings)
+        _check_range(
+            "input_ids", batch.input_ids, self.word.num_embeddings, "was the text tokenized with another vocabulary?"
+        )
+        segments = self.token_type.num_embeddings
+        known = f"the model knows {segments} segment{'s' if segments > 1 else ''}"
+        _check_range("token_type_ids", batch.token_type_ids, segments, known)
         summed = (
             F.embedding(batch.input_ids, self.word.weight)
             + F.embedding(batch.position_ids, self.position.weight)
@@ -60,7 +64,7 @@ class BertEmbedding(nn.Module):
         return embedded
 
 
-def _check_range(name: str, ids: Tensor, size: int) -> None:
+def _check_range(name: str, ids: Tensor, size: int, hint: str) -> None:
     """Refuses ids that no row of a table belongs to."""
     # GPU 上取最值要等设备同步，编译图中也不能有数据依赖的分支：那里由内核自己的断言把关
     if ids.is_cuda or torch.compiler.is_compiling():
@@ -68,4 +72,4 @@ def _check_range(name: str, ids: Tensor, size: int) -> None:
     smallest, largest = map(int, torch.aminmax(ids))
     if smallest < 0 or largest >= size:
         wrong = smallest if smallest < 0 else largest
-        raise InputError(f"{name}: {wrong} is outside 0 to {size - 1}; was the text tokenized with another vocabulary?")
+        raise InputError(f"{name}: {wrong} is outside 0 to {size - 1}; {hint}")

@@ -8,7 +8,7 @@ end of the embedding, decides the precision of the whole model, and no hidden co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ class Linear(nn.Linear):
     """
 
     int8 = False
-    _kept: tuple[tuple[torch.dtype, int, int], Tensor | Int8Weight] | None = None
+    _kept: tuple[tuple[torch.dtype, int, int], Tensor | Int8Weight, Tensor] | None = None
 
     def reset_parameters(self) -> None:
         """Draws first weights, unless there is no memory for them yet."""
@@ -70,7 +70,8 @@ class Linear(nn.Linear):
         # 只读一次再返回局部变量：别的线程这时可能正放掉或换掉副本
         kept = self._kept
         if kept is None or kept[0] != key:
-            kept = self._kept = (key, make())
+            # 一并留住原权重：它的内存若先还回去，新换上的权重可能恰好落在同一地址，旧副本就会被误用
+            kept = self._kept = (key, make(), self.weight.detach())
         return kept[1]
 
 
@@ -123,6 +124,11 @@ class Dropout(nn.Module):
 def best_device() -> torch.device:
     """Returns the first CUDA device where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
+    """Returns `bf16` where the hardware multiplies it natively, else `float32`."""
+    return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
 
 
 def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:

@@ -37,7 +37,8 @@ class ParameterCounts:
         embeddings: word, position and segment embedding, and their norm.
         encoder: the L blocks.
         pooler: the layer over `[CLS]`.
-        heads: masked LM (transform, norm, a bias per piece; its decoder is the word embedding) and next sentence.
+        heads: masked LM (transform, norm, a bias per piece; its decoder is the word embedding, unless the two are
+            untied) and next sentence.
     """
 
     embeddings: int
@@ -51,8 +52,9 @@ class ParameterCounts:
         hidden, vocabulary = config.hidden_size, config.vocab_size
         norm = 2 * hidden
         rows = vocabulary + config.max_position_embeddings + config.type_vocab_size
-        # MLM 的解码矩阵与词嵌入共享，这里只数每个词的偏置
-        masked_lm = hidden * hidden + hidden + norm + vocabulary
+        # MLM 的解码矩阵通常与词嵌入共享，只数每个词的偏置；不共享时另有一个 V×H 的矩阵
+        decoder = 0 if config.tie_word_embeddings else vocabulary * hidden
+        masked_lm = hidden * hidden + hidden + norm + vocabulary + decoder
         next_sentence = 2 * hidden + 2
         return cls(
             embeddings=rows * hidden + norm,
@@ -107,12 +109,18 @@ class BatchCosts:
         """Operations of a forward pass through encoder and pooler.
 
         A block multiplies each token by 4 H² weights in attention and 2 H I in the feed-forward layer (I its width),
-        and compares it with S keys and mixes S values: 8 H² + 4 H I + 4 S H.
+        and compares it with S keys and mixes S values: 8 H² + 4 H I + 4 S H. Where heads were pruned, the width of
+        those that are left stands for one H of each attention term.
         """
+        return self.encoder_flops + self.batch_size * 2 * self.config.hidden_size**2
+
+    @property
+    def encoder_flops(self) -> int:
+        """Operations of a forward pass through the L blocks alone."""
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
         # 注意力分数与加权求和各为 2·S·H：序列越长，这一项占比越大
-        per_token = 8 * hidden**2 + 4 * hidden * inner + 4 * self.sequence_length * hidden
-        return self.config.num_hidden_layers * self.num_tokens * per_token + self.batch_size * 2 * hidden**2
+        attention = sum((8 * hidden + 4 * self.sequence_length) * width for width in self.config.attention_widths)
+        return self.num_tokens * (attention + self.config.num_hidden_layers * 4 * hidden * inner)
 
     @property
     def head_flops(self) -> int:
@@ -179,6 +187,6 @@ class BatchCosts:
     def _num_matmul_weights(self) -> int:
         """Weights of all matrices that a pre-training step multiplies by, the tied decoder included."""
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        encoder = self.config.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner)
+        encoder = 4 * hidden * sum(self.config.attention_widths) + self.config.num_hidden_layers * 2 * hidden * inner
         pooler_and_heads = 2 * hidden**2 + 2 * hidden + self.config.vocab_size * hidden
         return encoder + pooler_and_heads

@@ -70,6 +70,7 @@ class PreTrainingObjective:
             output = model(batch.tokens, batch.masked_positions, causal=self.causal)
         else:
             output = model(batch.tokens, batch.masked_positions, batch.masked_spans)
+        # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
         logits = output if isinstance(output, Tensor) else output.mlm_logits
         measures: list[Measure] = [self.pieces(logits, batch.masked_labels, total=batch.global_masked)]
         if self.pairs is not None:
@@ -78,6 +79,7 @@ class PreTrainingObjective:
         if self.span_boundary is not None:
             assert isinstance(output, SpanPreTrainingOutput)
             measures.append(self.span_boundary(output.sbo_logits, batch.masked_labels, total=batch.global_masked))
+        # 各部分已是各自的平均，直接相加即论文的损失（附录 A.2），不另设权重
         loss = measures[0].loss
         for measure in measures[1:]:
             loss = loss + measure.loss

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 
@@ -30,7 +29,7 @@ from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.task import Evaluation
-from bertsmith.model.layers import best_compute_dtype, best_device
+from bertsmith.model.layers import best_device, native_precision
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -115,7 +114,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
 
 
 def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
-    precision = "bf16" if best_compute_dtype(best_device()) == torch.bfloat16 else "float32"
+    precision = native_precision(best_device())
     if options.corpus:
         return recipe_for(
             options.size or "mini", precision=precision, seed=options.seed, minutes=options.minutes or 10.0

@@ -6,6 +6,7 @@ restart, on a slower day or on other hardware.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.batches import PreTrainingBatch
 from bertsmith.data.shards import TokenCorpus
 from bertsmith.model.config import BertConfig
+from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
@@ -50,14 +52,16 @@ def training_flops(config: BertConfig, batch: PreTrainingBatch) -> float:
     """
     lengths, counts = _lengths_of(batch.tokens)
     forward = sum(
-        count * BatchCosts(config, 1, length).inference_flops for length, count in zip(lengths, counts, strict=True)
+        count * BatchCosts(config, 1, length).encoder_flops for length, count in zip(lengths, counts, strict=True)
     )
-    hidden = config.hidden_size
-    per_masked = 2 * hidden**2 + 2 * hidden * config.vocab_size
+    hidden, decoding = config.hidden_size, 2 * config.hidden_size * config.vocab_size
+    per_masked = 2 * hidden**2 + decoding
     if batch.masked_spans is not None:
-        # 跨度边界头：两层感知机（3H→H→H），再解码一遍词表
-        per_masked += 8 * hidden**2 + 2 * hidden * config.vocab_size
-    heads = len(batch.masked_positions) * per_masked + batch.tokens.num_sequences * 4 * hidden
+        # 跨度边界头：两层感知机（左右边界各 H、位置嵌入，→H→H），再解码一遍词表
+        per_masked += 2 * (2 * hidden + SpanBoundaryHead.PLACE_SIZE) * hidden + 2 * hidden**2 + decoding
+    # 不学句对的目标（mlm、ltr）既没有 pooler，也没有句对头
+    per_sequence = 2 * hidden**2 + 4 * hidden if batch.global_labelled else 0
+    heads = len(batch.masked_positions) * per_masked + batch.tokens.num_sequences * per_sequence
     return 3.0 * (forward + heads)
 
 
@@ -94,15 +98,18 @@ def steps_for(
     ranks = ranks or Ranks()
     shares = [share for _, share in recipe.phases] or [1.0]
     costs = [_sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
-    limits = [float(recipe.total_steps)] if recipe.total_steps else []
+    # 词元与运算要用满，所以向上取整；时间不可超过，所以向下
+    limits = [recipe.total_steps] if recipe.total_steps else []
     if recipe.tokens:
-        limits.append(recipe.tokens / sum(share * cost.tokens for share, cost in zip(shares, costs, strict=True)))
+        per_step = sum(share * cost.tokens for share, cost in zip(shares, costs, strict=True))
+        limits.append(math.ceil(recipe.tokens / per_step))
     if recipe.flops:
-        limits.append(recipe.flops / sum(share * cost.flops for share, cost in zip(shares, costs, strict=True)))
+        per_step = sum(share * cost.flops for share, cost in zip(shares, costs, strict=True))
+        limits.append(math.ceil(recipe.flops / per_step))
     if recipe.minutes:
-        limits.append(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate))
+        limits.append(math.floor(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate)))
     # 各进程计时略有差别：以 0 号进程的结果为准
-    return ranks.on_first(lambda: max(1, round(min(limits))))
+    return ranks.on_first(lambda: max(1, min(limits)))
 
 
 def _sample_costs(

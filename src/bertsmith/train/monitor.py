@@ -30,6 +30,7 @@ class MetricsLog:
             keep_bytes: what lies behind this length belongs to steps that will be taken again, and is cut off.
         """
         self.path = path
+        # 被杀之前多写的几行属于还会重走的步：截掉，否则同一步会出现两次
         with path.open("ab") as handle:
             handle.truncate(min(keep_bytes, handle.tell()))
 
@@ -67,6 +68,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except ValueError:
+            # 断电时最后一行可能只写了一半：它之前的都可信，之后的都没有
             break
     return rows
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
 
 from bertsmith.data.masking import MaskingKind, MaskingSettings
 from bertsmith.data.pairs import Pairing
@@ -22,13 +21,15 @@ from bertsmith.data.stream import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import best_compute_dtype
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+MOST_STEPS = 10**9
+"""A run of more would take years at a thousand steps a minute."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class PreTrainingRecipe:
             raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
         if not 0 <= self.minutes < 10**7 or self.total_steps < 0 or self.tokens < 0 or not 0 <= self.flops < 1e40:
             raise ConfigError("minutes, steps, tokens and flops must be numbers that are not negative")
+        if self.total_steps > MOST_STEPS:
+            raise ConfigError(f"a run of more than {MOST_STEPS:,} steps would not end; ask for a shorter one")
         # TOML 读回来的是列表：统一成元组，才能与请求逐项比较
         object.__setattr__(self, "phases", tuple((int(length), float(share)) for length, share in self.phases))
         self._check_phases()
@@ -262,7 +265,7 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
 
     Raises:
         CheckpointError: the folder holds no model.
-        ConfigError: a setting is impossible.
+        ConfigError: a setting is impossible, or asks more of the model than it has.
     """
     config = BertConfig.load(folder)
     batch_size, learning_rate = _by_width(config.hidden_size)
@@ -279,12 +282,13 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
             f"{folder}: the model has {config.max_position_embeddings} positions, sequences of"
             f" {recipe.sequence_length} do not fit; choose --sequence-length or --phases within them"
         )
+    language_model, _, pairs = recipe.objective.partition("+")
+    if pairs and config.type_vocab_size < 2:
+        raise ConfigError(
+            f"{folder}: the model knows a single segment, and --objective {recipe.objective} reads pairs; choose"
+            f" --objective {language_model}"
+        )
     return recipe
-
-
-def native_precision(device: torch.device | str) -> str:
-    """Returns `bf16` where a device multiplies it natively, else `float32`."""
-    return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
 
 
 def parse_phases(text: str) -> tuple[tuple[int, float], ...]:

@@ -149,9 +149,8 @@ class PreTrainingRun:
             TrainingError: too many batches were skipped.
             RunFolderError: the folder cannot be written.
         """
-        if self.trainer.step < self.recipe.total_steps:
-            self.peak = self.ranks.on_first(self._matmul_peak)
-        self.started, self.started_tokens, self.flops = time.monotonic(), self.progress.tokens_seen, 0.0
+        self.started, self.started_tokens = time.monotonic(), self.progress.tokens_seen
+        self.peak = self.matmul_seconds = 0.0
         try:
             with stop_requests() as request:
                 self._train(request)
@@ -181,6 +180,8 @@ class PreTrainingRun:
             if self.recipe.phase_at(trainer.step) != self.progress.phase:
                 self._enter_next_phase()
             batch = next(self.stream)
+            if not self.peak:
+                self._measure_peak(batch)
             measure = trainer.train_batch(*parts_of(batch, self.options.accumulate))
             step, last = trainer.step, trainer.step == total
             stopping, saving = self._count(batch, measure, request)
@@ -226,6 +227,7 @@ class PreTrainingRun:
         epoch = self.stream.position.epoch + 1
         self._close_stream()
         self.progress.phase = self.recipe.phase_at(self.trainer.step)
+        self.peak = 0.0
         self.progress.position = StreamPosition(epoch).to_json()
         self._open_stream()
 
@@ -236,7 +238,7 @@ class PreTrainingRun:
         # 停止与保存由所有进程商定：任何一个收到信号，全体在同一步停下
         stopping, saving, tokens, flops = self.ranks.total([request.made, due, batch.tokens.num_tokens, flops])
         self.progress.tokens_seen += round(tokens)
-        self.flops += flops
+        self.matmul_seconds += flops / (self.peak * self.ranks.world_size)
         self.window.add(measure.sums)
         return stopping > 0, saving > 0
 
@@ -245,7 +247,7 @@ class PreTrainingRun:
         self.window = RunningAverages()
         elapsed = max(1e-9, time.monotonic() - self.started)
         rate = (self.progress.tokens_seen - self.started_tokens) / elapsed
-        utilisation = self.flops / elapsed / (self.peak * self.ranks.world_size)
+        utilisation = self.matmul_seconds / elapsed
         row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
         row["learning_rate"] = self.trainer.learning_rate
         if self.trainer.skipped:
@@ -314,11 +316,15 @@ class PreTrainingRun:
         self.model.save_pretrained(self.run / name)
         self.tokenizer.save(self.run / name, model_max_length=self.model.config.max_position_embeddings)
 
-    def _matmul_peak(self) -> float:
-        """The speed that utilisation is measured by: a matmul of this model's width, on one rank's share of a batch."""
+    def _measure_peak(self, batch: PreTrainingBatch) -> None:
+        """Finds the speed that utilisation is measured by: a matmul of this model's width, on the tokens of a pass."""
+        begun = time.monotonic()
         dtype = torch.bfloat16 if self.recipe.precision == "bf16" else torch.float32
-        tokens = self.recipe.batch_size * self.recipe.sequence_length // self.ranks.world_size
-        return measure_matmul_flops(self.model.config.hidden_size, max(1, tokens), dtype, self.trainer.device)
+        tokens = batch.tokens.num_tokens // min(self.options.accumulate, batch.tokens.num_sequences)
+        hidden_size, device = self.model.config.hidden_size, self.trainer.device
+        self.peak = self.ranks.on_first(lambda: measure_matmul_flops(hidden_size, tokens, dtype, device))
+        # 量尺子的时间不算训练的时间：把起点往后挪
+        self.started += time.monotonic() - begun
 
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self.started
