@@ -13,11 +13,12 @@ from bertsmith.finetune.adapters import (
     backbone_fingerprint,
     load_adapted,
     load_adapter,
-    merge_adapter_folder,
     save_adapter,
 )
 from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.readers import LabelledText
+from bertsmith.finetune.readers import LabelledText, ScoredText
+from bertsmith.finetune.regress import RegressionTask
+from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.inference import Classify
 from bertsmith.model import (
@@ -26,7 +27,7 @@ from bertsmith.model import (
     BertForTokenClassification,
     BertModel,
 )
-from bertsmith.model.adapters import AdapterSettings, activate, active_name, adapter_names, add_adapter
+from bertsmith.model.adapters import AdapterSettings, activate, active_name, adapter_names, add_adapter, merge_adapter
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
@@ -134,15 +135,16 @@ def test_a_backbone_is_known_in_every_folder_it_is_kept_in(tiny_model, tmp_path)
 
 def test_a_merged_folder_predicts_the_same_in_transformers(tiny_model, tmp_path):
     expected = save_two(tiny_model, tmp_path)
-    merge_adapter_folder(tiny_model, tmp_path / "colours", tmp_path / "merged")
+    model = load_adapted(tiny_model, tmp_path / "colours")
+    merge_adapter(model)
+    model.save_pretrained(tmp_path / "merged")
     reference = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
     assert reference.config.id2label == COLOURS
     with torch.no_grad():
         theirs = torch.cat([reference(torch.tensor([ids])).logits for ids in SEQUENCES])
     torch.testing.assert_close(theirs, expected["colours"], atol=1e-4, rtol=0)
     with pytest.raises(ConfigError, match="bottleneck is not linear"):
-        merge_adapter_folder(tiny_model, tmp_path / "answers", tmp_path / "never")
-    assert not (tmp_path / "never").exists()
+        merge_adapter(load_adapted(tiny_model, tmp_path / "answers"))
 
 
 @pytest.mark.parametrize("settings", [AdapterSettings("bottleneck", size=16), LORA], ids=["bottleneck", "lora"])
@@ -162,6 +164,17 @@ def test_an_adapter_learns_a_task_and_the_pipeline_uses_it(settings, tiny_model,
     save_adapter(model, tmp_path / "adapter")
     pipeline = Classify(load_adapted(tiny_model, tmp_path / "adapter"), tokenizer)
     assert [p.label for p in pipeline([example.text for example in examples])] == list(words.values())
+
+
+def test_the_figures_of_a_run_are_those_of_its_adapter(tiny_model, tmp_path):
+    """Weights with the update folded in round otherwise in bf16."""
+    scored = [ScoredText(f"the {word} reads", None, score) for score, word in enumerate(["man", "book", "bread"])] * 4
+    settings = FineTuningSettings(2, 4, learning_rate=1e-2, precision="bf16", adapter="lora")
+    found = fine_tune(RegressionTask.of(scored), tiny_model, scored, scored, tmp_path / "run", settings)
+    rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    kept = next(row for row in rows if row["kind"] == "dev" and row["epoch"] == found.epoch)
+    assert {name: kept[name] for name in found.dev.figures} == found.dev.figures
+    assert (tmp_path / "run" / "model" / "task.json").exists()
 
 
 def test_what_does_not_belong_together_is_refused(tiny_model, tmp_path):

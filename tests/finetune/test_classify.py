@@ -1,6 +1,8 @@
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import transformers
 
@@ -16,6 +18,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tag import TaggingTask
 from bertsmith.finetune.tagged import TaggedWords
 from bertsmith.inference import load_pipeline
+from bertsmith.inference.classify import LabelsPrediction
 
 GOOD, BAD = ("bread", "book"), ("man", "woman")
 
@@ -188,6 +191,34 @@ def test_a_dev_file_that_cannot_choose_is_refused(tiny_model, tmp_path):
     ):
         with pytest.raises(InputError, match="no epoch can be chosen"):
             fine_tune(task, tiny_model, train, dev, tmp_path / f"{task.name}-{task.metric}", settings)
+
+
+def test_the_threshold_of_labels_is_the_best_there_is():
+    """With hundreds of labels all probabilities may be small; every one of them is tried as a threshold."""
+    rng = np.random.default_rng(0)
+    labels = tuple(f"label{number}" for number in range(200))
+    examples, predictions = [], []
+    for _ in range(30):
+        true = rng.choice(labels, 2, replace=False).tolist()
+        likely = {label: round(float(rng.random()) * 0.02 + 0.012 * (label in true), 4) for label in labels}
+        examples.append(MultiLabelledText("x", None, tuple(true)))
+        predictions.append(LabelsPrediction([], likely))
+    task = MultiLabelTask(labels)
+    tuned = task.tuned(examples, predictions)
+    candidates = {value for prediction in predictions for value in prediction.probabilities.values()}
+    scores = [replace(task, threshold=t).figures(examples, predictions)["micro_f1"] for t in candidates]
+    assert tuned.figures(examples, predictions)["micro_f1"] == max(scores) > 0.1
+    # where all are told apart anyhow, it stays in the middle
+    sure = [LabelsPrediction([], {label: 0.9 if label in e.labels else 0.2 for label in labels}) for e in examples]
+    assert task.tuned(examples, sure).threshold == 0.5
+
+
+def test_no_more_is_read_than_the_model_does(tiny_model, tmp_path):
+    classes = [LabelledText("the man", None, "x"), LabelledText("a book", None, "y")]
+    task, settings = ClassificationTask.of(classes), FineTuningSettings(max_length=100_000)
+    with pytest.raises(ConfigError, match="max length 100000: .* reads .* pieces at most"):
+        fine_tune(task, tiny_model, classes, classes, tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()
 
 
 def test_dropout_is_that_of_the_head_too(tiny_model, tmp_path):

@@ -77,6 +77,24 @@ def test_a_model_that_predicts_nothing_scores_zero():
     assert (empty.overall.f1, empty.macro_f1, empty.types, empty.word_accuracy) == (0.0, 0.0, {}, 1.0)
 
 
+def test_last_and_only_words_may_be_called_so_and_underscores_do_as_well():
+    """BILOU is BIOES in other letters (Ratinov and Roth 2009)."""
+    bioes = ["S-PER", "S-PER", "O", "B-LOC", "I-LOC", "E-LOC", "B-LOC", "E-LOC", "O"]
+    bilou = [tag.replace("S-", "U-").replace("E-", "L-") for tag in bioes]
+    for tags in (bilou, [tag.replace("-", "_") for tag in bioes], [tag.replace("-", "_") for tag in bilou]):
+        assert not is_plain([tags])
+        assert entities_of(tags) == entities_of(bioes)
+        assert set(entity_scores([tags], [tags]).types) == {"LOC", "PER"}
+    # types keep their own underscores
+    assert entities_of(["B_work_of_art", "I_work_of_art"]) == [Entity("work_of_art", 0, 1)]
+
+
+def test_parts_of_speech_with_underscores_are_no_scheme():
+    assert is_plain([["U_x", "S_bar", "O"]])
+    assert is_plain([["B_x", "I_x", "NOUN"]])
+    assert is_plain([["LOC", "U-turn", "O"]])
+
+
 def test_parts_of_speech_that_are_letters_are_no_scheme():
     """Italian treebanks tag prepositions `E`, nouns `S`, adverbs `B`."""
     assert is_plain([["A", "B", "E", "RD", "S", "V", "I"]])

@@ -75,6 +75,19 @@ def test_bad_questions_are_refused_with_file_and_line(tmp_path, questions, messa
     assert "\n" not in str(caught.value)
 
 
+def test_a_line_is_named_where_its_id_says_which(tmp_path):
+    """Ids may be numbers, which occur elsewhere too, and answers may have ids (DRCD)."""
+    numbered = write(tmp_path, question(7, ("won", 0)), indent=1)
+    place = next(n for n, text in enumerate(numbered.read_text().split("\n"), 1) if '"id": 7' in text)
+    numbered.write_text(numbered.read_text().replace("{", '{"version": 7,', 1))
+    with pytest.raises(InputError, match=f"data.json: line {place}, question '7': the passage has"):
+        read_squad(numbered)
+    both = question("q1", ("won", 0))
+    both["answers"][0]["id"] = "q1"
+    with pytest.raises(InputError, match="data.json: question 'q1': the passage has"):
+        read_squad(write(tmp_path, both, indent=1))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

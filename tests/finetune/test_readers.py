@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,6 @@ from bertsmith.finetune.readers import (
     ScoredText,
     labels_of,
     read_labelled,
-    read_labelled_tsv,
     read_multilabelled,
     read_scored,
 )
@@ -23,7 +23,7 @@ from bertsmith.finetune.readers import (
 def read(tmp_path, content, columns=None, **options):
     path = tmp_path / "data.tsv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_labelled_tsv(path, columns, **options)
+    return read_labelled(path, columns, **options)
 
 
 def test_text_and_label_without_a_header(tmp_path):
@@ -161,7 +161,7 @@ def test_numbers_are_no_header_and_no_score_in_silence(tmp_path):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(InputError, match="no such file"):
-        read_labelled_tsv(tmp_path / "nowhere.tsv")
+        read_labelled(tmp_path / "nowhere.tsv")
 
 
 def test_labels_are_in_a_stable_order():
@@ -176,10 +176,10 @@ def test_labels_are_in_a_stable_order():
 
 
 def test_the_shared_task_files_are_read(shared_data):
-    sst2 = read_labelled_tsv(next((shared_data / "tasks" / "sst2").glob("*dev*")))
+    sst2 = read_labelled(next((shared_data / "tasks" / "sst2").glob("*dev*")))
     assert len(sst2) == 872
     assert labels_of(sst2) == ["0", "1"]
-    chinese = read_labelled_tsv(next((shared_data / "tasks" / "chnsenticorp").glob("*dev*")))
+    chinese = read_labelled(next((shared_data / "tasks" / "chnsenticorp").glob("*dev*")))
     assert len(chinese) == 1200
     assert labels_of(chinese) == ["0", "1"]
 
@@ -199,11 +199,12 @@ def test_every_form_holds_the_same_examples(tmp_path):
         writer.writerows(AWKWARD)
     lines = "".join(json.dumps(record) + "\n" for record in AWKWARD)
     (tmp_path / "b.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "b.json").write_text(lines, encoding="utf-8")
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "d.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     pq.write_table(pa.Table.from_pylist(AWKWARD), tmp_path / "e.parquet")
     expected = [LabelledText(**record) for record in AWKWARD]
-    for name in ("a.csv", "b.jsonl", "c.jsonl.gz", "d.csv.gz", "e.parquet"):
+    for name in ("a.csv", "b.jsonl", "b.json", "c.jsonl.gz", "d.csv.gz", "e.parquet"):
         assert read_labelled(tmp_path / name) == expected, name
         assert read_labelled(tmp_path / name, Columns(text=1, label=2))[1].text == "tab\there", name
 
@@ -242,6 +243,16 @@ def test_numbers(tmp_path):
     path = write(tmp_path, "a.csv", "sentence1,sentence2,score\na,b,3.5\nc,d,-1e-2\n")
     assert read_scored(path) == [ScoredText("a", "b", 3.5), ScoredText("c", "d", -0.01)]
     assert read_scored(write(tmp_path, "a.jsonl", '{"text": "a", "score": 2}\n')) == [ScoredText("a", None, 2.0)]
+    pq.write_table(pa.table({"text": ["a"], "score": [Decimal("3.50")]}), tmp_path / "a.parquet")
+    assert read_scored(tmp_path / "a.parquet") == [ScoredText("a", None, 3.5)]
+
+
+def test_pairs_on_which_annotators_did_not_agree_are_no_class(tmp_path):
+    """SNLI and MNLI label them `-`; elsewhere that may be a class like another."""
+    rows = "premise\thypothesis\tlabel\na\tb\tentailment\na\tc\t-\na\td\t-\n"
+    with pytest.raises(InputError, match=r"line 3: the label '-' means .* remove such rows \(2 in all\)"):
+        read_labelled(write(tmp_path, "a.tsv", rows))
+    assert len(read_labelled(write(tmp_path, "a.tsv", "text\tlabel\na\t+\nb\t-\n"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -251,10 +262,15 @@ def test_numbers(tmp_path):
         (read_labelled, "a.csv", 'text,label\n"x\ny",1\na,1,2\n', "line 4 has 3 columns, the first has 2"),
         (read_labelled, "a.csv", "text,label\n ,1\n", "line 2 has an empty text"),
         (read_labelled, "a.csv", "", "holds no line"),
+        (read_labelled, "a.csv", "text;label\na;1\n", "its columns are separated by ';'; write commas, or tabs"),
+        (read_labelled, "a.csv", "text\tlabel\na\t1\n", "its columns are separated by '\\t'"),
+        (read_labelled, "a.csv", "text,label\na\rb,1\n", "line 2 is not valid CSV (a carriage return in a cell"),
         (read_labelled, "a.tsv", "text\tverdict\ra\t1\rb\t2\r", "no label column among text, 'verdict\\ra'"),
         (read_labelled, "a.tsv", "text\tlabel\na\t1\t2\n", "line 2 has 3 columns, the first has 2"),
         (read_labelled, "a.tsv.gz", gzip.compress(b"a\t1\n" * 99, mtime=0)[:-9], "damaged or truncated gzip"),
         (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', "line 2 is not valid JSON"),
+        (read_labelled, "a.json", '[{"text": "a", "label": 1}]\n', "line 1 begins a JSON array; write one object a"),
+        (read_labelled, "a.json", '[\n {"text": "a", "label": 1}\n]\n', "line 1 begins a JSON array"),
         (read_labelled, "a.jsonl", "[" * 100_000, "line 1 is not valid JSON"),
         (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n\n["a", 1]\n', "line 3 is no JSON object"),
         (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2 has an empty label"),
@@ -264,6 +280,15 @@ def test_numbers(tmp_path):
         (read_labelled, "a.jsonl", "\n", "holds no line"),
         (read_labelled, "a.parquet", b"PAR1 not really", "not a readable Parquet file"),
         (read_multilabelled, "a.tsv", "text\tlabels\na\tx,,y\n", "line 2 has an empty label"),
+        (read_multilabelled, "a.jsonl", '{"text": "a", "labels": [0, 1, 1]}\n', "line 1: the same label twice; labels"),
+        (read_multilabelled, "a.jsonl", '{"text": "a", "labels": ["x", "x"]}\n', "line 1: the same label twice"),
+        (read_multilabelled, "a.tsv", "text\tlabels\na\t0,1,0\n", "line 2: the same label twice"),
+        (
+            read_multilabelled,
+            "a.jsonl",
+            '{"text": "a", "labels": [0, 1]}\n{"text": "b", "labels": [1, 0]}\n',
+            "line 1: labels are given by name",
+        ),
         (read_scored, "a.tsv", "text\tscore\na\t1\nb\thigh\n", "line 3: the score 'high' is not a finite number"),
         (read_scored, "a.tsv", "text\tscore\na\t1\nb\t1e39\n", "line 3: the score 1e39 does not fit 32 bits"),
         (read_scored, "a.tsv", "text\tscore\na\t1\nb\t-1e-39\n", "line 3: the score -1e-39 does not fit"),

@@ -129,6 +129,10 @@ def test_a_task_without_labels_has_no_tables_of_them(tiny_model, tmp_path):
     fine_tune(RegressionTask.of(scored), tiny_model, scored, scored, tmp_path / "run", SETTINGS)
     page = Page(write_report(tmp_path / "run"))
     assert page.headings[1:] == ["Figures", "Course", "Worst mistakes on dev", "Recipe"]
+    head, *rows = page.tables["Worst mistakes on dev"]
+    assert head == ["text", "true", "predicted", "error"]
+    assert [float(row[3]) for row in rows] == pytest.approx([abs(float(r[1]) - float(r[2])) for r in rows], abs=0.01)
+    assert "Farthest off" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert len(page.images) == 1
 
 
@@ -141,6 +145,7 @@ def test_a_search_has_the_table_of_its_runs_and_the_spread(tiny_model, tmp_path)
     header, *rows = page.tables["All runs"]
     assert header == ["seed", "accuracy on dev", "accuracy on test", "epoch", "seconds"]
     assert [row[:2] for row in rows] == [[str(r.settings["seed"]), f"{r.dev['accuracy']:.4f}"] for r in result.rows]
+    assert "a little too good" not in (folder / "report.html").read_text(encoding="utf-8"), "no grid chose a seed"
     spread = {row[0]: row[1:] for row in page.tables["Spread over seeds"][1:]}
     assert next(iter(spread)) == "accuracy on dev"
     assert float(spread["accuracy on test"][0]) == pytest.approx(

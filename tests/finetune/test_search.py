@@ -96,6 +96,7 @@ def test_with_both_the_grids_best_settings_are_repeated(tiny_model, tmp_path):
     first = max(grid, key=lambda row: row.dev["accuracy"])
     assert repeated.settings == {**first.settings, "seed": 1}
     assert result.dev_spread["accuracy"].mean == pytest.approx((first.dev["accuracy"] + repeated.dev["accuracy"]) / 2)
+    assert "the mean on dev is a little too good" in (tmp_path / "both" / "report.html").read_text(encoding="utf-8")
 
 
 class Killed(BaseException):

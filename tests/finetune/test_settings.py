@@ -40,6 +40,7 @@ def test_an_adapter_saves_memory_unless_told_otherwise():
     [
         ({"epochs": 0}, "at least 1"),
         ({"patience": -1}, "cannot be negative"),
+        ({"max_length": 2}, "no room for a text"),
         ({"dropout": 1.0}, "outside"),
         ({"precision": "half"}, "'half' is unknown"),
         ({"gradient_checkpointing": True}, "True is unknown"),

@@ -3,6 +3,7 @@ import gzip
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.finetune.reading import read_examples
 from bertsmith.finetune.tagged import TaggedWords, read_conll, read_conllu, tags_of
 
 
@@ -34,6 +35,26 @@ def test_four_columns_of_the_shared_task(tmp_path):
 
 def test_a_word_may_hold_a_space_where_tabs_separate(tmp_path):
     assert read_conll(write(tmp_path, "10 000\tCD\nkm\tNN\n")) == [TaggedWords(("10 000", "km"), ("CD", "NN"))]
+
+
+def test_a_word_may_be_white_space(tmp_path):
+    """As in Chinese files with a character a line; a line without a tag is a blank one."""
+    for content in ("京\tB\n\u3000\tO\n \tO\n\u3000\n", "京 B\n\u3000 O\n\xa0 O\n"):
+        (sentence,) = read_conll(write(tmp_path, content))
+        assert sentence.tags == ("B", "O", "O")
+        assert sentence.words[1] == "\u3000"
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.JSON.gz", "data.csv", "data.parquet"])
+def test_tags_are_not_read_from_tables(tmp_path, name):
+    path = write(tmp_path, b'{"words": ["a"], "tags": ["O"]}\n', name)
+    with pytest.raises(InputError, match="words and tags are read from CoNLL or CoNLL-U, not from ."):
+        read_examples("tag", path)
+
+
+def test_the_ending_of_conllu_may_be_in_capitals(tmp_path):
+    path = write(tmp_path, line("1", "I", "I", "PRON"), "DEV.CONLLU")
+    assert read_examples("tag", path) == [TaggedWords(("I",), ("PRON",))]
 
 
 def test_the_first_of_several_tags_is_taken(tmp_path):

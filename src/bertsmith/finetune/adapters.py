@@ -25,7 +25,6 @@ from bertsmith.model.adapters import (
     attach,
     backbone_of,
     empty_adapter,
-    merge_adapter,
     named_adapter,
 )
 from bertsmith.model.architectures import LabelledBert
@@ -197,26 +196,6 @@ def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default"
     model = architecture.from_pretrained(backbone, new_heads=True, **description.changes)
     load_adapter(model, folder, name)
     return model
-
-
-def merge_adapter_folder(backbone: str | Path, folder: str | Path, target: str | Path) -> None:
-    """Writes the plain model folder that a backbone and a LoRA adapter make together.
-
-    Its tokenizer is the backbone's; copy it beside.
-
-    Args:
-        backbone: the model folder that the adapter was trained from.
-        folder: holds the adapter.
-        target: made when missing.
-
-    Raises:
-        CheckpointError: as in `load_adapted`.
-        ConfigError: the adapter is a bottleneck, which no weight can hold.
-        RunFolderError: the disk is full or the folder cannot be written.
-    """
-    model = load_adapted(backbone, folder)
-    merge_adapter(model)
-    model.save_pretrained(target)
 
 
 def backbone_fingerprint(model: PretrainedBert) -> str:

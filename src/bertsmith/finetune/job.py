@@ -116,14 +116,15 @@ def _write_cards(
     files: Mapping[str, DataFile],
     searched: SearchResult | None,
 ) -> None:
-    """Writes the README of the model, and of the adapter."""
+    """Writes the README of the model, and of the adapter, where there is none yet."""
     # 适配器没有自己的词表和结构：它的卡片按主干来写
     whose: dict[Path, dict[str, Any]] = {
         job.out / "model": {"model_folder": job.out / "model"},
         job.out / "adapter": {"model_folder": job.model, "adapter": job.out / "adapter"},
     }
     for folder, described in whose.items():
-        if folder.is_dir():
+        # 同样的文件夹只会得到同样的卡片：已有的可能是用户改过的，不覆盖
+        if folder.is_dir() and not (folder / "README.md").exists():
             task, _ = load_task(folder)
             base = str(job.model)
             card = model_card(result, task, settings, base=base, files=files, searched=searched, **described)

@@ -8,6 +8,7 @@ file of CMRC 2018): they are refused, or left out and listed, as asked. A file o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ def read_squad(
     Raises:
         InputError: the file is missing, damaged, no JSON or of another form; a passage or answer is empty, an id
             occurs twice, a question has no answer and is not marked `is_impossible`, or a fault is refused. The message
-            names the file, the line and the question.
+            names the file, the question, and the line where its id stands on one only.
     """
     path = Path(path)
     content = read_text(path, encoding)
@@ -180,8 +181,8 @@ class _SquadReader:
 
     def error(self, name: str, reason: str) -> InputError:
         # JSON 解析后没有行号：出错时才回到原文里找这个 id 所在的行
-        spellings = (json.dumps(name), json.dumps(name, ensure_ascii=False), name)
-        offset = max(self.content.find(spelling) for spelling in spellings[:2])
-        offset = offset if offset >= 0 else max(self.content.find(spellings[2]), 0)
-        line = self.content.count("\n", 0, offset) + 1
-        return InputError(f"{self.path}: line {line}, question {name!r}: {reason}")
+        spellings = "|".join(map(re.escape, (json.dumps(name), json.dumps(name, ensure_ascii=False), name)))
+        offsets = [found.start() for found in re.finditer(rf'"id"\s*:\s*(?:{spellings})\s*[,}}]', self.content)]
+        # 答案等别处可能也有同样的 id（如 DRCD）：分不清时宁可不说行号
+        line = f"line {self.content.count(chr(10), 0, offsets[0]) + 1}, " if len(offsets) == 1 else ""
+        return InputError(f"{self.path}: {line}question {name!r}: {reason}")

@@ -107,14 +107,14 @@ def read_labelled(path: str | Path, columns: Columns | None = None, *, encoding:
             is ragged or malformed; a text or label is empty. The message names file and line.
     """
     path = Path(path)
-    return _read_labelled(path, kind_of(path), columns, encoding)
-
-
-def read_labelled_tsv(
-    path: str | Path, columns: Columns | None = None, *, encoding: str = "auto"
-) -> list[LabelledText]:
-    """Reads a tab-separated file, whatever its ending; see `read_labelled`."""
-    return _read_labelled(Path(path), "tsv", columns, encoding)
+    kind = kind_of(path)
+    examples = [
+        LabelledText(text, pair, cell_text(path, row, label, "label"), place=f"{path}: {row.place}")
+        for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_NAMES)
+    ]
+    _refuse_unseen_header(path, kind, columns, examples, [(example.label,) for example in examples])
+    _refuse_disagreement(examples)
+    return examples
 
 
 def read_multilabelled(
@@ -128,6 +128,10 @@ def read_multilabelled(
         separator: stands between two labels of a cell; JSON Lines and Parquet may hold lists instead. An empty cell is
             a text without labels.
         encoding: `auto` or a codec's name.
+
+    Raises:
+        InputError: as `read_labelled`, though a text may be without labels; the separator is empty, a list has a label
+            twice, or the lists hold a 0 or 1 for each label instead of its name.
     """
     path = Path(path)
     if not separator:
@@ -138,6 +142,9 @@ def read_multilabelled(
         for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_SET_NAMES)
     ]
     _refuse_unseen_header(path, kind, columns, examples, [example.labels for example in examples])
+    # 两个标签的 0/1 向量没有重复，看起来像两个标签都有：每一行都如此才认得出来
+    if len(examples) > 1 and all(set(example.labels) in _FLAGS for example in examples):
+        raise InputError(f"{examples[0].at}{_BY_NAME}")
     return examples
 
 
@@ -178,15 +185,6 @@ def labels_of(examples: Sequence[LabelledText] | Sequence[MultiLabelledText]) ->
     return sorted(labels)
 
 
-def _read_labelled(path: Path, kind: TableKind, columns: Columns | None, encoding: str) -> list[LabelledText]:
-    examples = [
-        LabelledText(text, pair, cell_text(path, row, label, "label"), place=f"{path}: {row.place}")
-        for text, pair, row, label in _texts(path, kind, columns, encoding, LABEL_NAMES)
-    ]
-    _refuse_unseen_header(path, kind, columns, examples, [(example.label,) for example in examples])
-    return examples
-
-
 def _refuse_unseen_header(
     path: Path,
     kind: TableKind,
@@ -208,6 +206,20 @@ def _refuse_unseen_header(
     if first.place == f"{path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
         raise InputError(
             f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
+        )
+
+
+def _refuse_disagreement(examples: Sequence[LabelledText]) -> None:
+    """SNLI and MNLI label a pair `-` where the annotators did not agree: no class, but it would be learned as one.
+
+    Raises:
+        InputError: there is one, beside pairs of entailment.
+    """
+    undecided = [example for example in examples if example.label == "-"]
+    if undecided and any(example.label == "entailment" for example in examples):
+        raise InputError(
+            f"{undecided[0].at}the label '-' means that the annotators did not agree; remove such rows"
+            f" ({len(undecided):,} in all)"
         )
 
 
@@ -286,6 +298,10 @@ def _unnamed(path: Path, width: int, columns: Columns) -> tuple[int | None, int 
     return other.get(columns.label, 0), None, other.get(columns.text, 1)
 
 
+_FLAGS = ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"})
+_BY_NAME = 'labels are given by name, such as ["sport", "news"], not as a 0 or 1 for each'
+
+
 def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, ...]:
     cell = row.cells[column]
     if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -299,7 +315,11 @@ def _label_set(path: Path, row: Row, column: int, separator: str) -> tuple[str, 
         if not label:
             raise InputError(f"{path}: {row.place} has an empty label among {listed(labels)}; check its separators")
         require_unicode(f"{path}: {row.place}", label)
-    return tuple(dict.fromkeys(labels))
+    different = tuple(dict.fromkeys(labels))
+    # 0/1 向量 [0, 1, 1] 若当作标签名读，去重后每条文本都有同样的两个“标签”，得分还会极好
+    if len(different) < len(labels) and (isinstance(cell, list) or any(set(labels) <= flags for flags in _FLAGS)):
+        raise InputError(f"{path}: {row.place}: the same label twice; {_BY_NAME}")
+    return different
 
 
 def _score(path: Path, row: Row, column: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.choices import ChoiceColumns, read_choices
 from bertsmith.finetune.questions import read_squad
 from bertsmith.finetune.rankings import RankingColumns, read_rankings
@@ -104,7 +104,11 @@ def _rankings(path: Path, options: ReadingOptions) -> list[Any]:
 def _tagged(path: Path, options: ReadingOptions) -> list[Any]:
     tag = options.tag_column
     # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取
-    if path.name.removesuffix(".gz").removesuffix(".zst").endswith(".conllu"):
+    ending = Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    if ending in (".json", ".jsonl", ".ndjson", ".csv", ".parquet"):
+        # 按行和空格切开，一份 JSON 也能“读成”词和标签，一直训练到底
+        raise InputError(f"{path}: words and tags are read from CoNLL or CoNLL-U, not from {ending}")
+    if ending == ".conllu":
         if isinstance(tag, int) or options.word_column is not None or options.alternatives is not None:
             raise ConfigError(f"{path}: CoNLL-U has fixed columns; choose --tag-column upos, xpos or feats, no others")
         if tag not in (None, "upos", "xpos", "feats"):

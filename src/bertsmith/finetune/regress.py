@@ -145,10 +145,8 @@ class RegressionTask:
         """Adds the interval of the correlation, and the predictions that are farthest off."""
         truth = np.array([example.score for example in examples])
         distances = np.abs(truth - np.array(predictions))
-        # 把偏差换算到 [0, 1]，与其他任务的把握程度放在同一张表里
-        scale = distances.max() or 1.0
         mistakes = [
-            Mistake(shown(example), f"{example.score:g}", f"{predicted:.3g}", float(distance / scale))
+            Mistake(shown(example), f"{example.score:g}", f"{predicted:.3g}", float(distance))
             for example, predicted, distance in zip(examples, predictions, distances, strict=True)
         ]
         return Evaluation(

@@ -173,6 +173,9 @@ def _spread_table(searched: SearchResult) -> str:
         return ""
     head = ["figure", "mean", "standard deviation", "smallest", "largest", "seeds"]
     note = "The same settings from several seeds: a difference smaller than this spread says nothing."
+    if len(searched.rows) > max(s.seeds for s in searched.dev_spread.values()):
+        # 网格里在 dev 上最好的一次也算在内：它是被挑出来的
+        note += " The first of them is the best of the grid on dev, so the mean on dev is a little too good."
     return _table("Spread over seeds", head, rows, note=note)
 
 
@@ -242,11 +245,15 @@ def _mistakes_table(run: _Run) -> str:
     mistakes = run.result.dev.mistakes
     if not mistakes:
         return "<h2>Worst mistakes on dev</h2><p>None.</p>"
+    # 预测的是数时没有“把握”可言，表里列的是偏差
+    is_number = run.request["task"]["task"] == "regress"
     rows = [
-        [_cut(mistake.text), mistake.expected, mistake.predicted, f"{mistake.confidence:.2f}"] for mistake in mistakes
+        [_cut(m.text), m.expected, m.predicted, f"{m.confidence:.3g}" if is_number else f"{m.confidence:.2f}"]
+        for m in mistakes
     ]
-    head = ["text", "true", "predicted", "confidence"]
-    note = "Wrong and sure of it: some of these may be errors of the labels."
+    head = ["text", "true", "predicted", "error" if is_number else "confidence"]
+    known = "Farthest off" if is_number else "Wrong and sure of it"
+    note = f"{known}: some of these may be errors of the labels."
     return _table("Worst mistakes on dev", head, rows, note=note, texts=3)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Generic
 import torch
 from rich.console import Console
 
-from bertsmith.errors import InputError, RunFolderError
+from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import claim_folder, locked, write_text
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
@@ -135,6 +135,7 @@ def fine_tune(
         device: where the model lives.
 
     Raises:
+        ConfigError: the sequences are to be longer than the model reads.
         InputError: a file is empty, or an example does not fit the task.
         RunFolderError: the folder holds something else, or a run with other settings, or cannot be written.
         CheckpointError: the model folder is not usable.
@@ -145,10 +146,15 @@ def fine_tune(
         raise InputError("the training file and the dev file must hold at least one example each")
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
+    config = BertConfig.load(model_folder)
+    if settings.max_length > config.max_position_embeddings:
+        raise ConfigError(
+            f"max length {settings.max_length}: {model_folder} reads {config.max_position_embeddings} pieces at most"
+        )
     request = {
         "task": {"task": task.name, **task.describe()},
         "model": fingerprint_weights(model_folder),
-        "config": asdict(BertConfig.load(model_folder)),
+        "config": asdict(config),
         "tokenizer": WordPieceTokenizer.load(model_folder).fingerprint,
         "settings": asdict(settings),
         "train": _fingerprint(train),
@@ -214,12 +220,17 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         model = self._best_model()
         predictions = self.task.predict(model, self.tokenizer, dev, self.runs_on)
         task = self.task.tuned(dev, predictions)
-        for saved in ("model", "adapter"):
-            if (self.folder / saved).is_dir():
-                save_task(task, self.folder / saved, max_length)
         scores = None
         if test is not None:
             scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.runs_on))
+        if self.settings.adapter == "lora":
+            # 低秩更新可以并入权重：合并之后就是一个普通的模型文件夹，谁都能读
+            # 评分在合并之前：bf16 下并入后的权重舍入不同，报告的应是选中的那一轮
+            merge_adapter(model)
+            self._write_model(model)
+        for saved in ("model", "adapter"):
+            if (self.folder / saved).is_dir():
+                save_task(task, self.folder / saved, max_length)
         result = FineTuningResult(
             self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
         )
@@ -285,6 +296,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         while (offset := self.trainer.step - epoch * self.steps_per_epoch) < self.steps_per_epoch:
             begun = time.monotonic()
             chosen = [units[number] for number in order[offset * size : (offset + 1) * size]]
+            # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有补齐的矩形
+            chosen.sort(key=lambda unit: max(map(len, unit.input_ids)))
             measure = self.trainer.train_batch(self.task.batch(chosen))
             running.add(measure.sums)
             self.progress.seconds += time.monotonic() - begun
@@ -328,15 +341,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.tokenizer.save(self.folder / "model", model_max_length=model.config.max_position_embeddings)
 
     def _best_model(self) -> PretrainedBert:
-        """Returns the model of the best epoch; an update that can be folded into the weights gets a folder too."""
-        if not self.settings.adapter:
-            return self.task.load(self.folder / "model")
-        model = load_adapted(self.start_folder, self.folder / "adapter")
-        if self.settings.adapter == "lora":
-            # 低秩更新可以并入权重：合并之后就是一个普通的模型文件夹，谁都能读
-            merge_adapter(model)
-            self._write_model(model)
-        return model
+        """Returns the model of the best epoch."""
+        if self.settings.adapter:
+            return load_adapted(self.start_folder, self.folder / "adapter")
+        return self.task.load(self.folder / "model")
 
     def _out_of_patience(self) -> bool:
         waited = self.progress.epochs - self.progress.best_epoch

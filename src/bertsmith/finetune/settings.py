@@ -66,6 +66,8 @@ class FineTuningSettings:
             raise ConfigError("epochs and batch size must be at least 1")
         if min(self.max_length, self.patience, self.freeze_layers) < 0:
             raise ConfigError("max length, patience and frozen layers cannot be negative")
+        if 0 < self.max_length < 3:
+            raise ConfigError(f"max length {self.max_length} leaves no room for a text between [CLS] and [SEP]")
         compute_dtype(self.precision, "cpu")
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
@@ -29,7 +30,14 @@ TableKind = Literal["tsv", "csv", "jsonl", "parquet"]
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """A decimal number as data files write it: no `nan`, no underscores, no digits of other scripts."""
 
-_KINDS: dict[str, TableKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_KINDS: dict[str, TableKind] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
+"""The files of CLUE are JSON Lines and end in `.json`."""
 
 _LOOK_AHEAD = 1000
 """So many records of JSON Lines tell the columns."""
@@ -89,6 +97,10 @@ def open_table(path: Path, kind: TableKind, encoding: str = "auto") -> Table:
         tab = "TAB" if kind == "tsv" else "COMMA"
         raise InputError(f"{path}: holds no line; give one example a line as text {tab} label")
     names = tuple(str(cell).strip() for cell in first.cells)
+    other = next((separator for separator in ";\t" if separator in names[0]), None)
+    # 欧洲的表格软件用分号存 CSV：整行成了一格，说“缺标签列”只会把人引偏
+    if kind == "csv" and len(names) == 1 and other is not None:
+        raise InputError(f"{path}: its columns are separated by {other!r}; write commas, or tabs and call it .tsv")
     return Table(path, names, None, _of_one_width(path, chain([first], rows), kind))
 
 
@@ -168,6 +180,8 @@ def cell_text(path: Path, row: Row, column: int, what: str) -> str:
         InputError: the cell is empty, or holds something that is neither text nor a number.
     """
     cell = row.cells[column]
+    if isinstance(cell, Decimal):
+        cell = format(cell, "f")
     if isinstance(cell, (bool, int, float)):
         # NaN 是 pandas 写下的空格子
         cell = None if cell != cell else json.dumps(cell)
@@ -216,9 +230,13 @@ def _csv_rows(path: Path, encoding: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(
-                f"{path}: line {start} is not valid CSV ({error}); look for a quote that is not closed or not doubled"
-            ) from None
+            # 标准库对单独的回车符建议换一种打开方式，而这里没有什么可以换
+            reason = (
+                "a carriage return in a cell without quotes); quote the cell or remove it"
+                if "new-line character" in str(error)
+                else f"{error}); look for a quote that is not closed or not doubled"
+            )
+            raise InputError(f"{path}: line {start} is not valid CSV ({reason}") from None
         if len(cells) > 1 or any(cell.strip() for cell in cells):
             yield Row(f"line {start}", cells)
         start = reader.line_num + 1
@@ -252,6 +270,8 @@ def _json_records(path: Path, encoding: str) -> Iterator[tuple[int, dict[str, ob
     for number, line in numbered_lines(path, encoding):
         if not line.strip():
             continue
+        if re.match(r"\s*\[\s*(\{|$)", line):
+            raise InputError(f"{path}: line {number} begins a JSON array; write one object a line")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 Notable:
 - a CoNLL file is split at tabs if its first word line has one, at spaces otherwise: a word may hold the other
+- a word may be white space alone, such as U+3000 in files with a Chinese character a line
 - of CoNLL-U the syntactic words are read, as treebanks are scored: of `29-30 didn't` the words 29 `did` and 30 `n't`,
   and never the empty nodes (`8.1`), which are not in the text
 """
@@ -141,11 +142,12 @@ def _sentence(path: Path, rows: _Rows, word: int, tag: int, alternatives: str | 
     for number, cells in rows:
         name = cells[tag].strip()
         name = name.split(alternatives)[0].strip() if alternatives else name
-        if not cells[word].strip():
+        if not cells[word]:
             raise InputError(f"{path}: line {number} has an empty word")
         if not name:
             raise InputError(f"{path}: line {number} has no tag")
-        words.append(cells[word].strip())
+        # 逐字标注的中文里，全角空格也是一个“字”：它切不出词片，以 [UNK] 占位
+        words.append(cells[word].strip() or cells[word])
         tags.append(name)
     return TaggedWords(tuple(words), tuple(tags), place=f"{path}: the sentence from line {rows[0][0]}")
 

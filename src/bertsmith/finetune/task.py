@@ -49,7 +49,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A prediction that is wrong, or far off; `confidence` says how sure the model was of it, in [0, 1]."""
+    """A prediction that is wrong, or far off.
+
+    `confidence` says how sure the model was of it, in [0, 1]; of a predicted number, how far off it is.
+    """
 
     text: str
     expected: str
@@ -204,5 +207,5 @@ def tokens_of(units: Sequence[Unit]) -> RaggedBatch:
 
 
 def worst(mistakes: Sequence[Mistake]) -> list[Mistake]:
-    """Returns the surest of the wrong predictions, surest first."""
+    """Returns the surest of the wrong predictions, surest first; of numbers, those that are farthest off."""
     return sorted(mistakes, key=lambda mistake: -mistake.confidence)[:SHOWN_MISTAKES]

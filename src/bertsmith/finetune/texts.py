@@ -16,7 +16,18 @@ AnyText = LabelledText | MultiLabelledText | ScoredText
 def encode_texts(
     tokenizer: WordPieceTokenizer, examples: Sequence[AnyText], paired: bool, max_length: int, labels: Sequence[Any]
 ) -> list[Unit]:
-    """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its label."""
+    """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its label.
+
+    Args:
+        tokenizer: cuts the texts.
+        examples: N texts or pairs.
+        paired: whether they are pairs.
+        max_length: most ids in a sequence, special tokens included; longer texts are cut.
+        labels: N, as the task's `batch` understands them.
+
+    Raises:
+        InputError: as in `columns_of`.
+    """
     encoded = tokenizer(*columns_of(examples, paired), max_length=max_length)
     return [
         Unit([ids], [types], label)
