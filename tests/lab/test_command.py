@@ -1,10 +1,13 @@
 """`bertsmith lab`: what it is told, and what it refuses at once."""
 
+import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -64,6 +67,30 @@ def test_pages_and_endpoints_are_on_one_address(folders, runs, monkeypatch):
         assert "fonts.googleapis" not in page
         answer = client.post("/fill-mask", json={"texts": ["the [MASK]"]})
         assert answer.status_code == httpx.codes.OK
+
+
+def test_the_address_is_told_when_it_can_be_reached(folders, monkeypatch):
+    httpx = pytest.importorskip("httpx")
+    from bertsmith.serve.settings import ServeSettings
+
+    reached = []
+
+    class Caller(logging.Handler):
+        def emit(self, record):
+            address = httpx.URL(record.args[0])
+            socket.create_connection((address.host, address.port), timeout=5).close()
+            reached.append(address)
+
+    told = logging.getLogger("bertsmith.lab")
+    monkeypatch.setattr(told, "handlers", [Caller()])
+    monkeypatch.setattr(told, "level", logging.INFO)
+    monkeypatch.setattr(logging.getLogger("bertsmith.access"), "level", logging.WARNING)
+    monkeypatch.setattr(run, "configure_logs", lambda: None)
+    monkeypatch.setattr(run, "build_lab", lambda *_, **__: None)
+    monkeypatch.setattr(run.uvicorn, "Config", lambda *_, **__: None)
+    monkeypatch.setattr(run.uvicorn, "Server", lambda _: SimpleNamespace(run=lambda **__: None))
+    run.run_lab(ServeSettings(models=(("base", str(folders["base"])),), port=0))
+    assert len(reached) == 1
 
 
 def test_ctrl_c_closes_the_lab_although_a_page_is_open(folders):

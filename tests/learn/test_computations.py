@@ -19,6 +19,7 @@ from bertsmith.model import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from bertsmith.tokenizer import WordPieceTokenizer
 
 TEXTS = [name for name, recipe in COMPUTATIONS.items() if any(each.kind == "text" for each in recipe.inputs)]
 
@@ -56,6 +57,74 @@ def test_attention_of_other_matrices_is_torchs():
     x, query, key, value = (torch.tensor(matrix) for matrix in matrices.values())
     expected = F.scaled_dot_product_attention(x @ query, x @ key, x @ value)
     np.testing.assert_allclose(found.values["z"], expected.numpy(), atol=1e-12)
+
+
+def test_two_heads_by_hand():
+    """X = (1 0; 1 2) again, a column for each head; the first head's keys are 0 and 2, the second's 1 and -1."""
+    found = compute("two_heads")
+    first, z_1, second, z_2, joined, projected = (np.asarray(value) for value in step_values(found))
+    reads_1 = 1 / (1 + math.exp(2))
+    # the second head asks with 0 and with 2: the one mixes evenly, the other has scores 2 and -2
+    reads_2 = 1 / (1 + math.exp(-4))
+    np.testing.assert_allclose(first, [[reads_1, 1 - reads_1]] * 2)
+    np.testing.assert_allclose(second, [[0.5, 0.5], [reads_2, 1 - reads_2]])
+    np.testing.assert_allclose(z_1, [[2], [2]])
+    np.testing.assert_allclose(z_2, [[3], [6 * (1 - reads_2)]])
+    np.testing.assert_allclose(joined, np.hstack([z_1, z_2]))
+    np.testing.assert_allclose(projected, [[2, 5], [2, 2 + 6 * (1 - reads_2)]])
+    assert (found.values["first_weight"], found.values["second_weight"]) == pytest.approx((reads_1, reads_2))
+
+
+def test_two_heads_of_other_matrices_are_torchs():
+    rng = np.random.default_rng(0)
+    given = {name: rng.normal(size=(4, 4)) for name in ("x", "query", "key", "value", "output")}
+    found = compute("two_heads", **{name: matrix.tolist() for name, matrix in given.items()})
+    theirs = torch.nn.MultiheadAttention(4, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.tensor(np.hstack([given[name] for name in ("query", "key", "value")]).T))
+        theirs.out_proj.weight.copy_(torch.tensor(given["output"].T))
+        x = torch.tensor(given["x"])
+        expected = theirs(x, x, x)[0]
+    np.testing.assert_allclose(found.values["result"], expected.numpy(), atol=1e-12)
+
+
+def test_a_block_ends_where_the_models_does(study):
+    """With a block of torch's own that holds the same weights."""
+    found = compute("first_block", study=study, text="the man reads the book", place=3).values
+    model, config = study.model.bert, study.model.config
+    block = model.encoder.blocks[0]
+    theirs = torch.nn.TransformerEncoderLayer(
+        config.hidden_size, config.num_attention_heads, config.intermediate_size, activation="gelu", batch_first=True
+    ).eval()
+    with torch.inference_mode():
+        for mine, parameter in (
+            (block.attention.project, (theirs.self_attn.in_proj_weight, theirs.self_attn.in_proj_bias)),
+            (block.attention_output, (theirs.self_attn.out_proj.weight, theirs.self_attn.out_proj.bias)),
+            (block.expand, (theirs.linear1.weight, theirs.linear1.bias)),
+            (block.contract, (theirs.linear2.weight, theirs.linear2.bias)),
+            (block.attention_norm, (theirs.norm1.weight, theirs.norm1.bias)),
+            (block.output_norm, (theirs.norm2.weight, theirs.norm2.bias)),
+        ):
+            parameter[0].copy_(mine.weight)
+            parameter[1].copy_(mine.bias)
+        batch = RaggedBatch.from_sequences([study.tokenizer("the man reads the book")["input_ids"]])
+        expected = theirs(model.embedding(batch)[None])[0, 3]
+    np.testing.assert_allclose(found["output"], expected.numpy(), atol=1e-4)
+    assert (found["piece"], found["hidden"], found["inner"]) == ("reads", 128, 512)
+
+
+def test_a_word_is_spelled_as_the_tokenizer_spells_it(study):
+    found = compute("pieces_of_a_word", study=study, text="the reader walked homewards").values
+    assert found["word"] == "homewards"
+    assert found["pieces"] == study.tokenizer.tokenize("homewards")
+    tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "u", "##aff", "##able", "a"])
+    torch.manual_seed(0)
+    small = Study(BertForPreTraining(BertConfig.named("1/64", vocab_size=10)).eval(), tokenizer)
+    found = compute("pieces_of_a_word", study=small, text="a unaffable b").values
+    # unaffable … un: 8 look-ups; ##affable … ##aff: 5; ##able: 1
+    assert (found["pieces"], found["tries"]) == (["un", "##aff", "##able"], 14)
+    with pytest.raises(InputError, match="has none of the words in 'b'"):
+        compute("pieces_of_a_word", study=small, text="b")
 
 
 def test_who_notices_a_change(study):
@@ -327,6 +396,11 @@ def test_texts_that_cannot_be_computed_with(study, id, text, message):
         ("two_tokens", {"key": [[1], [1]]}, "must have one shape"),
         ("two_tokens", {"x": []}, "rows of numbers"),
         ("two_tokens", {"x": [["a", "b"]]}, "must be numbers"),
+        ("two_heads", {"query": [[1], [1]]}, "even number of columns"),
+        ("two_heads", {"key": [[1, 2, 3, 4], [1, 2, 3, 4]]}, r"key is \[2, 4\]"),
+        ("two_heads", {"output": [[1, 2]]}, "output has 1 rows; it needs 2"),
+        ("two_heads", {"x": [[1, 2, 3]]}, "query has 2 rows; it needs 3"),
+        ("first_block", {"place": 60}, "tokens 0 to"),
         ("parameters", {"size": "huge"}, "use one of tiny"),
         ("parameters", {"vocab_size": 0}, "from 1 to"),
         ("parameters", {"vocab_size": True}, "whole number"),

@@ -26,6 +26,7 @@ from bertsmith.model import (
 )
 from bertsmith.serve.app import build_app
 from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.run import uvicorn_options
 from bertsmith.serve.settings import ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -71,7 +72,7 @@ class LiveServer:
         settings = {"threads": 1, "port": 0, "host": "127.0.0.1"} | settings
         given = tuple((name, str(folder)) for name, folder in models.items())
         self.app = build_app(ServeSettings(models=given, **settings), keys=ApiKeys(keys))
-        config = uvicorn.Config(self.app, port=0, log_level="warning", access_log=False, ws="none", lifespan="on")
+        config = uvicorn.Config(self.app, port=0, **uvicorn_options(self.app.state.reception.settings))
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()

@@ -15,9 +15,9 @@ TEXTS = ["The cat sat on the mat.", "Stocks fell sharply on Monday.", "Ünïcode
 
 @pytest.fixture(scope="module")
 def client(minilm_folder, process_class, tmp_path_factory):
-    """A client of `bertsmith serve --model minilm=...`, started as a user starts it."""
+    """A client of `bertsmith serve --model minilm=...`, a process of its own, at the precision of the reference."""
     process = process_class(
-        *("--model", f"minilm={minilm_folder}", "--port", "0", "--threads", "1"),
+        *("--model", f"minilm={minilm_folder}", "--port", "0", "--threads", "1", "--precision", "float32"),
         log=tmp_path_factory.mktemp("log") / "server.log",
         BERTSMITH_API_KEYS=KEY,
     )

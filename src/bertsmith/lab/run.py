@@ -78,6 +78,8 @@ def run_lab(
         app = build_lab(settings, runs, language=language, progress=progress)
         if not is_loopback(settings.host):
             told.warning("the lab asks for no key: whoever reaches %s can use it", settings.host)
+        # 先听后说：日志里一有地址，就连得上
+        listener.listen()
         told.info("the lab is open on %s - Ctrl-C closes it", address_of(listener.getsockname()))
         # 打开的网页一直占着一条连接：停机时不等它，一秒后断开
         config = uvicorn.Config(

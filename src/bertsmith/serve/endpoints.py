@@ -17,6 +17,9 @@ from bertsmith.serve.ticket import CURRENT
 _MOST_PIECES = 50_000
 """Pieces in an answer of `/fill-mask`; each is an object thrice over on its way out."""
 
+_MOST_COSINES = 250_000
+"""Numbers in an answer of `/similarity`: about 5 MB of JSON."""
+
 
 class Endpoints:
     """The endpoints of a server."""
@@ -103,6 +106,15 @@ class Endpoints:
     def similarity(self, asked: schemas.SimilarityRequest) -> schemas.SimilarityAnswer:
         """Compares each text of one list with each of another."""
         model, _, pipeline = self.models.pipeline(asked.model, ("embed",))
+        # 答案随两列长度之积增长：十 KB 的请求能要出二十 MB
+        if len(asked.texts) * len(asked.others) > _MOST_COSINES:
+            raise RefusalError(
+                413,
+                "too_many_cosines",
+                f"{len(asked.texts)} texts with {len(asked.others)} others each; at most {_MOST_COSINES} cosines are"
+                " taken; send several requests",
+                where="others",
+            )
         cosines = Similarity(pipeline)(asked.texts, asked.others)
         return schemas.SimilarityAnswer(model=model.name, similarities=cosines.tolist(), tokens=tokens_read())
 

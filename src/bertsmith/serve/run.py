@@ -7,6 +7,7 @@ variable; each loads the models for itself (weights are mapped files, so the mac
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ from typing import Any
 import uvicorn
 
 from bertsmith.errors import BertsmithError, InputError
+from bertsmith.serve.connection import TimedConnection
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.settings import ServeSettings
 
@@ -54,9 +56,11 @@ def serve(settings: ServeSettings) -> None:
         from bertsmith.serve.app import build_app
 
         app = build_app(settings, keys=keys)
+        # 先听后说：日志里一有地址，就连得上
+        listener.listen()
         _announce(settings, listener.getsockname())
         with _ends_quietly():
-            uvicorn.Server(uvicorn.Config(app, **_options(settings))).run(sockets=[listener])
+            uvicorn.Server(uvicorn.Config(app, **uvicorn_options(settings))).run(sockets=[listener])
 
 
 def worker_app() -> Any:
@@ -121,7 +125,7 @@ def _serve_with_workers(settings: ServeSettings) -> None:
             port=settings.port,
             workers=settings.workers,
             timeout_worker_healthcheck=30,
-            **_options(settings),
+            **uvicorn_options(settings),
         )
         if not (Path(folder) / _STARTED).exists():
             raise BertsmithError("no worker could start; the lines above say why")
@@ -129,10 +133,11 @@ def _serve_with_workers(settings: ServeSettings) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _options(settings: ServeSettings) -> dict[str, Any]:
+def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
+    """Returns what uvicorn is told, whatever the number of workers."""
     return {
-        # h11 限制请求头的长度；httptools 略快，却来者不拒
-        "http": "h11",
+        # h11 限制请求头的长度；httptools 略快，却来者不拒。用 partial：设置要能传给工作进程
+        "http": functools.partial(TimedConnection, deadline=settings.deadline),
         "log_level": "warning" if settings.workers == 1 else "info",
         "access_log": False,
         "lifespan": "on",

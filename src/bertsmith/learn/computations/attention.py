@@ -1,4 +1,4 @@
-"""Attention between a few tokens, one matrix after the other (Vaswani et al. 2017, equation 1)."""
+"""Attention between a few tokens, one matrix after the other (Vaswani et al. 2017, equation 1 and §3.2.2)."""
 
 from __future__ import annotations
 
@@ -82,3 +82,77 @@ def two_tokens(
         "first_weight": float(last[0]),
     }
     return Computation(id, title, steps, values)
+
+
+HEADS = 2
+"""Heads of `two_heads`: the fewest that show what joining means."""
+
+
+def two_heads(
+    *,
+    id: str,
+    title: str,
+    language: Language,
+    x: Matrix,
+    query: Matrix,
+    key: Matrix,
+    value: Matrix,
+    output: Matrix,
+) -> Computation:
+    """Works attention out in two heads, joins and projects: MultiHead = Concat(Z_1, Z_2) W_O.
+
+    Args:
+        id: the computation's name.
+        title: for people.
+        language: of the labels.
+        x: [S, H], a row per token.
+        query: [H, 2D], the columns of the first head and then those of the second.
+        key: [H, 2D].
+        value: [H, 2D].
+        output: [2D, O].
+
+    Raises:
+        InputError: the matrices do not fit one another, or their columns cannot be shared among two heads.
+    """
+    for name, matrix in (("query", query), ("key", key), ("value", value)):
+        if matrix.shape != query.shape or matrix.shape[1] % HEADS:
+            raise InputError(
+                f"{name} is {list(matrix.shape)}; query, key and value must have one shape, with an even number of"
+                " columns: half for each head"
+            )
+    if len(output) != value.shape[1]:
+        raise InputError(f"output has {len(output)} rows; it needs {value.shape[1]}, as many as value has columns")
+    split = [np.split(matrix, HEADS, axis=1) for matrix in (query, key, value)]
+    # 每个头就是上一节的注意力，只是用自己的那几列
+    heads = [
+        two_tokens(id=id, title=title, language=language, x=x, query=q, key=k, value=v)
+        for q, k, v in zip(*split, strict=True)
+    ]
+    tokens, reads = heads[0].steps[-2].rows, heads[0].steps[-2].columns
+    steps: list[Step] = []
+    for number, head in enumerate(heads, 1):
+        of_head = Text(f"head {number}: ", f"头 {number}：")(language)
+        steps.append(Step(of_head + "softmax(Q Kᵀ / √D)", head.values["weights"], "", tokens, reads))
+        steps.append(Step(f"{of_head}Z_{number}", head.values["z"], "", tokens))
+    joined = np.concatenate([head.values["z"] for head in heads], axis=1)
+    projected = joined @ output
+    steps += [
+        Step(
+            "Concat(Z_1, Z_2)", joined, Text("side by side, as wide as before", "并排放，总宽度不变")(language), tokens
+        ),
+        Step(
+            "Concat(Z_1, Z_2) W_O",
+            projected,
+            Text("every number may draw on both heads", "每个数都可以取自两个头")(language),
+            tokens,
+        ),
+    ]
+    values = {
+        "heads": HEADS,
+        "size": query.shape[1] // HEADS,
+        "width": query.shape[1],
+        "first_weight": float(heads[0].values["weights"][-1, 0]),
+        "second_weight": float(heads[1].values["weights"][-1, 0]),
+        "result": projected,
+    }
+    return Computation(id, title, tuple(steps), values)

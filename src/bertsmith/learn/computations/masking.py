@@ -59,8 +59,10 @@ def masking(*, id: str, title: str, language: Language, study: Study, text: str,
     ]
     per_draw = count // DRAWS
     chosen = Text(
-        f"{settings.rate:.0%} of {len(ids)} pieces is {settings.rate * len(ids):.2f}, rounded, at least one",
-        f"{len(ids)} 个词片的 {settings.rate:.0%} 是 {settings.rate * len(ids):.2f}，四舍五入，至少一个",
+        f"{settings.rate:.0%} of {len(ids)} pieces is {settings.rate * len(ids):.2f}; the nearest whole number, a half"
+        " to the even one; at least one",
+        f"{len(ids)} 个词片的 {settings.rate:.0%} 是 {settings.rate * len(ids):.2f}，取最近的整数，恰为一半时取偶数；"
+        "至少一个",
     )
     steps = (
         Step(Text("pieces", "词片")(language), " ".join(study.pieces(ids.tolist()))),

@@ -13,11 +13,13 @@ from bertsmith.errors import InputError
 from bertsmith.learn.computations import (
     attention,
     backward,
+    block,
     counting,
     experiments,
     finetuning,
     losses,
     masking,
+    pieces,
     reading,
     schedule,
 )
@@ -84,6 +86,12 @@ COMPUTATIONS: dict[str, Recipe] = {
         needs_study=True,
         suits=_differ_in_a_word,
     ),
+    "pieces_of_a_word": Recipe(
+        Text("A word into pieces", "一个词切成词片"),
+        pieces.pieces_of_a_word,
+        (_sentence("text", "the reader walked homewards", "他早上在家里看书"),),
+        needs_study=True,
+    ),
     "input_sum": Recipe(
         Text("Three embeddings, summed", "三种嵌入相加"),
         reading.input_sum,
@@ -103,6 +111,31 @@ COMPUTATIONS: dict[str, Recipe] = {
             Input("key", Text("W_K", "W_K"), "matrix", [[1, 0], [1, 1]]),
             Input("value", Text("W_V", "W_V"), "matrix", [[2, 0], [0, 3]]),
         ),
+    ),
+    "two_heads": Recipe(
+        Text("Two heads, joined and projected", "两个头，拼接并投影"),
+        attention.two_heads,
+        (
+            Input("x", Text("X, a row per token", "X，每个词元一行"), "matrix", [[1, 0], [1, 2]]),
+            Input(
+                "query",
+                Text("W_Q, half of the columns for each head", "W_Q，每个头一半的列"),
+                "matrix",
+                [[1, 0], [0, 1]],
+            ),
+            Input("key", Text("W_K", "W_K"), "matrix", [[0, 1], [1, -1]]),
+            Input("value", Text("W_V", "W_V"), "matrix", [[2, 0], [0, 3]]),
+            Input("output", Text("W_O", "W_O"), "matrix", [[1, 1], [0, 1]]),
+        ),
+    ),
+    "first_block": Recipe(
+        Text("A token through a block", "一个词元经过一层"),
+        block.first_block,
+        (
+            _sentence("text", "the man reads the book", "他早上在家里看书"),
+            Input("place", Text("token to look at", "要看的词元"), "integer", 2, smallest=0, largest=511),
+        ),
+        needs_study=True,
     ),
     "cls_summary": Recipe(
         Text("What reaches [CLS]", "什么能到达 [CLS]"),

@@ -9,16 +9,29 @@ PART = Part(
     sections=(
         PartSection(
             Text(
-                "A text is cut into **pieces** of a vocabulary ({facts.base_vocabulary:,} in the release)."
-                " `[CLS]` goes"
-                " in front, `[SEP]` behind each sentence, so that one text and a pair of texts have the same"
-                " form.\n\n"
+                "A text is cut into **pieces** of a vocabulary ({facts.base_vocabulary:,} in the release,"
+                " {c.vocabulary:,} here). A word that is no piece itself is cut from the left: the longest beginning"
+                " that is one is taken, then the longest that goes on from there, written with `##`, to the end of the"
+                " word; where nothing fits, the whole word becomes `[UNK]`. Pieces of `{c.word}`: {c.count}, found with"
+                " {c.tries} look-ups. So a limited vocabulary reads words it has never seen.",
+                "文本先切成词表里的**词片**（官方代码的词表有 {facts.base_vocabulary:,} 个，这里有 {c.vocabulary:,} 个"
+                "）。不在词表里的词从左切起：先取词表里最长的开头，再从断开处取最长的一段（写作 `##` 加这一段），直到词"
+                "尾；哪里都对不上时，整个词变成 `[UNK]`。`{c.word}` 的词片数是 {c.count}，查词表 {c.tries} 次。"
+                "这样，有限的词表也能读没见过的词。",
+            ),
+            "pieces_of_a_word",
+        ),
+        PartSection(
+            Text(
+                "`[CLS]` goes"
+                " in front of the pieces, `[SEP]` behind each sentence, so that one text and a pair of texts have the"
+                " same form.\n\n"
                 "Each token becomes the sum of three learned vectors: what it is (token), which sentence it"
                 " belongs to"
                 " (segment), where it stands (position). Below, the pair makes {c.tokens} tokens; the sum is"
                 " worked out"
                 " for `{c.piece}` at place {c.place}. LayerNorm then brings its mean to zero and its spread to one.",
-                "文本先切成词表里的**词片**（官方代码的词表有 {facts.base_vocabulary:,} 个）。最前面放 `[CLS]`，"
+                "词片的最前面放 `[CLS]`，"
                 "每个句子后面放 `[SEP]`，于是单个文本和句对的形式相同。\n\n"
                 "每个词元是三个学得的向量之和：它是什么（词）、属于哪一句（段）、在什么位置（位置）。下面的句对共"
                 " {c.tokens} 个词元，以第 {c.place} 个位置的 `{c.piece}` 为例算出这个和。"
@@ -41,6 +54,38 @@ PART = Part(
                 "{c.first_weight:.1%} 来自第一个词元。如果不除，点积随 √D 增大，softmax 饱和，梯度消失。",
             ),
             "two_tokens",
+        ),
+        PartSection(
+            Text(
+                "One softmax makes one mixture. To look for several things at once, the width is divided among"
+                " **heads**: each does the same with a query, key and value of its own, narrower (D = {c.size} of"
+                " {c.width} here), and W_O mixes what they found, laid side by side. Below, of the first token the last"
+                " one takes {c.first_weight:.1%} in one head and {c.second_weight:.1%} in the other. BERT base has"
+                " {facts.base_heads} heads of {facts.base_head_size}; together they cost what one head of the whole"
+                " width would.",
+                "一个 softmax 只给出一种混合。想同时找几样东西，就把宽度分给几个**头**：每个头用自己的 Q、K、V 做同样的"
+                "事，只是窄一些（这里总宽 {c.width}，每个头 D = {c.size}），再把各自找到的并排放好，由 W_O 混合。"
+                "下面最后一个词元从第一个词元取的份额，在一个头里是 {c.first_weight:.1%}，在另一个头里是"
+                " {c.second_weight:.1%}。BERT base 有 {facts.base_heads} 个宽 {facts.base_head_size} 的头，"
+                "合起来的代价与一个全宽的头相同。",
+            ),
+            "two_heads",
+        ),
+        PartSection(
+            Text(
+                "A **block** is attention and then a feed-forward layer. Neither replaces a token's state: what it"
+                " gives is added to it (the **residual**), and LayerNorm follows the sum. The feed-forward layer treats"
+                " each token by itself: wider, {c.inner} numbers from {c.hidden}, bent by `{c.function}`, and back. Of"
+                " these numbers {c.negative_share:.0%} are negative for `{c.piece}`; GELU lets little of them through,"
+                " yet smoothly, so that a gradient comes back. Without the bend two matrices would be no more than one."
+                " The state that leaves the block still has a cosine of {c.cosine:.2f} with the one that entered.",
+                "**一层**是先注意力，后前馈层。两者都不替换词元的状态：给出的结果加回原状态（**残差**），相加之后做"
+                " LayerNorm。前馈层单独处理每个词元：从 {c.hidden} 个数变宽到 {c.inner} 个，用 `{c.function}` 弯一下，"
+                "再变回来。`{c.piece}` 的这些数里有 {c.negative_share:.0%} 是负的，GELU 只放过很少一点，但是光滑地放，"
+                "所以梯度传得回来。没有这一弯，两个矩阵不过是一个矩阵。离开这一层的状态与进入时的余弦仍有"
+                " {c.cosine:.2f}。",
+            ),
+            "first_block",
         ),
         PartSection(
             Text(
