@@ -48,5 +48,6 @@ bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,s
 bench-%: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/$(subst -,_,$*).py
 
-clean:  ## remove everything that can be made again
-	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+# runs 里还有用户自己训练的模型，只删 make 自己做的那一个
+clean:  ## remove what make made: the environment, caches, runs/quickstart; other runs stay
+	rm -rf $(VENV) runs/quickstart build .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

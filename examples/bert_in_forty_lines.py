@@ -2,8 +2,11 @@
 
     python examples/bert_in_forty_lines.py [STEPS]
 
-The text is the bundled village; replace `documents` by `read_documents(find_text_files(["your/folder"]))` of
-`bertsmith.data.text` for your own. With the default 1,500 steps it takes about a minute on two cores.
+The text is the bundled village; for your own replace `documents`, with `bertsmith.data.text`, by
+
+    documents = list(read_documents(find_text_files(["your/folder"])))
+
+With the default 1,500 steps it takes about a minute on two cores.
 """
 
 import sys

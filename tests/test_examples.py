@@ -1,5 +1,6 @@
 """The examples run as their first lines say."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,20 @@ def test_the_example_runs():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.splitlines() if line.endswith("%")]) == 5
+
+
+def test_the_example_takes_ones_own_text_as_its_first_lines_say(tmp_path, monkeypatch, capsys):
+    """Three files, a document each, put in where the village was; one step of training."""
+    for eaten in ("bread", "fish", "cheese"):
+        (tmp_path / f"{eaten}.txt").write_text(9 * f"The man eats the {eaten}. ", encoding="utf-8")
+    code = (EXAMPLES / "bert_in_forty_lines.py").read_text(encoding="utf-8")
+    (own,) = re.findall(r"^ +(documents = .*)$", code, flags=re.MULTILINE)
+    begin, end = code.index("documents = ["), code.index("with tempfile")
+    own = f"from bertsmith.data.text import find_text_files, read_documents\n{own}\n"
+    code = code[:begin] + own.replace("your/folder", str(tmp_path)) + code[end:]
+    monkeypatch.setattr(sys, "argv", ["example", "1"])
+    exec(compile(code, "example", "exec"), {})
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.endswith("%")]) == 5
 
 
 def run_minibert(file):

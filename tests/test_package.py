@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import bertsmith
 
@@ -12,6 +13,12 @@ def test_every_public_name_is_there():
 def test_importing_costs_no_torch():
     code = "import sys, bertsmith, bertsmith.tokenizer; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_make_clean_leaves_the_runs_of_users():
+    command = ["make", "--dry-run", "--always-make", "clean"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    assert {word for word in done.stdout.split() if word.startswith("runs")} == {"runs/quickstart"}
 
 
 def test_the_contract_of_the_guide_holds(tmp_path):

@@ -1,4 +1,4 @@
-"""What the command line sets for torch and OpenMP before they are loaded."""
+"""What the command line sets for torch, OpenMP and oneDNN before they are loaded."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bertsmith.cli import ENVIRONMENT, main
+from bertsmith.model.matmul import has_packed_kernels
 
 PAST_A_PAGE = """
 import os, torch
@@ -14,9 +15,15 @@ tensors = [torch.empty(3 << 20, dtype=torch.uint8) for _ in range(4)]
 print(*(tensor.data_ptr() % os.sysconf("SC_PAGE_SIZE") for tensor in tensors))
 """
 
+THREE_MATMULS_OF_TWO_SHAPES = """
+import torch
+for rows in (32, 48, 32):
+    torch.ops.mkldnn._linear_pointwise(torch.ones(rows, 64), torch.ones(64, 64), None, "none", [], "")
+"""
+
 
 def test_what_you_set_yourself_stays(monkeypatch, capsys):
-    spin, pages = ENVIRONMENT
+    spin, pages, _ = ENVIRONMENT
     monkeypatch.setenv(spin, "7")
     monkeypatch.delenv(pages)
     with pytest.raises(SystemExit):
@@ -31,3 +38,18 @@ def test_torch_still_knows_the_switch_for_huge_pages(switch, aligned):
     environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": switch}
     found = subprocess.run([sys.executable, "-c", PAST_A_PAGE], capture_output=True, check=True, env=environment)
     assert all(int(past) == 0 for past in found.stdout.split()) is aligned
+
+
+@pytest.mark.skipif(not has_packed_kernels(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize(("capacity", "compiled"), [("1", 3), ("128", 2)])
+def test_onednn_still_knows_how_many_shapes_to_keep(capacity, compiled):
+    environment = {
+        **os.environ,
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": capacity,
+        "ONEDNN_VERBOSE": "profile_create",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-c", THREE_MATMULS_OF_TWO_SHAPES]
+    found = subprocess.run(command, capture_output=True, check=True, env=environment, text=True)
+    lines = found.stdout.splitlines()
+    assert sum("create:cache_miss" in line and ",inner_product," in line for line in lines) == compiled, found.stdout

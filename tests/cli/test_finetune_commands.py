@@ -1,6 +1,7 @@
 """Every task through the command line: fine-tune, evaluate, predict, on files of the forms people have."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ import transformers
 from bertsmith.cli import main
 from bertsmith.finetune.run import FineTuningRun
 from bertsmith.inference import load_pipeline
-from bertsmith.train.stopping import StopRequest
+from bertsmith.train.stopping import StopRequest, TrainingStopped
 
 RECIPE = ["--epochs", 2, "--batch-size", 4, "--learning-rate", 1e-3]
 
@@ -117,6 +118,60 @@ def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, c
         assert run(capsys, *command).endswith("the book\n")
 
 
+def test_a_card_that_was_edited_stays(tiny_model, tmp_path, capsys):
+    data = tmp_path / "data.tsv"
+    data.write_text(FILES["classify"][1], encoding="utf-8")
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
+    run(capsys, *command, *RECIPE)
+    card = tmp_path / "run" / "model" / "README.md"
+    card.write_text("My own words.\n", encoding="utf-8")
+    run(capsys, *command, *RECIPE)
+    assert card.read_text(encoding="utf-8") == "My own words.\n"
+    card.unlink()
+    run(capsys, *command, *RECIPE)
+    assert card.exists()
+
+
+EVERY_OPTION = {
+    "settings": {
+        "epochs": 7, "batch_size": 5, "learning_rate": 0.002, "warmup_share": 0.3, "weight_decay": 0.2,
+        "layer_decay": 0.8, "freeze_layers": 1, "dropout": 0.4, "patience": 2, "max_length": 20,
+        "precision": "float32", "gradient_checkpointing": "blocks", "seed": 9,
+    },
+    "reading": {
+        "text_column": "body", "pair_column": 3, "label_column": "verdict", "separator": "|", "word_column": 2,
+        "tag_column": "xpos", "alternatives": ",", "faults": "skip", "encoding": "gb18030",
+    },
+    "options": {
+        "metric": "f1", "scoring": "cmrc", "stride": 11, "max_answer_tokens": 13, "layers": "last", "top": "linear",
+        "top_size": 17,
+    },
+}  # fmt: skip
+
+
+def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsys, monkeypatch):
+    jobs = []
+
+    def stopped(job, **_):
+        jobs.append(job)
+        raise TrainingStopped(job.out, 0, 1)
+
+    monkeypatch.setattr("bertsmith.finetune.job.run_job", stopped)
+    files = ["--model", tiny_model, "--train", "a", "--dev", "b", "--test", "c", "--out", tmp_path / "run"]
+    words = [f"--{name.replace('_', '-')}={value}" for part in EVERY_OPTION.values() for name, value in part.items()]
+    run(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",
+        "--choice-column=one", "--choice-column=2")  # fmt: skip
+    run(capsys, "finetune", "tag", *files, "--adapter=lora", "--adapter-size=3", "--search=paper")
+    job, other = jobs
+    assert {name: getattr(job.settings, name) for name in EVERY_OPTION["settings"]} == EVERY_OPTION["settings"]
+    assert {name: getattr(job.reading, name) for name in EVERY_OPTION["reading"]} == EVERY_OPTION["reading"]
+    assert job.options == EVERY_OPTION["options"] | {"balanced": True}
+    assert (job.reading.header, job.reading.choice_columns) == (False, ("one", 2))
+    assert (job.task, job.seeds, job.baselines, job.grid, other.grid) == ("classify", 3, True, None, "paper")
+    assert [str(path) for path in (job.train, job.dev, job.test)] == ["a", "b", "c"]
+    assert (other.task, other.settings.adapter, other.settings.adapter_size) == ("tag", "lora", 3)
+
+
 def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
     data = tmp_path / "data.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
@@ -175,6 +230,8 @@ def test_a_prediction_stands_on_the_line_of_its_input(tiny_model, tmp_path, caps
     records = tmp_path / "in.jsonl"
     records.write_text('["the man", "reads\\ta\\nbook"]\n', encoding="utf-8")
     assert run(capsys, *command, records).rstrip("\n").split("\t")[1:] == ["the man", "reads a book"]
+    shutil.copy(records, tmp_path / "in.json")
+    assert run(capsys, *command, tmp_path / "in.json") == run(capsys, *command, records)
     for bad, message in (('["the man"', "not valid JSON"), ('{"text": "a"}', "neither a text nor a list of texts")):
         records.write_text(bad + "\n", encoding="utf-8")
         assert f"{records}: line 1 is {message}" in run(capsys, *command, records, code=2)

@@ -39,7 +39,8 @@ def test_options_of_embedding(tiny_model, tmp_path, capsys):
     options = ["--pooling", "cls", "--raw", "--dims", 5, "--batch-tokens", 8, "--precision", "float32"]
     common = ["--model", tiny_model, "--out", tmp_path / "v.npy", *options]
     run(capsys, "embed", tmp_path / "a.txt", tmp_path / "a.txt", *common)
-    expected = load_pipeline("embed", tiny_model)(["the man eats", "a book !"] * 2, pooling="cls", normalize=False)
+    pipeline = load_pipeline("embed", tiny_model, precision="float32")
+    expected = pipeline(["the man eats", "a book !"] * 2, pooling="cls", normalize=False)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected[:, :5], atol=1e-5)
 
 
@@ -57,6 +58,23 @@ def test_bad_requests_are_one_line(tiny_model, tmp_path, capsys, monkeypatch, wo
     (tmp_path / "a.txt").write_text("the man\n", encoding="utf-8")
     said = run(capsys, "embed", *words, "--model", tiny_model, code=2)
     assert error in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "the man", "caf\udce9"],
+        ["fill-mask", "caf\udce9 [MASK]"],
+        ["similarity", "the man", "caf\udce9"],
+        ["next-sentence", "the man", "caf\udce9"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_bytes_that_are_no_characters_are_refused_before_the_model_is_loaded(words, tmp_path, capsys):
+    said = run(capsys, *words, "--model", tmp_path / "missing", code=2)
+    assert r"'caf\udce9" in said
+    assert "convert the text" in said
     assert said.count("\n") == 1
 
 

@@ -53,6 +53,7 @@ def fill_mask(
 
     from bertsmith.inference import load_pipeline
 
+    _require_readable(text, *(candidate or []))
     pipeline = load_pipeline("fill-mask", model, precision=precision.value if precision else None)
     for number, candidates in enumerate(pipeline(text, top_k=top_k, candidates=candidate or None), 1):
         table = Table(title=f"mask {number}", title_justify="left")
@@ -94,6 +95,7 @@ def predict(
     from bertsmith.files import atomic_path, require_other_file
     from bertsmith.finetune.predict import Predictor, as_line
 
+    _require_readable(*(texts or []))
     if file is not None:
         # 载入模型之前先看文件在不在：大模型要载好几秒
         require_file(file)
@@ -174,6 +176,7 @@ def similarity(
     """Compare a text with others; prints the cosine similarity of each, the most alike first."""
     from bertsmith.inference import load_pipeline
 
+    _require_readable(text, *others)
     pipeline = load_pipeline("similarity", model, precision=precision.value if precision else None)
     scores = pipeline([text], others)[0].tolist()
     for place in sorted(range(len(others)), key=lambda place: -scores[place]):
@@ -189,5 +192,23 @@ def next_sentence(
     """Tell how likely text B follows text A, by the head of pre-training."""
     from bertsmith.inference import load_pipeline
 
+    _require_readable(text, next_text)
     pipeline = load_pipeline("next-sentence", model, precision=precision.value if precision else None)
     print(f"{float(pipeline([text], [next_text])[0]):.4f}")
+
+
+def _require_readable(*texts: str) -> None:
+    """Refuses arguments that are in another encoding than the command line's.
+
+    Raises:
+        InputError: a text holds bytes that are no characters.
+    """
+    import sys
+
+    from bertsmith.errors import InputError
+
+    for text in texts:
+        # 解不开的字节在参数里成了孤立代理：分词与写文件都认不得，趁载入模型之前就说明
+        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+            encoding = sys.getfilesystemencoding()
+            raise InputError(f"{text[:60]!r} holds bytes that are not {encoding}; convert the text to {encoding}")

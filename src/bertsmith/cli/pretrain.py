@@ -76,10 +76,11 @@ def pretrain(
 
     from bertsmith.data.shards import TokenCorpus
     from bertsmith.errors import ConfigError
+    from bertsmith.model.layers import native_precision
     from bertsmith.tokenizer import WordPieceTokenizer
     from bertsmith.train.distributed import connected_ranks
     from bertsmith.train.pretraining import pretrain as run_pretraining
-    from bertsmith.train.recipe import native_precision, parse_phases, recipe_for, recipe_to_continue
+    from bertsmith.train.recipe import parse_phases, recipe_for, recipe_to_continue
     from bertsmith.train.stopping import TrainingStopped
 
     if all(end is None for end in (minutes, steps, tokens, flops)):

@@ -1,0 +1,147 @@
+"""Every option of a command reaches what does the work: each is given a value that is not its default."""
+
+import pytest
+from typer.main import get_command
+
+import bertsmith.data.build
+import bertsmith.data.plan
+import bertsmith.interop
+import bertsmith.lab.run
+import bertsmith.serve.run
+from bertsmith.cli import app, main
+from bertsmith.data.build import CorpusOptions
+from bertsmith.errors import InputError
+from bertsmith.serve.settings import Limits, ServeSettings
+from bertsmith.tokenizer import WordPieceTokenizer
+
+
+@pytest.fixture
+def told(monkeypatch, capsys):
+    """Runs a command whose work is replaced; returns what the work was told: its arguments, by place and by name."""
+
+    def call(owner, name, *words):
+        seen = []
+
+        def work(*values, **named):
+            seen.append((values, named))
+            raise InputError("that is enough")
+
+        monkeypatch.setattr(owner, name, work)
+        given = [str(word) for word in words]
+        # 新加的选项若没有写进这里的测试，这一行就会失败
+        assert {word for word in given if word.startswith("--")} == options_of(given[0])
+        with pytest.raises(SystemExit):
+            main(given)
+        assert "that is enough" in capsys.readouterr().err
+        return seen[0]
+
+    return call
+
+
+def options_of(command):
+    parameters = get_command(app).commands[command].params
+    return {option for parameter in parameters for option in parameter.opts if option.startswith("--")} - {"--help"}
+
+
+def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
+    words = (
+        f"serve --model one={tiny_model} --model two={tiny_model} --host 0.0.0.0 --port 1234 --workers 3 --threads 5"
+        f" --precision bf16 --api-key-file {tmp_path / 'keys'} --cors-origin https://a.org --cors-origin https://b.org"
+        " --queue 7 --deadline 11 --batch-tokens 13 --batch-delay-ms 17 --drain 19 --max-items 23 --max-characters 29"
+        " --max-tokens 31"
+    )
+    expected = ServeSettings(
+        models=(("one", str(tiny_model)), ("two", str(tiny_model))),
+        host="0.0.0.0",
+        port=1234,
+        workers=3,
+        threads=5,
+        precision="bf16",
+        key_file=str(tmp_path / "keys"),
+        cors_origins=("https://a.org", "https://b.org"),
+        queue=7,
+        deadline=11.0,
+        batch_tokens=13,
+        batch_delay=0.017,
+        drain=19.0,
+        limits=Limits(items=23, characters=29, tokens=31),
+    )
+    assert told(bertsmith.serve.run, "serve", *words.split()) == ((expected,), {})
+
+
+def test_every_option_of_the_lab_reaches_it(told, tiny_model, tmp_path):
+    words = (
+        f"lab --model mine={tiny_model} --runs {tmp_path / 'one'} --runs {tmp_path / 'two'} --host 0.0.0.0 --port 1234"
+        f" --language zh --progress {tmp_path / 'cards.json'}"
+    )
+    settings = ServeSettings(models=(("mine", str(tiny_model)),), host="0.0.0.0", port=1234, drain=0.0)
+    (given, runs), named = told(bertsmith.lab.run, "run_lab", *words.split())
+    assert (given, list(runs)) == (settings, [tmp_path / "one", tmp_path / "two"])
+    assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
+
+
+def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("the man", encoding="utf-8")
+    read = []
+    monkeypatch.setattr(bertsmith.data.plan, "read_all_text", lambda _, **named: read.append(named) or ["the man"])
+    words = (
+        f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --size 77 --min-frequency 3 --limit-alphabet 9 --cased"
+        " --unused 5 --token <url> --token <user> --workers 2 --encoding latin-1 --text-field body"
+    )
+    values, named = told(WordPieceTokenizer, "train", *words.split())
+    assert values == (["the man"],)
+    assert callable(named.pop("on_progress"))
+    assert named == {
+        "vocab_size": 77,
+        "lowercase": False,
+        "min_frequency": 3,
+        "limit_alphabet": 9,
+        "num_unused": 5,
+        "user_tokens": ["<url>", "<user>"],
+        "workers": 2,
+    }
+    assert read == [{"encoding": "latin-1", "field": "body"}]
+
+
+def test_every_option_of_corpus_reaches_the_building(told, tiny_model, tmp_path, monkeypatch):
+    # 只看选项有没有传到：不载入 jieba 的词典
+    monkeypatch.setattr(bertsmith.data.build, "word_cutter", lambda: None)
+    words = (
+        f"corpus a.txt b.txt --tokenizer {tiny_model} --out {tmp_path / 'out'} --documents blank-line --heldout 0.3"
+        " --encoding latin-1 --text-field body --workers 3 --engine ray --shard-tokens 99 --keep-duplicates"
+        " --near-duplicates 0.7 --words jieba"
+    )
+    (text, tokenizer, out, options), named = told(bertsmith.data.build, "build_corpus", *words.split())
+    assert (list(text), out) == (["a.txt", "b.txt"], tmp_path / "out")
+    assert tokenizer.vocab == WordPieceTokenizer.load(tiny_model).vocab
+    assert options == CorpusOptions(
+        documents="blank-line",
+        encoding="latin-1",
+        text_field="body",
+        heldout_share=0.3,
+        shard_tokens=99,
+        keep_duplicates=True,
+        near_duplicates=0.7,
+        words="jieba",
+    )
+    assert callable(named.pop("on_progress"))
+    assert named == {"engine": "ray", "workers": 3}
+
+
+def test_every_option_of_import_reaches_it(told, tmp_path):
+    source, out = tmp_path / "from", tmp_path / "to"
+    values, named = told(bertsmith.interop, "import_checkpoint", "import", source, "--out", out, "--lowercase")
+    assert values == (source, out)
+    assert named == {"lowercase": True}
+
+
+def test_inspect_tokens_shows_a_pair_and_special_tokens_where_asked(tiny_model, capsys):
+    def shown(*words):
+        with pytest.raises(SystemExit):
+            main(["inspect", "tokens", "the [MASK]", "--tokenizer", str(tiny_model), *words])
+        return capsys.readouterr().out
+
+    assert "[MASK]" not in shown()
+    assert "[MASK]" in shown("--special")
+    assert shown().count("[SEP]") == 1
+    assert shown("--pair", "a book").count("[SEP]") == 2
