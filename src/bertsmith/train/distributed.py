@@ -11,6 +11,7 @@ shares add up to what one process computes, up to the order of the additions.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 from bertsmith.errors import ConfigError
 
 Result = TypeVar("Result")
+_LAST_RELEASE = 0.2
+"""Seconds that gloo's threads get to let go of the last exchange before Python ends."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,10 @@ def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
         torch.cuda.set_device(device)
     # 梯度走 NCCL；控制用的小张量（停止标志、计数）在 CPU 上走 gloo，不打断 GPU
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
-    yield Ranks(dist.get_rank(), dist.get_world_size()), device
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size()), device
+    finally:
+        # gloo 的线程放掉最后一次通信的张量时要拿 GIL；解释器已在收尾的话，进程会中止（pytorch#190489）：让它先拿
+        time.sleep(_LAST_RELEASE)
     # 只在正常结束时拆除：出错时连接随进程退出而断开，其余进程据此得知
     dist.destroy_process_group()
