@@ -55,7 +55,7 @@ class BertEmbedding(nn.Module):
         known = f"the model knows {segments} segment{'s' if segments > 1 else ''}"
         _check_range("token_type_ids", batch.token_type_ids, segments, known)
         summed = (
-            F.embedding(batch.input_ids, self.word.weight)
+            F.embedding(batch.input_ids, self.word.weight, sparse=self.word.sparse)
             + F.embedding(batch.position_ids, self.position.weight)
             + F.embedding(batch.token_type_ids, self.token_type.weight)
         )

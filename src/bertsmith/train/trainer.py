@@ -25,6 +25,7 @@ from bertsmith.objectives.measure import Measure, RunningAverages
 from bertsmith.seeding import torch_seed
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, learning_rate_at
+from bertsmith.train.tables import TableGradients
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], Measure]
@@ -141,6 +142,7 @@ class BertTrainer(Generic[ModelT]):
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._tables = TableGradients(self.model)
         self._measured = self.ranks.parallel(_Measured(self.model, objective), self.device)
 
     @property
@@ -176,21 +178,28 @@ class BertTrainer(Generic[ModelT]):
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
+        self._tables.clear()
         measures = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
+        self._tables.lay_out()
         self._measure_in_units()
-        norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip_norm)
+        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         measure = self._whole(measures)
         self.step += 1
         # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了；各进程的损失与梯度相同，判断必然一致
         if not torch.isfinite(norm) or not measure.loss <= self.settings.loss_limit:
             return self._skip(measure, norm)
+        # 范数没超过上限就不动梯度：乘以 1 也要把所有梯度读写一遍
+        if norm > self.settings.clip_norm:
+            nn.utils.clip_grads_with_norm_(self._parameters, self.settings.clip_norm, norm)
         self.optimizer.step()
         self.skipped_in_a_row = 0
         return measure
 
     def _backward(self, part: Batch, *, last: bool) -> Measure:
         """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
-        with nullcontext() if last else self.ranks.without_exchange(self._measured):
+        # 多个进程交换的是整张表的梯度，按行给出反而更慢
+        by_rows = self._tables.by_rows() if self.ranks.world_size == 1 else nullcontext()
+        with by_rows, nullcontext() if last else self.ranks.without_exchange(self._measured):
             measure: Measure = self._measured(part.to(self.device))
             # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
             (measure.loss * self.ranks.world_size).backward()
