@@ -19,7 +19,7 @@ class TableGradients:
     """Keeps one gradient for each embedding table that nothing but lookups use."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Finds the tables; on a GPU, where new memory costs nothing and counting rows does, nothing changes."""
+        """Finds the tables of a model, which may be on its way to another device."""
         self._tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         self._kept: dict[Tensor, Tensor] = {}
         self._filled: list[tuple[Tensor, Tensor]] = []
@@ -27,7 +27,8 @@ class TableGradients:
     @contextmanager
     def by_rows(self) -> Iterator[None]:
         """While it is open, what is looked up on the CPU gives its gradient as rows."""
-        tables = [table for table in self._tables if not table.weight.is_cuda and not table.sparse]
+        # GPU 上新内存几乎不花时间，合并行号却要等设备同步：那里照旧
+        tables = [table for table in self._tables if table.weight.device.type == "cpu" and not table.sparse]
         for table in tables:
             table.sparse = True
         try:
