@@ -1,9 +1,9 @@
 """The gradient of an embedding table, which is zero in all rows but those that the batch looked up.
 
 A batch of sentences touches a few hundred of the 30,000 rows of the word table. Autograd's dense gradient is new memory
-for all of them at every step, a tenth of the time in which a small model is fine-tuned. Here the backward pass gives
-the rows alone; they are laid into a table that is kept, and taken out again after the step. The optimizer sees what it
-would have seen.
+for all of them at every step ("The word table's gradient by rows" in docs/benchmarks.md). Here the backward pass gives
+the rows alone; they are laid into a table that is kept, and taken out again before the next step. The optimizer sees
+what it would have seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from torch import Tensor, nn
 
 
 class TableGradients:
-    """Keeps one gradient for each embedding table that nothing but lookups use."""
+    """Keeps a gradient for each embedding table of a model whose gradients come as rows.
+
+    What lies in it between the steps is zero but for rows it knows of: nothing else may write into it, nor multiply it
+    by what is not finite.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         """Finds the tables of a model, which may be on its way to another device."""
