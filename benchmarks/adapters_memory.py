@@ -61,7 +61,7 @@ def measure(contender: str, folder: Path, precision: str, steps: int, threads: i
     from bertsmith.batch import RaggedBatch
     from bertsmith.finetune.settings import compute_dtype
     from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel
-    from bertsmith.model.adapters import AdapterSettings, add_adapter
+    from bertsmith.model.peft import AdapterSettings, add_adapter
     from bertsmith.objectives import ClassificationObjective, LabelledBatch
     from bertsmith.train.trainer import BertTrainer, TrainerSettings
 

@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bertsmith.data.decoding import read_lines
+from bertsmith.data.reading.decoding import read_lines
 from real_data import DATA
 
 VOCAB = DATA / "vocab-uncased-30522.txt"
@@ -33,7 +33,7 @@ VOCAB = DATA / "vocab-uncased-30522.txt"
 _ROUND = """
 import json, sys, tempfile, time
 from pathlib import Path
-from bertsmith.data.build import build_corpus
+from bertsmith.data.corpus.build import build_corpus
 from bertsmith.tokenizer import WordPieceTokenizer
 tokenizer = WordPieceTokenizer.load(sys.argv[1])
 times = []

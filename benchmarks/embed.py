@@ -38,7 +38,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertsmith.inference import Embed, Engine, load_pipeline
 from bertsmith.inference.precision import Precision
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model.layers import native_precision
+from bertsmith.kernels.layers import native_precision
 from real_data import DATA
 from side_by_side import Comparison, report
 

@@ -18,13 +18,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertsmith.data.decoding import read_lines
-from bertsmith.data.shards import TokenCorpus, build_shards
-from bertsmith.data.text import find_text_files, read_documents, resolve_documents
+from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.reading.decoding import read_lines
+from bertsmith.data.reading.text import find_text_files, read_documents, resolve_documents
+from bertsmith.kernels.layers import native_precision
 from bertsmith.model import BertForMaskedLM
-from bertsmith.model.layers import native_precision
 from bertsmith.objectives import build_objective
-from bertsmith.objectives.measure import average_of
+from bertsmith.objectives.loss_output import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain

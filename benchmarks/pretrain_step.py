@@ -23,10 +23,10 @@ import torch
 import transformers
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.batches import PreTrainingBatch
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.model.sizes import BatchCosts
-from bertsmith.model.speed import measure_matmul_flops
 from bertsmith.objectives import PreTrainingObjective
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from side_by_side import Comparison, compare, report

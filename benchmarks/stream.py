@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.data.masking import MaskingSettings
-from bertsmith.data.shards import TokenCorpus, build_shards
-from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.reading.text import Document
+from bertsmith.data.stream.masking import MaskingSettings
+from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
+from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import BertConfig
-from bertsmith.model.layers import best_compute_dtype
 from bertsmith.objectives import build_objective, build_pretraining_model
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -27,10 +27,10 @@ import torch
 import transformers
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.shards import TokenCorpus, build_shards
-from bertsmith.data.stream import PreTrainingStream
-from bertsmith.data.text import find_text_files, read_documents, resolve_documents
+from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.reading.text import find_text_files, read_documents, resolve_documents
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for

@@ -16,9 +16,9 @@ import torch
 import transformers
 
 from bertsmith.finetune.settings import runs_in
-from bertsmith.finetune.task import Unit
-from bertsmith.finetune.tasks import make_task
-from bertsmith.inference.engine import RunsOn
+from bertsmith.finetune.tasks.registry import make_task
+from bertsmith.finetune.tasks.task import Unit
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -
             callbacks=[clock],
         )
         trainer.train()
-        runs_on = RunsOn("cpu", runs_in(precision), setting.max_length)
+        inference = InferenceConfig("cpu", runs_in(precision), setting.max_length)
         scored = []
         for epoch, saved in enumerate(sorted(Path(folder).glob("checkpoint-*"), key=_step), start=1):
-            predictions = task.predict(task.load(saved), tokenizer, split.dev, runs_on)
+            predictions = task.predict(task.load(saved), tokenizer, split.dev, inference)
             tuned = task.tuned(split.dev, predictions)
             scored.append((tuned.figures(split.dev, predictions)[task.metric], -epoch, tuned, saved))
         _, epoch, tuned, saved = max(scored, key=lambda row: row[:2])
-        figures = tuned.figures(split.test, tuned.predict(tuned.load(saved), tokenizer, split.test, runs_on))
+        figures = tuned.figures(split.test, tuned.predict(tuned.load(saved), tokenizer, split.test, inference))
         shutil.rmtree(folder)
         Path(folder).mkdir()
     return {"seconds": clock.seconds, "epoch": -epoch, **figures}

@@ -2,7 +2,7 @@
 
     python examples/bert_in_forty_lines.py [STEPS]
 
-The text is the bundled village; for your own replace `documents`, with `bertsmith.data.text`, by
+The text is the bundled village; for your own replace `documents`, with `bertsmith.data.reading.text`, by
 
     documents = list(read_documents(find_text_files(["your/folder"])))
 
@@ -15,9 +15,9 @@ import tempfile
 import torch
 
 from bertsmith import BertConfig, BertForPreTraining, BertTrainer, WordPieceTokenizer, load_pipeline
-from bertsmith.data.shards import build_shards
-from bertsmith.data.stream import PreTrainingStream, StreamSettings
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import build_shards
+from bertsmith.data.reading.text import Document
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.objectives import PreTrainingObjective
 from bertsmith.tinyworld import draw_captions, draw_stories, render
 from bertsmith.train.trainer import TrainerSettings

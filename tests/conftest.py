@@ -51,8 +51,8 @@ def tiny_model(tmp_path: Path) -> Path:
 @pytest.fixture
 def village_small(tmp_path: Path):
     """A few stories of the bundled world as shards, with their tokenizer."""
-    from bertsmith.data.shards import build_shards
-    from bertsmith.data.text import Document
+    from bertsmith.data.corpus.shards import build_shards
+    from bertsmith.data.reading.text import Document
     from bertsmith.tinyworld import draw_stories, render
     from bertsmith.tokenizer import WordPieceTokenizer
 

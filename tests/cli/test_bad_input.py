@@ -259,7 +259,7 @@ def test_a_codec_that_does_not_say_where_it_fails(fails, tmp_path, command):
     [
         (["--batch-size", 4, "--batch-tokens", 64], "leave out one"),
         (["--objective", "ltr", "--mask-rate", 0.3], "--mask-rate is for masks"),
-        (["--objective", "ltr+nsp", "--most-predictions", 3], "--most-predictions is for masks"),
+        (["--objective", "ltr+nsp", "--max-predictions-per-seq", 3], "--max-predictions-per-seq is for masks"),
         (["--mask-share", "nan"], "mask share nan"),
         (["--random-share", "nan"], "random share nan"),
     ],

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bertsmith.cli import ENVIRONMENT, main
-from bertsmith.model.matmul import has_packed_kernels
+from bertsmith.kernels.matmul import has_packed_kernels
 
 PAST_A_PAGE = """
 import os, torch

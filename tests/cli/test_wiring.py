@@ -3,13 +3,13 @@
 import pytest
 from typer.main import get_command
 
-import bertsmith.data.build
-import bertsmith.data.plan
+import bertsmith.data.corpus.build
+import bertsmith.data.corpus.plan
 import bertsmith.interop
 import bertsmith.lab.run
 import bertsmith.serve.run
 from bertsmith.cli import app, main
-from bertsmith.data.build import CorpusOptions
+from bertsmith.data.corpus.build import CorpusOptions
 from bertsmith.errors import InputError
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -83,7 +83,9 @@ def test_every_option_of_the_lab_reaches_it(told, tiny_model, tmp_path):
 def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("the man", encoding="utf-8")
     read = []
-    monkeypatch.setattr(bertsmith.data.plan, "read_all_text", lambda _, **named: read.append(named) or ["the man"])
+    monkeypatch.setattr(
+        bertsmith.data.corpus.plan, "read_all_text", lambda _, **named: read.append(named) or ["the man"]
+    )
     words = (
         f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --size 77 --min-frequency 3 --limit-alphabet 9 --cased"
         " --unused 5 --token <url> --token <user> --workers 2 --encoding latin-1 --text-field body"
@@ -105,13 +107,13 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
 
 def test_every_option_of_corpus_reaches_the_building(told, tiny_model, tmp_path, monkeypatch):
     # 只看选项有没有传到：不载入 jieba 的词典
-    monkeypatch.setattr(bertsmith.data.build, "word_cutter", lambda: None)
+    monkeypatch.setattr(bertsmith.data.corpus.build, "word_cutter", lambda: None)
     words = (
         f"corpus a.txt b.txt --tokenizer {tiny_model} --out {tmp_path / 'out'} --documents blank-line --heldout 0.3"
         " --encoding latin-1 --text-field body --workers 3 --engine ray --shard-tokens 99 --keep-duplicates"
         " --near-duplicates 0.7 --words jieba"
     )
-    (text, tokenizer, out, options), named = told(bertsmith.data.build, "build_corpus", *words.split())
+    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.build, "build_corpus", *words.split())
     assert (list(text), out) == (["a.txt", "b.txt"], tmp_path / "out")
     assert tokenizer.vocab == WordPieceTokenizer.load(tiny_model).vocab
     assert options == CorpusOptions(

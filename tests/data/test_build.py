@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertsmith.data import parts, plan
-from bertsmith.data.build import CorpusOptions, build_corpus
-from bertsmith.data.plan import find_sources, plan_units, read_unit
-from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.data.text import read_documents
+from bertsmith.data.corpus import partial_shards as parts
+from bertsmith.data.corpus import plan
+from bertsmith.data.corpus.build import CorpusOptions, build_corpus
+from bertsmith.data.corpus.plan import find_sources, plan_units, read_unit
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.reading.text import read_documents
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -85,8 +86,8 @@ def test_workers_do_not_change_a_byte(tokenizer, text, tmp_path, small_units):
 
 KILLED = """
 import sys
-from bertsmith.data import plan
-from bertsmith.data.build import build_corpus
+from bertsmith.data.corpus import plan
+from bertsmith.data.corpus.build import build_corpus
 from bertsmith.tokenizer import WordPieceTokenizer
 plan._SMALLEST_UNIT, plan._UNITS = 20_000, 10**9
 build_corpus([sys.argv[1]], WordPieceTokenizer.load(sys.argv[2]), sys.argv[3], workers=2)
@@ -113,7 +114,7 @@ def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer,
     monkeypatch.setattr(plan, "_UNITS", 10**9)
     made = []
     original = parts.write_unit
-    monkeypatch.setattr("bertsmith.data.build.write_unit", lambda *args: made.append(args[0]) or original(*args))
+    monkeypatch.setattr("bertsmith.data.corpus.build.write_unit", lambda *args: made.append(args[0]) or original(*args))
     build_corpus([text], tokenizer, out, workers=1)
     assert (
         len(made)
@@ -143,8 +144,8 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.data.finish.os.replace", dying(os.replace))
-        patch.setattr("bertsmith.data.finish.write_text", dying(parts.write_text))
+        patch.setattr("bertsmith.data.corpus.commit.os.replace", dying(os.replace))
+        patch.setattr("bertsmith.data.corpus.commit.write_text", dying(parts.write_text))
         with pytest.raises(KeyboardInterrupt):
             build_corpus([text], tokenizer, tmp_path / "broken")
     assert not (tmp_path / "broken" / "manifest.json").exists()
@@ -206,7 +207,7 @@ def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, smal
 def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tmp_path, small_units, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.data.build.finish", lambda *_, **__: 1 / 0)
+        patch.setattr("bertsmith.data.corpus.build.finish", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_corpus([text], tokenizer, out)
     with pytest.raises(RunFolderError, match=r"unfinished corpus of another request \(heldout_share\)"):
@@ -240,7 +241,7 @@ def test_too_few_documents_leave_the_folder_free_for_another_try(tokenizer, tmp_
 def test_opening_reads_no_shard_twice_but_finds_what_was_touched(tokenizer, text, tmp_path, monkeypatch):
     build_corpus([text], tokenizer, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.data.stamps.checksum_of", lambda _: 1 / 0)
+        patch.setattr("bertsmith.data.corpus.verified.checksum_of", lambda _: 1 / 0)
         TokenCorpus(tmp_path / "out")
     shard = tmp_path / "out" / "train-00000.arrow"
     content = bytearray(shard.read_bytes())
@@ -275,12 +276,12 @@ def test_a_corpus_that_cannot_be_written_can_be_read(tokenizer, text, tmp_path, 
     def refuse(path, _):
         raise RunFolderError(str(path))
 
-    monkeypatch.setattr("bertsmith.data.stamps.write_text", refuse)
+    monkeypatch.setattr("bertsmith.data.corpus.verified.write_text", refuse)
     assert TokenCorpus(tmp_path / "out").document(TRAIN, 0)
 
 
 def test_more_shards_than_may_be_mapped(tokenizer, text, tmp_path, small_units, monkeypatch):
-    monkeypatch.setattr("bertsmith.data.shards._MOST_MAPPED", 3)
+    monkeypatch.setattr("bertsmith.data.corpus.shards._MOST_MAPPED", 3)
     corpus = build_corpus([text], tokenizer, tmp_path / "out", CorpusOptions(shard_tokens=500))
     views = [corpus.document(TRAIN, index)[0] for index in range(corpus.counts[TRAIN].documents)]
     assert len(corpus._mapped) == 3
@@ -321,8 +322,8 @@ def test_near_duplicates_are_dropped_on_request_whatever_the_workers(tokenizer, 
 
 
 def test_the_signature_estimates_the_share_of_common_shingles(tokenizer):
-    from bertsmith.data.block import DocumentBlock
-    from bertsmith.data.duplicates import signatures_of
+    from bertsmith.data.corpus.documents import DocumentBlock
+    from bertsmith.data.corpus.duplicates import signatures_of
 
     rng = np.random.default_rng(0)
     first = rng.integers(0, 30_000, 2000).astype(np.int32)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from bertsmith.data.build import CorpusOptions, build_corpus
+from bertsmith.data.corpus.build import CorpusOptions, build_corpus
 from bertsmith.tokenizer import WordPieceTokenizer
 
 # in a process of its own: Ray leaves threads and signal handlers behind
@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from bertsmith.data import plan
-from bertsmith.data.build import CorpusOptions, build_corpus
+from bertsmith.data.corpus import plan
+from bertsmith.data.corpus.build import CorpusOptions, build_corpus
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import WordPieceTokenizer
 folder = Path(sys.argv[1])
@@ -39,7 +39,7 @@ nodes.shutdown()
 @pytest.mark.slow
 def test_ray_makes_the_same_bytes_and_reports_the_same_errors(tmp_path, monkeypatch):
     pytest.importorskip("ray")
-    monkeypatch.setattr("bertsmith.data.plan._SMALLEST_UNIT", 5000)
+    monkeypatch.setattr("bertsmith.data.corpus.plan._SMALLEST_UNIT", 5000)
     rng = np.random.default_rng(0)
     words = ["the", "man", "eats", "bread", "woman", "reads", "old", "book"]
     texts = [" ".join(" ".join(rng.choice(words, 6)) + "." for _ in range(5)) for _ in range(400)]

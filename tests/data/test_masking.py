@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.masking import MaskingSettings, mask_tokens
+from bertsmith.data.stream.masking import MaskingSettings, mask_tokens
 
 VOCAB_SIZE, MASK, SPECIALS = 1000, 4, np.arange(5)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.masking import MaskingSettings, mask_tokens, span_lengths
+from bertsmith.data.stream.masking import MaskingSettings, mask_tokens, span_lengths
 from bertsmith.errors import ConfigError
 
 VOCAB_SIZE, MASK, SPECIALS = 1000, 4, np.arange(5)
@@ -149,7 +149,7 @@ def test_boundaries_are_the_visible_neighbours():
 
 @pytest.mark.parametrize("kind", ["token", "whole-word", "span"])
 def test_the_most_predictions_cap_the_rate(kind):
-    _, _, masked = draw(500, 128, kind=kind, most_predictions=7)
+    _, _, masked = draw(500, 128, kind=kind, max_predictions_per_seq=7)
     assert np.bincount(masked.positions // 128).max() == 7
 
 
@@ -189,7 +189,7 @@ def test_sequences_without_words_are_left_alone(kind):
         {"kind": "words"},
         {"span_stop": 0.0},
         {"longest_span": 0},
-        {"most_predictions": 0},
+        {"max_predictions_per_seq": 0},
     ],
 )
 def test_impossible_settings_are_refused(changes):

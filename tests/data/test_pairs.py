@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.pairs import IN_ORDER, IS_NEXT, IS_RANDOM, NO_LABEL, SWAPPED, draw_ordered_pairs, draw_pairs
+from bertsmith.data.stream.pairs import IN_ORDER, IS_NEXT, IS_RANDOM, NO_LABEL, SWAPPED, draw_ordered_pairs, draw_pairs
 
 MAX_TOKENS = 61
 

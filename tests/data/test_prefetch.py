@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from bertsmith.data.batches import digest
-from bertsmith.data.prefetch import PrefetchedStream, prefetched
-from bertsmith.data.stream import PreTrainingStream, StreamPosition, StreamSettings
+from bertsmith.data.stream.batches import digest
+from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
+from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
 from bertsmith.errors import BertsmithError, ConfigError
 
 
@@ -101,9 +101,9 @@ def test_ctrl_c_and_sigterm_are_left_to_the_parent(village_small):
 
 PARENT = """
 import sys, time, fcntl
-from bertsmith.data.prefetch import PrefetchedStream
-from bertsmith.data.shards import TokenCorpus
-from bertsmith.data.stream import PreTrainingStream, StreamSettings
+from bertsmith.data.stream.prefetch import PrefetchedStream
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.tokenizer import WordPieceTokenizer
 
 tokenizer = WordPieceTokenizer.load(sys.argv[2])

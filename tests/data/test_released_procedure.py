@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.masking import MaskingSettings
-from bertsmith.data.shards import TRAIN, SplitCounts
-from bertsmith.data.stream import PreTrainingStream, StreamSettings
+from bertsmith.data.corpus.shards import TRAIN, SplitCounts
+from bertsmith.data.stream.masking import MaskingSettings
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -149,7 +149,7 @@ def our_instances(corpus, *, pairing, max_seq_length, max_predictions):
         batch_size=64,
         short_probability=SHORT_SEQ_PROB,
         pairing=pairing,
-        masking=MaskingSettings(rate=MASKED_LM_PROB, most_predictions=max_predictions),
+        masking=MaskingSettings(rate=MASKED_LM_PROB, max_predictions_per_seq=max_predictions),
     )
     stream = PreTrainingStream(corpus, corpus.tokenizer, settings)
     found = {}

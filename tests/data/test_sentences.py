@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.sentences import MAX_SENTENCE_LENGTH, split_sentences
+from bertsmith.data.reading.sentences import MAX_SENTENCE_LENGTH, split_sentences
 
 # Each example is written with `|` where the sentences part; without it, it is the paragraph (plus a space in English).
 ENGLISH = [

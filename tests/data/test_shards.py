@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
+from bertsmith.data.reading.text import Document
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
 from bertsmith.files import locked
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -8,11 +8,17 @@ import torch
 from scipy import stats
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.batches import PreTrainingBatch, digest
-from bertsmith.data.masking import MaskingSettings
-from bertsmith.data.shards import HELDOUT, TRAIN, SplitCounts, build_shards
-from bertsmith.data.stream import HELDOUT_BATCH, PreTrainingStream, StreamPosition, StreamSettings, heldout_batches
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts, build_shards
+from bertsmith.data.reading.text import Document
+from bertsmith.data.stream.batches import PreTrainingBatch, digest
+from bertsmith.data.stream.masking import MaskingSettings
+from bertsmith.data.stream.stream import (
+    HELDOUT_BATCH,
+    PreTrainingStream,
+    StreamPosition,
+    StreamSettings,
+    heldout_batches,
+)
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -440,7 +446,7 @@ def test_labels_are_half_and_half_and_a_random_document_is_never_the_same(world,
 
 def test_opening_far_into_training_reads_only_the_block_it_needs(world, monkeypatch):
     corpus, tokenizer = world
-    monkeypatch.setattr("bertsmith.data.stream.BLOCK_TOKENS", 300)
+    monkeypatch.setattr("bertsmith.data.stream.stream.BLOCK_TOKENS", 300)
 
     def documents_read(position):
         stream = PreTrainingStream(corpus, tokenizer, settings(batch_size=2))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data import decoding, text
-from bertsmith.data.decoding import detect_encoding, read_lines
-from bertsmith.data.text import (
+from bertsmith.data.reading import decoding, text
+from bertsmith.data.reading.decoding import detect_encoding, read_lines
+from bertsmith.data.reading.text import (
     Document,
     find_text_files,
     join_lines,

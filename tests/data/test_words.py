@@ -6,10 +6,10 @@ import jieba
 import numpy as np
 import pytest
 
-from bertsmith.data.build import CorpusOptions, build_corpus
-from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
-from bertsmith.data.text import Document, read_documents
-from bertsmith.data.words import encode_with_words
+from bertsmith.data.corpus.build import CorpusOptions, build_corpus
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
+from bertsmith.data.corpus.words import encode_with_words
+from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -87,8 +87,8 @@ def test_a_real_corpus_agrees_with_jieba_sentence_by_sentence(shared_data, tmp_p
 
 
 def test_words_are_the_same_whatever_the_workers_and_after_dropping(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertsmith.data.plan._SMALLEST_UNIT", 200)
-    monkeypatch.setattr("bertsmith.data.plan._UNITS", 10**9)
+    monkeypatch.setattr("bertsmith.data.corpus.plan._SMALLEST_UNIT", 200)
+    monkeypatch.setattr("bertsmith.data.corpus.plan._UNITS", 10**9)
     texts = [f"{n}。他的朋友在北京大学学习数据科学。他喜欢看书, a man's book {n}." for n in range(40)]
     (tmp_path / "a.txt").write_text("\n\n".join([*texts, *texts[:7]]), encoding="utf-8")
     options = CorpusOptions(words="jieba", heldout_share=0.3)
@@ -118,7 +118,7 @@ def test_a_corpus_without_words_says_how_to_get_them(tokenizer, tmp_path):
 
 
 def test_without_jieba_the_extra_is_named(monkeypatch):
-    from bertsmith.data.words import word_cutter
+    from bertsmith.data.corpus.words import word_cutter
 
     word_cutter.cache_clear()
     monkeypatch.setitem(sys.modules, "jieba", None)

@@ -15,11 +15,11 @@ from bertsmith.finetune.adapters import (
     load_adapter,
     save_adapter,
 )
-from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.readers import LabelledText, ScoredText
-from bertsmith.finetune.regress import RegressionTask
+from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference import Classify
 from bertsmith.model import (
     BertForPreTraining,
@@ -27,7 +27,7 @@ from bertsmith.model import (
     BertForTokenClassification,
     BertModel,
 )
-from bertsmith.model.adapters import AdapterSettings, activate, active_name, adapter_names, add_adapter, merge_adapter
+from bertsmith.model.peft import AdapterSettings, activate, active_name, adapter_names, add_adapter, merge_adapter
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 

@@ -8,14 +8,14 @@ import torch
 import transformers
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.answer import AnsweringTask
-from bertsmith.finetune.questions import Answer as TrueAnswer
-from bertsmith.finetune.questions import QuestionExample, read_squad
+from bertsmith.finetune.datasets.questions import Answer as TrueAnswer
+from bertsmith.finetune.datasets.questions import QuestionExample, read_squad
+from bertsmith.finetune.metrics.spans import squad_scores
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.span_metrics import squad_scores
+from bertsmith.finetune.tasks.answer import AnsweringTask
 from bertsmith.inference.answer import Answer, AnswerCandidate, Answered
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
 from bertsmith.model.heads import SpanScores
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -85,7 +85,7 @@ def test_labels_lead_back_to_every_answer(shared_data, file, max_length, cut):
         size = len(tokenizer.encode(true.text))
         task = AnsweringTask.of([example], stride=64 if max_length == 160 else 128, max_answer_tokens=size + 1)
         model.learn(task.encode(tokenizer, [example], max_length))
-        (got,) = task.predict(model, tokenizer, [example], RunsOn("cpu", "float32", max_length))
+        (got,) = task.predict(model, tokenizer, [example], InferenceConfig("cpu", "float32", max_length))
         if got.score < 2.0:
             never_whole += 1
             assert size > task.stride

@@ -10,8 +10,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.finetune.baseline_scores import read_baselines
-from bertsmith.finetune.baselines import (
+from bertsmith.finetune.baselines.neural import NEURAL_BASELINES, PieceTable, PieceTexts, TextClassifier
+from bertsmith.finetune.baselines.scores_file import read_baselines
+from bertsmith.finetune.baselines.scoring import (
     BASELINES,
     INVERSE_REGULARIZATION,
     add_baselines,
@@ -19,10 +20,9 @@ from bertsmith.finetune.baselines import (
     most_frequent_tags,
     run_baselines,
 )
-from bertsmith.finetune.neural_baselines import NEURAL_BASELINES, PieceTable, PieceTexts, TextClassifier
-from bertsmith.finetune.readers import LabelledText, read_labelled
-from bertsmith.finetune.tag import TaggingTask
-from bertsmith.finetune.tagged import TaggedWords
+from bertsmith.finetune.datasets.readers import LabelledText, read_labelled
+from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.tasks.tag import TaggingTask
 
 WORDS = ("the", "man", "woman", "reads", "a", "book", ".", "!")
 
@@ -154,7 +154,9 @@ def test_figures_are_kept_and_only_missing_baselines_trained(tiny_model, tmp_pat
     run.mkdir()
     files = [bags(40, seed, ordered=False) for seed in range(3)]
     first = add_baselines(run, *files, tiny_model, ["majority"])
-    monkeypatch.setattr("bertsmith.finetune.baselines.train_neural_baseline", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(
+        "bertsmith.finetune.baselines.scoring.train_neural_baseline", lambda *_, **__: pytest.fail("trained")
+    )
     both = add_baselines(run, *files, tiny_model, ["majority", "tfidf"])
     assert list(both) == ["majority", "tfidf"]
     assert both["majority"] == first["majority"]

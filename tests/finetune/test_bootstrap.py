@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.bootstrap import (
+from bertsmith.finetune.metrics.bootstrap import (
     bootstrap_interval,
     confusion_intervals,
     correlation_columns,
@@ -14,7 +14,7 @@ from bertsmith.finetune.bootstrap import (
     macro_f1_of_counts,
     matthews_of_counts,
 )
-from bertsmith.finetune.metrics import confusion_matrix, macro_f1, matthews_correlation
+from bertsmith.finetune.metrics.classification import confusion_matrix, macro_f1, matthews_correlation
 
 
 def test_the_interval_of_a_mean_is_the_one_of_the_central_limit_theorem():
@@ -55,7 +55,7 @@ def test_the_seed_decides_and_the_blocks_do_not(monkeypatch):
     first = bootstrap_interval(values, seed=3)
     assert bootstrap_interval(values, seed=3) == first
     assert bootstrap_interval(values, seed=4) != first
-    monkeypatch.setattr("bertsmith.finetune.bootstrap._BLOCK", 170)
+    monkeypatch.setattr("bertsmith.finetune.metrics.bootstrap._BLOCK", 170)
     assert bootstrap_interval(values, seed=3) == first
 
 

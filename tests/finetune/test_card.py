@@ -8,15 +8,15 @@ import yaml
 from huggingface_hub import ModelCard
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.finetune.bootstrap import Interval
-from bertsmith.finetune.card import DataFile, model_card
-from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.multilabel import MultiLabelTask
-from bertsmith.finetune.readers import LabelledText, ScoredText
-from bertsmith.finetune.regress import RegressionTask
+from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
+from bertsmith.finetune.metrics.bootstrap import Interval
+from bertsmith.finetune.report.card import DataFile, model_card
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.multilabel import MultiLabelTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import SearchResult, Trial, spreads
 from bertsmith.inference import load_pipeline
 from bertsmith.model import BertConfig

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.choices import ChoiceColumns, ChoiceExample, read_choices
+from bertsmith.finetune.datasets.choices import ChoiceColumns, ChoiceExample, read_choices
 
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 0,v1,1,He sits. She,He sits.,She,gold,"stands up, slowly.",runs.,sleeps.,eats.,2

@@ -7,11 +7,11 @@ import transformers
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.finetune.choices import ChoiceExample
-from bertsmith.finetune.choose import ChoiceTask
+from bertsmith.finetune.datasets.choices import ChoiceExample
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation
+from bertsmith.finetune.tasks.choose import ChoiceTask
+from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.choose import Choice, Choose
 from bertsmith.tokenizer import WordPieceTokenizer
 

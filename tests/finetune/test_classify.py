@@ -7,16 +7,16 @@ import pytest
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.features import FeatureTaggingTask
-from bertsmith.finetune.multilabel import MultiLabelTask
+from bertsmith.finetune.datasets.readers import LabelledText, MultiLabelledText, ScoredText
+from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.predict import as_line
-from bertsmith.finetune.readers import LabelledText, MultiLabelledText, ScoredText
-from bertsmith.finetune.regress import RegressionTask
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tag import TaggingTask
-from bertsmith.finetune.tagged import TaggedWords
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.features import FeatureTaggingTask
+from bertsmith.finetune.tasks.multilabel import MultiLabelTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import LabelsPrediction
 

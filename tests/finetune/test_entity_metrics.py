@@ -5,8 +5,8 @@ import pytest
 from seqeval import metrics as reference
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertsmith.finetune.bootstrap import bootstrap_interval, f1_of_means
-from bertsmith.finetune.entity_metrics import entity_counts, entity_scores
+from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, f1_of_means
+from bertsmith.finetune.metrics.entities import entity_counts, entity_scores
 from bertsmith.inference.entities import Entity, entities_of, is_plain
 
 BIO = ["O", "O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-creative-work", "I-creative-work"]

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.finetune.features import FeatureTaggingTask
+from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.run import FineTuningRun, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tagged import TaggedWords
+from bertsmith.finetune.tasks.features import FeatureTaggingTask
 from bertsmith.model import BertConfig, BertForPreTraining, BertModel
 from bertsmith.model.feature_tagger import BertWithFeatures
 from bertsmith.tokenizer import WordPieceTokenizer

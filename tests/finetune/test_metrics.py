@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from bertsmith.finetune.metrics import (
+from bertsmith.finetune.metrics.classification import (
     accuracy,
     binary_f1,
     class_scores,

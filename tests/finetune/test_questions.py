@@ -4,7 +4,7 @@ import json
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.questions import Answer, QuestionExample, read_squad
+from bertsmith.finetune.datasets.questions import Answer, QuestionExample, read_squad
 
 CONTEXT = "Denver won. The city is in Colorado."
 

@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.rank import RankingTask, average_precision
-from bertsmith.finetune.rankings import RankingColumns, RankingExample, read_rankings
+from bertsmith.finetune.datasets.rankings import RankingColumns, RankingExample, read_rankings
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation
-from bertsmith.inference.engine import RunsOn
+from bertsmith.finetune.tasks.rank import RankingTask, average_precision
+from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=6, batch_size=8, learning_rate=2e-3, precision="float32")
-CPU = RunsOn("cpu", "float32")
+CPU = InferenceConfig("cpu", "float32")
 TEXTS = {"the man": "eats bread .", "a woman": "eats bread !", "the book": "bread", "a man": "the bread"}
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.readers import (
+from bertsmith.finetune.datasets.readers import (
     Columns,
     LabelledText,
     MultiLabelledText,

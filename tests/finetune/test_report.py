@@ -10,17 +10,17 @@ from matplotlib import font_manager
 from matplotlib.image import imread
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.finetune.baselines import add_baselines
-from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.pictures import draw_confusion, draw_course
-from bertsmith.finetune.readers import LabelledText, ScoredText
-from bertsmith.finetune.regress import RegressionTask
-from bertsmith.finetune.report import write_report
+from bertsmith.finetune.baselines.scoring import add_baselines
+from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
+from bertsmith.finetune.report.plots import draw_confusion, draw_course
+from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.search import search
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.train import fonts
-from bertsmith.train.fonts import _newly_installed_family, drawable
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.reporting import fonts
+from bertsmith.reporting.fonts import _newly_installed_family, drawable
 
 SETTINGS = FineTuningSettings(epochs=2, batch_size=8, learning_rate=1e-9)
 NASTY = "<script>alert('the man')</script> & \"bread\""

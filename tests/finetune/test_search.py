@@ -8,13 +8,13 @@ import pytest
 
 import bertsmith.finetune.search as search_module
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.finetune.classify import ClassificationTask
-from bertsmith.finetune.readers import LabelledText, ScoredText
-from bertsmith.finetune.regress import RegressionTask
+from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.search import PAPER_GRID, grid_cells, paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference import load_pipeline
 

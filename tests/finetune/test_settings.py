@@ -3,7 +3,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, usual_rate
-from bertsmith.model.layers import best_compute_dtype
+from bertsmith.kernels.layers import best_compute_dtype
 
 
 def test_the_defaults_are_the_papers():

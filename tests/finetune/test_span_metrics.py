@@ -5,7 +5,7 @@ import string
 import numpy as np
 import pytest
 
-from bertsmith.finetune.span_metrics import (
+from bertsmith.finetune.metrics.spans import (
     best_null_threshold,
     cmrc_scores,
     mixed_segments,

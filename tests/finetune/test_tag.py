@@ -8,12 +8,12 @@ from sklearn.metrics import accuracy_score
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
+from bertsmith.finetune.datasets.tagged import TaggedWords, read_conll, read_conllu
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tag import TaggingTask
-from bertsmith.finetune.tagged import TaggedWords, read_conll, read_conllu
-from bertsmith.finetune.task import Evaluation
-from bertsmith.inference.engine import RunsOn
+from bertsmith.finetune.tasks.tag import TaggingTask
+from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.tag import Tag, WordTags
 from bertsmith.objectives.labelled import NO_LABEL
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -190,7 +190,7 @@ def test_a_long_sentence_is_predicted_whole(tiny_model):
     example = TaggedWords(("the", "man") * 60, ("B-PER", "I-PER") * 60)
     task = TaggingTask(("B-PER", "I-PER", "O"))
     model = task.build(tiny_model, FineTuningSettings())
-    predictions = task.predict(model, WordPieceTokenizer.load(tiny_model), [example], RunsOn("cpu", "float32"))
+    predictions = task.predict(model, WordPieceTokenizer.load(tiny_model), [example], InferenceConfig("cpu", "float32"))
     assert len(predictions[0].tags) == len(predictions[0].probabilities) == 120
 
 

@@ -3,8 +3,8 @@ import gzip
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.reading import read_examples
-from bertsmith.finetune.tagged import TaggedWords, read_conll, read_conllu, tags_of
+from bertsmith.finetune.datasets.reading import read_examples
+from bertsmith.finetune.datasets.tagged import TaggedWords, read_conll, read_conllu, tags_of
 
 
 def write(tmp_path, content, name="data.conll"):

@@ -11,13 +11,13 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import answer
 from bertsmith.inference.answer import Answer, best_of_each
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, BertForQuestionAnswering, best_spans
 from bertsmith.model.heads import SpanScores
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = ["the", "man", "eats", "bread", "woman", "reads", "a", "book", "in", "café", "north"]
-FLOAT32 = RunsOn("cpu", "float32")
+FLOAT32 = InferenceConfig("cpu", "float32")
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import transformers
 
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.inference.choose import Choose
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, BertForMultipleChoice
 from bertsmith.tokenizer import WordPieceTokenizer
 
-CPU = RunsOn("cpu", "float32")
+CPU = InferenceConfig("cpu", "float32")
 CONTEXTS = ["the man eats", "a woman", "the book reads a very long story about bread " * 6]
 CHOICES = [["bread", "a book !"], ["reads", "eats bread .", "the the man"], ["the", "a", "man", "woman"]]
 

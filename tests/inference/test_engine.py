@@ -9,14 +9,14 @@ import transformers
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference import Engine, RunsOn, load_pipeline
+from bertsmith.inference import Engine, InferenceConfig, load_pipeline
 from bertsmith.inference import precision as precision_module
 from bertsmith.inference.engine import MOST_AT_ONCE, stream_rows
+from bertsmith.kernels.layers import Linear
+from bertsmith.kernels.matmul import has_int8_kernels, linear_int8, quantized
 from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel
-from bertsmith.model.layers import Linear
-from bertsmith.model.matmul import has_int8_kernels, linear_int8, quantized
 
-CPU = RunsOn("cpu", "float32")
+CPU = InferenceConfig("cpu", "float32")
 needs_int8 = pytest.mark.skipif(not has_int8_kernels(), reason="no int8 kernels in this torch")
 
 SENTENCES = [
@@ -54,7 +54,7 @@ def reference_states(folder, sequences):
 
 @pytest.fixture
 def engine(tiny_model):
-    return Engine(BertModel.from_pretrained(tiny_model), RunsOn("cpu", "float32", batch_tokens=64))
+    return Engine(BertModel.from_pretrained(tiny_model), InferenceConfig("cpu", "float32", batch_tokens=64))
 
 
 def test_rows_tokens_and_positions_are_the_references(engine, tiny_model):
@@ -176,9 +176,9 @@ def test_what_cannot_be_run_is_one_line(engine, call, error):
 
 def test_impossible_settings_are_refused():
     with pytest.raises(ConfigError, match="precision 'int4' is unknown; use float32, bf16, int8, auto"):
-        RunsOn(precision="int4")
+        InferenceConfig(precision="int4")
     with pytest.raises(ConfigError, match="cannot be negative"):
-        RunsOn(batch_tokens=-1)
+        InferenceConfig(batch_tokens=-1)
     with pytest.raises(ConfigError, match="int8 is for the CPU"):
         precision_module.apply_precision(BertModel(BertConfig.named("1/64")), "int8", torch.device("cuda"))
 
@@ -233,7 +233,7 @@ def test_company_does_not_change_an_int8_vector(tiny_model):
 @needs_int8
 def test_int8_is_for_the_blocks_and_ends_with_the_engine(tiny_model):
     model = BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, id2label={0: "a", 1: "b"})
-    Engine(model, RunsOn("cpu", "int8"))
+    Engine(model, InferenceConfig("cpu", "int8"))
     rounded = [name for name, module in model.named_modules() if isinstance(module, Linear) and module.int8]
     assert len(rounded) == 4
     assert all(".blocks.0." in name for name in rounded)
@@ -262,7 +262,7 @@ def test_int8_leaves_gradients_as_they_are(tiny_model):
 @needs_int8
 def test_new_weights_are_rounded_anew(tiny_model):
     model = BertModel.from_pretrained(tiny_model)
-    engine = Engine(model, RunsOn("cpu", "int8"))
+    engine = Engine(model, InferenceConfig("cpu", "int8"))
     before = engine.run([[1, 2, 3]], None, first_states)
     with torch.no_grad():
         for block in model.encoder.blocks:

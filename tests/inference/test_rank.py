@@ -4,12 +4,12 @@ import sentence_transformers
 import torch
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
-CPU = RunsOn("cpu", "float32")
+CPU = InferenceConfig("cpu", "float32")
 TEXTS = ["the man eats bread .", "a woman reads", "bread", "the book ! " * 20, "a man reads a book"]
 
 

@@ -7,15 +7,15 @@ import torch
 import transformers
 
 from bertsmith.errors import CheckpointError, InputError
-from bertsmith.finetune.tagged import read_conll, read_conllu
-from bertsmith.inference.engine import RunsOn
+from bertsmith.finetune.datasets.tagged import read_conll, read_conllu
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.tag import Tag, WordPieces, pieces_of_words, word_windows
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 BIO = ("B-PER", "I-PER", "B-LOC", "I-LOC", "O")
-CPU = RunsOn("cpu", "float32")
+CPU = InferenceConfig("cpu", "float32")
 
 
 def make_tagger(folder: Path, labels, out: Path) -> Path:

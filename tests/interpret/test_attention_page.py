@@ -114,7 +114,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
 
 
 def test_characters_without_a_font_are_named_in_a_note(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertsmith.train.fonts.CJK_FONTS", ())
+    monkeypatch.setattr("bertsmith.reporting.fonts.CJK_FONTS", ())
     attention = random_attention(1, 1, 4)
     attention.tokens[1:3] = ["战", "国"]
     assert "No font with glyphs for all labels was found: 1 [CLS]  2 战  3 国" in draw_cls(attention).note

@@ -27,7 +27,7 @@ def test_a_heatmap_has_its_tokens_on_both_axes():
 
 
 def test_chinese_tokens_become_numbers_where_no_font_has_them(monkeypatch):
-    monkeypatch.setattr("bertsmith.train.fonts.CJK_FONTS", ())
+    monkeypatch.setattr("bertsmith.reporting.fonts.CJK_FONTS", ())
     heatmap = draw_heatmap(["[CLS]", "战", "国"], np.eye(3), title="layer 1")
     assert [label.get_text() for label in heatmap.figure.axes[0].get_xticklabels()] == ["1", "2", "3"]
     assert "2 战" in heatmap.note

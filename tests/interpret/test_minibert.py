@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.interpret.minibert import MiniBert, MiniBertConfig
-from bertsmith.interpret.minibert_training import VERBS, Adam, simple_sentences, train_minibert
+from bertsmith.learn.minibert import MiniBert, MiniBertConfig
+from bertsmith.learn.minibert_training import VERBS, Adam, simple_sentences, train_minibert
 
 SENTENCES = Path(__file__).parents[2] / "examples/minibert_sentences.txt"
 VARIANTS = [{}, {"num_heads": 2}, {"use_positions": False}, {"causal": True, "num_heads": 4}]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.interpret.recovery import attend, demonstrate, describe, identifiable, recover
+from bertsmith.learn.recovery import attend, demonstrate, describe, identifiable, recover
 
 
 def layer(seed, hidden=5, head=3, out=4):

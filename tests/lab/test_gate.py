@@ -10,7 +10,7 @@ pytest.importorskip("httpx")
 from starlette.testclient import TestClient
 
 from bertsmith.lab import run
-from bertsmith.lab.gate import BodyLimit, is_own_name
+from bertsmith.lab.host_check import BodyLimit, is_own_name
 from bertsmith.serve.settings import Limits, ServeSettings
 
 MOST = Limits().body_bytes

@@ -9,8 +9,8 @@ import gradio as gr
 
 from bertsmith.errors import InputError
 from bertsmith.lab import learn
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.models import LabError, LabModels
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn import COMPUTATIONS, Study, compute, find_lesson, lessons
 from bertsmith.model import BertConfig, BertForMaskedLM
 from bertsmith.serve.app import build_app

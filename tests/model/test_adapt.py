@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.model import ARCHITECTURES, BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, load_any
-from bertsmith.model.adapt import (
+from bertsmith.model.surgery import (
     extend_positions,
     extend_vocabulary,
     freeze,

@@ -9,8 +9,9 @@ import transformers
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.matmul import linear
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel, prune_heads
-from bertsmith.model.adapters import (
+from bertsmith.model.peft import (
     AdapterSettings,
     activate,
     active_name,
@@ -18,7 +19,6 @@ from bertsmith.model.adapters import (
     add_adapter,
     merge_adapter,
 )
-from bertsmith.model.matmul import linear
 from bertsmith.train.optimizer import parameter_groups
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
@@ -366,9 +366,9 @@ def test_defaults_are_those_of_the_papers():
 
 
 def _objective(model, given):
-    from bertsmith.objectives.measure import Measure
+    from bertsmith.objectives.loss_output import LossOutput
 
-    return Measure(loss_of(model, given), {})
+    return LossOutput(loss_of(model, given), {})
 
 
 @pytest.mark.parametrize("settings", [BOTTLENECK, LORA], ids=["bottleneck", "lora"])

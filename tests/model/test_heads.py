@@ -174,7 +174,7 @@ def test_maps_of_some_layers_are_those_of_all_and_the_states_stay(wanted):
 def test_a_compiled_model_is_one_graph_and_gives_the_same_numbers(sequences, mode, training, monkeypatch):
     torch._dynamo.reset()
     # 编译时不用排好的权重，它的舍入差最后一位
-    monkeypatch.setattr("bertsmith.model.matmul.has_packed_kernels", lambda: False)
+    monkeypatch.setattr("bertsmith.kernels.matmul.has_packed_kernels", lambda: False)
     model = random_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train(training)
     positions = torch.tensor([1, 5, 9])
     compiled = torch.compile(model, backend="eager", fullgraph=True)

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from scipy import stats
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.kernels.layers import Dropout, LayerNorm, Linear
+from bertsmith.kernels.matmul import FEW_ROWS, has_packed_kernels, linear
 from bertsmith.model import BertConfig
 from bertsmith.model.attention import _CUT_COST, MultiHeadSelfAttention
-from bertsmith.model.layers import Dropout, LayerNorm, Linear
-from bertsmith.model.matmul import FEW_ROWS, has_packed_kernels, linear
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
@@ -60,7 +60,7 @@ def test_layers_keep_the_dtype_and_their_parameters_float32():
 @pytest.mark.parametrize("faster", [True, False])
 def test_the_matmul_and_its_gradients_are_those_of_float64(monkeypatch, rows, columns, faster):
     """Whichever library multiplies: to float32's accuracy, not to that of a shorter format."""
-    monkeypatch.setattr("bertsmith.model.matmul.onednn_is_faster", lambda: faster)
+    monkeypatch.setattr("bertsmith.kernels.matmul.onednn_is_faster", lambda: faster)
     torch.manual_seed(0)
     tensors = [torch.randn(2, rows, 24), torch.randn(columns, 24) / 5, torch.randn(columns)]
     direction = torch.randn(2, rows, columns)

@@ -9,10 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.model import BertConfig, BertForPreTraining, BertModel
 from bertsmith.model.config import NAMED_SIZES
 from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts, ParameterCounts
-from bertsmith.model.speed import measure_matmul_flops
 from bertsmith.objectives.masked_lm import MaskedLMLoss
 from bertsmith.objectives.next_sentence import NSPLoss
 
@@ -80,8 +80,8 @@ def training_loss(model, batch, costs):
 @pytest.fixture
 def counted_matmuls(monkeypatch):
     """torch's counter knows its own matmuls, not those of oneDNN."""
-    monkeypatch.setattr("bertsmith.model.matmul.onednn_is_faster", lambda: False)
-    monkeypatch.setattr("bertsmith.model.matmul.has_packed_kernels", lambda: False)
+    monkeypatch.setattr("bertsmith.kernels.matmul.onednn_is_faster", lambda: False)
+    monkeypatch.setattr("bertsmith.kernels.matmul.has_packed_kernels", lambda: False)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

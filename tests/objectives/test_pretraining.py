@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bertsmith.data.masking import MaskingSettings
-from bertsmith.data.stream import OBJECTIVES, PreTrainingStream, StreamSettings
+from bertsmith.data.stream.masking import MaskingSettings
+from bertsmith.data.stream.stream import OBJECTIVES, PreTrainingStream, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
 from bertsmith.objectives import (

@@ -10,13 +10,13 @@ import transformers
 from rich.console import Console
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.shards import TokenCorpus, build_shards
-from bertsmith.data.stream import PreTrainingStream, StreamSettings
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.reading.text import Document
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.inference import load_pipeline
 from bertsmith.model import BertForPreTraining
 from bertsmith.objectives import PreTrainingObjective
-from bertsmith.objectives.measure import average_of
+from bertsmith.objectives.loss_output import average_of
 from bertsmith.quickstart import QuickstartOptions, quickstart
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tinyworld.stories import BOOK_SHARE

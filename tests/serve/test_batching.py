@@ -8,9 +8,9 @@ import torch
 
 from bertsmith.serve import memory
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.refusal import RefusalError
+from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.request_context import CURRENT, RequestContext, too_late
 from bertsmith.serve.settings import Limits
-from bertsmith.serve.ticket import CURRENT, Ticket, too_late
 
 
 class WatchedEngine:
@@ -62,7 +62,7 @@ def make_batcher():
 
 
 def ticket_for(seconds=10.0, **limits):
-    return Ticket(time.monotonic() + seconds, Limits(**limits))
+    return RequestContext(time.monotonic() + seconds, Limits(**limits))
 
 
 class Request(threading.Thread):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.sentences import split_sentences
+from bertsmith.data.reading.sentences import split_sentences
 from bertsmith.seeding import generator
 from bertsmith.tinyworld import draw_captions, draw_questions, draw_reviews, draw_stories, draw_tagged_sentences, render
 from bertsmith.tinyworld.stories import BOOK_SHARE, FAITHFULNESS, draw_facts, fill_pattern, slot_distribution

@@ -1,7 +1,7 @@
 import pytest
 
-from bertsmith.data.shards import build_shards
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import build_shards
+from bertsmith.data.reading.text import Document
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # what torch loads with the first optimizer, three seconds that no child need spend
 
-from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train import run
 from bertsmith.train.pretraining import pretrain

@@ -6,10 +6,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.masking import MaskingSettings
-from bertsmith.data.pairs import NO_LABEL
-from bertsmith.data.stream import OBJECTIVES, StreamSettings
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.masking import MaskingSettings
+from bertsmith.data.stream.pairs import NO_LABEL
+from bertsmith.data.stream.stream import OBJECTIVES, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig
 from bertsmith.model.sizes import BatchCosts
@@ -37,7 +37,7 @@ def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
 @pytest.mark.parametrize("objective", [*OBJECTIVES, "mlm with spans", "mlm+sop with spans"])
 def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(objective, monkeypatch):
     # torch's counter knows its own matmuls, not those of oneDNN
-    monkeypatch.setattr("bertsmith.model.matmul.onednn_is_faster", lambda: False)
+    monkeypatch.setattr("bertsmith.kernels.matmul.onednn_is_faster", lambda: False)
     name, _, spans = objective.partition(" with ")
     config = BertConfig.named("2/128", vocab_size=90)
     batch = equal_batch(

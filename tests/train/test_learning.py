@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.shards import build_shards
-from bertsmith.data.text import Document
+from bertsmith.data.corpus.shards import build_shards
+from bertsmith.data.reading.text import Document
+from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream

@@ -6,8 +6,8 @@ import torch
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification
-from bertsmith.model.adapt import freeze
-from bertsmith.objectives.measure import Measure
+from bertsmith.model.surgery import freeze
+from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at, parameter_groups
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
@@ -197,7 +197,7 @@ def test_a_layer_in_other_units_learns_as_it_would_in_units_of_one(unit):
     def in_units(of):
         def objective(model, tokens):
             loss = (model(tokens).float() / of - 3).square().mean()
-            return Measure(loss, {})
+            return LossOutput(loss, {})
 
         return objective
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertsmith.data.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import CheckpointError, RunFolderError, TrainingError
 from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertsmith.data.prefetch import PrefetchedStream
+from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -9,7 +9,7 @@ from torch import nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from bertsmith.objectives import ClassificationObjective, LabelledBatch, PreTrainingObjective
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.train.tables import TableGradients
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
@@ -36,7 +36,7 @@ def losses_fail_at(step, objective):
 
     def measure(model, batch):
         found = objective(model, batch)
-        return Measure(found.loss * (float("nan") if next(steps) == step else 1.0), found.sums)
+        return LossOutput(found.loss * (float("nan") if next(steps) == step else 1.0), found.sums)
 
     return measure
 

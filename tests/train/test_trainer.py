@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.data.stream import PreTrainingStream, heldout_batches
+from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.objectives import MaskedLMLoss, NSPLoss, PreTrainingObjective
@@ -51,7 +51,7 @@ def test_lower_layers_learn_at_their_own_rate():
 
 def random_pretraining_batch(vocab_size):
     from bertsmith.batch import RaggedBatch
-    from bertsmith.data.batches import PreTrainingBatch
+    from bertsmith.data.stream.batches import PreTrainingBatch
 
     generator = torch.Generator().manual_seed(0)
     tokens = RaggedBatch.from_padded(torch.randint(0, vocab_size, (4, 8), generator=generator))
@@ -72,10 +72,10 @@ def test_a_step_equals_adamw_by_hand():
             return self
 
     def objective(model, batch):
-        from bertsmith.objectives.measure import Measure
+        from bertsmith.objectives.loss_output import LossOutput
 
         loss = 5.0 * model.weight.sum()
-        return Measure(loss, {})
+        return LossOutput(loss, {})
 
     settings = TrainerSettings(total_steps=10, learning_rate=0.1, warmup_share=0.0, weight_decay=0.01, clip_norm=1.0)
     trainer = BertTrainer(Scalar(), objective, settings)
@@ -189,7 +189,7 @@ def test_a_step_in_parts_is_the_step_on_the_whole(village, objective):
 
 def breaking_trainer(losses, **settings):
     """A trainer of one weight; the loss of step i is the weight plus `losses[i]`."""
-    from bertsmith.objectives.measure import Measure
+    from bertsmith.objectives.loss_output import LossOutput
 
     model = torch.nn.Linear(1, 1, bias=False)
 
@@ -202,7 +202,7 @@ def breaking_trainer(losses, **settings):
 
     def objective(model, batch):
         loss = model.weight.sum() * (1.0 if np.isfinite(batch.value) else float("nan")) + batch.value
-        return Measure(loss, {"loss": (float(loss.detach()), 1)})
+        return LossOutput(loss, {"loss": (float(loss.detach()), 1)})
 
     trainer = BertTrainer(model, objective, TrainerSettings(1000, 1e-3, warmup_share=0.0, **settings))
     return trainer, [Number(loss) for loss in losses]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.data.batches import digest
-from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.stream.batches import digest
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import connected_ranks
 from bertsmith.train.pretraining import pretrain

@@ -56,8 +56,8 @@ def corpus(
     """Turn text into token shards for pre-training."""
     from rich.console import Console
 
-    from bertsmith.data.build import CorpusOptions, build_corpus
-    from bertsmith.data.shards import HELDOUT, TRAIN
+    from bertsmith.data.corpus.build import CorpusOptions, build_corpus
+    from bertsmith.data.corpus.shards import HELDOUT, TRAIN
     from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertsmith.finetune.reading import ReadingOptions
-    from bertsmith.finetune.task import Evaluation
+    from bertsmith.finetune.datasets.reading import ReadingOptions
+    from bertsmith.finetune.tasks.task import Evaluation
 
 
 class TaskName(str, Enum):
@@ -139,7 +139,7 @@ def finetune(
     from bertsmith.errors import ConfigError
     from bertsmith.finetune.job import Job, run_job
     from bertsmith.finetune.settings import FineTuningSettings, usual_rate
-    from bertsmith.model.layers import best_device
+    from bertsmith.kernels.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
 
     for option, given in (("--epochs", epochs), ("--batch-size", batch_size)):
@@ -276,7 +276,7 @@ def _reading_options(
     *, choice_columns: list[str] | None, word_column: int | None, header: bool | None, **texts: str | None
 ) -> ReadingOptions:
     """Turns what was typed into options; a column that is a whole number is one."""
-    from bertsmith.finetune.reading import ReadingOptions
+    from bertsmith.finetune.datasets.reading import ReadingOptions
 
     columns = {name: _column(value) if name.endswith("_column") else value for name, value in texts.items()}
     choices = None if choice_columns is None else tuple(_column(value) for value in choice_columns)
@@ -290,7 +290,7 @@ def _column(value: str | None) -> str | int | None:
 
 def _line(name: str, found: Evaluation) -> str:
     """Returns the figures in one line, with their intervals."""
-    from bertsmith.finetune.metrics import in_digits
+    from bertsmith.finetune.metrics.classification import in_digits
 
     figures = []
     for figure, value in found.figures.items():

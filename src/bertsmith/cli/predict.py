@@ -90,7 +90,7 @@ def predict(
     import json
     from itertools import chain
 
-    from bertsmith.data.lines import require_file
+    from bertsmith.data.reading.lines import require_file
     from bertsmith.errors import InputError
     from bertsmith.files import atomic_path, require_other_file
     from bertsmith.finetune.predict import Predictor, as_line

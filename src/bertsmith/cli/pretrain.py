@@ -36,7 +36,7 @@ def pretrain(
     random_share: Annotated[
         float | None, typer.Option(help="Share of these that becomes a random piece; default 0.1.")
     ] = None,
-    most_predictions: Annotated[
+    max_predictions_per_seq: Annotated[
         int | None, typer.Option(min=0, help="Most pieces to predict in a sequence; 0: as the rate says.")
     ] = None,
     static_masking: Annotated[
@@ -74,9 +74,9 @@ def pretrain(
     """
     from rich.console import Console
 
-    from bertsmith.data.shards import TokenCorpus
+    from bertsmith.data.corpus.shards import TokenCorpus
     from bertsmith.errors import ConfigError
-    from bertsmith.model.layers import native_precision
+    from bertsmith.kernels.layers import native_precision
     from bertsmith.tokenizer import WordPieceTokenizer
     from bertsmith.train.distributed import connected_ranks
     from bertsmith.train.pretraining import pretrain as run_pretraining
@@ -96,7 +96,7 @@ def pretrain(
         "--mask-rate": mask_rate,
         "--mask-share": mask_share,
         "--random-share": random_share,
-        "--most-predictions": most_predictions,
+        "--max-predictions-per-seq": max_predictions_per_seq,
         "--static-masking": static_masking,
     }
     given = [option for option, value in choosing.items() if value is not None]
@@ -117,7 +117,7 @@ def pretrain(
             "mask_rate": mask_rate,
             "mask_share": mask_share,
             "random_share": random_share,
-            "most_predictions": most_predictions,
+            "max_predictions_per_seq": max_predictions_per_seq,
             "static_masking": static_masking,
             "packing": packing,
             "pairing": pairing,

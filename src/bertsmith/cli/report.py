@@ -16,7 +16,7 @@ def report(
 ) -> None:
     """Write report.html: figures, curves and settings of one run or several, at any time."""
     from bertsmith.errors import ConfigError
-    from bertsmith.finetune.report import write_report
+    from bertsmith.finetune.report.run_report import write_report
     from bertsmith.train.report import write_run_report
 
     fine_tuned = [run for run in runs if (run / "finetune.json").exists() or (run / "search.json").exists()]

@@ -20,16 +20,16 @@ def sizes(
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens in a sequence, at most 512.")] = 128,
     published: Annotated[bool, typer.Option("--all", help="Add the 24 small published models.")] = False,
-    measure: Annotated[bool, typer.Option(help="Measure the matmul speed of this machine.")] = True,
+    measure: Annotated[bool, typer.Option(help="LossOutput the matmul speed of this machine.")] = True,
 ) -> None:
     """Show parameters, operations, memory and the speed to expect of model sizes."""
     from rich.console import Console
     from rich.table import Column, Table
 
+    from bertsmith.kernels.layers import best_compute_dtype, best_device
+    from bertsmith.kernels.speed import measure_matmul_flops
     from bertsmith.model.config import NAMED_SIZES, BertConfig
-    from bertsmith.model.layers import best_compute_dtype, best_device
     from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts
-    from bertsmith.model.speed import measure_matmul_flops
 
     asked = list(size or ([] if published else NAMED_SIZES))
     asked += [f"{layers}/{hidden}" for layers, hidden in PUBLISHED_SHAPES] if published else []

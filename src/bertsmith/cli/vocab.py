@@ -42,7 +42,7 @@ def vocab(
     from rich.console import Console
 
     from bertsmith.cores import available_cores
-    from bertsmith.data.plan import find_sources, read_all_text, text_size
+    from bertsmith.data.corpus.plan import find_sources, read_all_text, text_size
     from bertsmith.files import write_text
     from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer

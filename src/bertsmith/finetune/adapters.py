@@ -19,7 +19,8 @@ from typing import Any
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import make_folder, write_text
 from bertsmith.model import ARCHITECTURES, BertConfig, PretrainedBert
-from bertsmith.model.adapters import (
+from bertsmith.model.architectures import LabelledBert
+from bertsmith.model.peft import (
     AdapterSettings,
     active_name,
     attach,
@@ -27,7 +28,6 @@ from bertsmith.model.adapters import (
     empty_adapter,
     named_adapter,
 )
-from bertsmith.model.architectures import LabelledBert
 from bertsmith.model.tensor_file import read_tensors, write_tensors
 
 DESCRIPTION_FILE, TENSOR_FILE = "adapter.json", "adapter.safetensors"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertsmith.finetune.adapters import load_adapted
-from bertsmith.finetune.reading import ReadingOptions, read_examples
+from bertsmith.finetune.datasets.reading import ReadingOptions, read_examples
 from bertsmith.finetune.settings import compute_dtype, runs_in
-from bertsmith.finetune.task import Evaluation
-from bertsmith.finetune.tasks import load_task
-from bertsmith.inference.engine import RunsOn
-from bertsmith.model.layers import best_device
+from bertsmith.finetune.tasks.registry import load_task
+from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.kernels.layers import best_device
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -42,6 +42,6 @@ def evaluate_folder(
     examples = read_examples(task.name, path, options)
     device = best_device()
     compute_dtype(precision, device)
-    runs_on = RunsOn(device, runs_in(precision), max_length)
-    predictions = task.predict(model, WordPieceTokenizer.load(folder), examples, runs_on)
+    inference = InferenceConfig(device, runs_in(precision), max_length)
+    predictions = task.predict(model, WordPieceTokenizer.load(folder), examples, inference)
     return task.evaluate(examples, predictions)

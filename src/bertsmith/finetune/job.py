@@ -12,14 +12,14 @@ from rich.console import Console
 
 from bertsmith.errors import ConfigError
 from bertsmith.files import write_text
-from bertsmith.finetune.baselines import add_baselines, add_tagging_baseline, check_baselines
-from bertsmith.finetune.card import DataFile, model_card
-from bertsmith.finetune.reading import ReadingOptions, read_examples
-from bertsmith.finetune.report import write_report
+from bertsmith.finetune.baselines.scoring import add_baselines, add_tagging_baseline, check_baselines
+from bertsmith.finetune.datasets.reading import ReadingOptions, read_examples
+from bertsmith.finetune.report.card import DataFile, model_card
+from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import load_task, make_task
+from bertsmith.finetune.tasks.registry import load_task, make_task
 from bertsmith.finetune.trials import RUNS, SearchResult
 
 GRIDS = {"paper": paper_grid}

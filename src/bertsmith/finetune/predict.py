@@ -14,16 +14,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.lines import numbered_lines
+from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.adapters import load_adapted
-from bertsmith.finetune.tables import kind_of, require_unicode
-from bertsmith.finetune.tasks import load_task
+from bertsmith.finetune.datasets.tables import kind_of, require_unicode
+from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.inference.checks import PART
 from bertsmith.inference.pipelines import PIPELINES, load_pipeline
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import paired_of, read_task_file, runs_on_of
-from bertsmith.inference.uses import task_of_folder
+from bertsmith.inference.task_detection import task_of_folder
+from bertsmith.inference.task_file import inference_config_of, paired_of, read_task_file
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Record = dict[str, Any]
@@ -79,7 +79,9 @@ class Predictor:
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
         pipeline: Any = PIPELINES[kind]
-        return cls(kind, pipeline(model, tokenizer, runs_on_of(adapter, precision=precision), **arguments), paired)
+        return cls(
+            kind, pipeline(model, tokenizer, inference_config_of(adapter, precision=precision), **arguments), paired
+        )
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
         """Predicts every line.

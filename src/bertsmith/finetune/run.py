@@ -25,15 +25,24 @@ from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import claim_folder, locked, write_text
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
-from bertsmith.finetune.task import ChecksDev, Evaluation, ExampleT, HasUnits, PredictionT, Task, Unit, standing_of
-from bertsmith.finetune.tasks import save_task
+from bertsmith.finetune.tasks.registry import save_task
+from bertsmith.finetune.tasks.task import (
+    ChecksDev,
+    Evaluation,
+    ExampleT,
+    HasUnits,
+    PredictionT,
+    Task,
+    Unit,
+    selection_score,
+)
 from bertsmith.inference.checks import require_fit
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig, PretrainedBert
-from bertsmith.model.adapt import freeze
-from bertsmith.model.adapters import add_adapter, merge_adapter
+from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.stored import fingerprint_weights
-from bertsmith.objectives.measure import RunningAverages
+from bertsmith.model.surgery import freeze
+from bertsmith.objectives.loss_output import RunningAverages
 from bertsmith.seeding import generator, torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import MetricsLog, StepProgress
@@ -193,14 +202,14 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         require_fit(self.tokenizer, BertConfig.load(model_folder), model_folder)
         self.model = self._start()
         self.dtype = compute_dtype(settings.precision, device)
-        self.runs_on = RunsOn(self.device, runs_in(settings.precision), settings.max_length)
+        self.inference = InferenceConfig(self.device, runs_in(settings.precision), settings.max_length)
         self.progress = _Progress()
 
     def finish(
         self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
     ) -> FineTuningResult:
         """Trains to the end, and scores the kept weights."""
-        max_length = self.runs_on.length_for(self.model.config)
+        max_length = self.inference.length_for(self.model.config)
         # 先把 dev 和 test 也编码一遍：没见过的标签、放不下的问题要在训练之前就报，而不是一轮之后
         for examples in (dev, test or ()):
             if examples:
@@ -218,11 +227,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         # 梯度、两份动量和训练中的权重都用完了：先放掉，再载入最好的一轮
         del self.trainer, self.model
         model = self._best_model()
-        predictions = self.task.predict(model, self.tokenizer, dev, self.runs_on)
+        predictions = self.task.predict(model, self.tokenizer, dev, self.inference)
         task = self.task.tuned(dev, predictions)
         scores = None
         if test is not None:
-            scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.runs_on))
+            scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.inference))
         if self.settings.adapter == "lora":
             # 低秩更新可以并入权重：合并之后就是一个普通的模型文件夹，谁都能读
             # 评分在合并之前：bf16 下并入后的权重舍入不同，报告的应是选中的那一轮
@@ -311,7 +320,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _evaluate(self, dev: Sequence[ExampleT]) -> None:
         """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""
         progress = self.progress
-        predictions = self.task.predict(self.model, self.tokenizer, dev, self.runs_on)
+        predictions = self.task.predict(self.model, self.tokenizer, dev, self.inference)
         figures = self.task.tuned(dev, predictions).figures(dev, predictions)
         progress.epochs += 1
         averages = RunningAverages(progress.sums).averages()
@@ -319,7 +328,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         row = {"epoch": progress.epochs, "step": self.trainer.step}
         self.log.append({"kind": "train", **row, **averages})
         self.log.append({"kind": "dev", **row, **figures})
-        standing = standing_of(self.task, figures)
+        standing = selection_score(self.task, figures)
         # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
         if progress.best is None or standing > progress.best:
             progress.best, progress.best_epoch = standing, progress.epochs

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.model.adapters import AdapterSettings
+from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model.attention import Checkpointing
-from bertsmith.model.layers import best_compute_dtype
+from bertsmith.model.peft import AdapterSettings
 from bertsmith.train.optimizer import check_rates
 from bertsmith.train.trainer import TrainerSettings
 
@@ -126,7 +126,7 @@ def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:
 
 
 def runs_in(precision: str) -> Literal["bf16", "float32"] | None:
-    """Returns the precision in which a model that was trained in `precision` predicts, as `RunsOn` takes it.
+    """Returns the precision in which a model that was trained in `precision` predicts, as `InferenceConfig` takes it.
 
     `auto` means here what the hardware is best at, not a measurement: a run that is resumed must compute the same.
     """

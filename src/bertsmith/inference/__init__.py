@@ -4,7 +4,7 @@ from bertsmith.inference.answer import Answer, AnswerCandidate, Answered
 from bertsmith.inference.choose import Choice, Choose
 from bertsmith.inference.classify import Classify, LabelsPrediction, MultiLabel, Prediction, Regress
 from bertsmith.inference.embed import Embed, Similarity
-from bertsmith.inference.engine import Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.pipelines import load_pipeline
 from bertsmith.inference.precision import PrecisionChoice, PrecisionTrial
 from bertsmith.inference.pretrained import Candidate, FillMask, NextSentence
@@ -22,6 +22,7 @@ __all__ = [
     "Embed",
     "Engine",
     "FillMask",
+    "InferenceConfig",
     "LabelsPrediction",
     "MultiLabel",
     "NextSentence",
@@ -31,8 +32,7 @@ __all__ = [
     "Rank",
     "Ranked",
     "Regress",
-    "RunsOn",
-    "RunsSequences",
+    "SequenceRunner",
     "Similarity",
     "Tag",
     "TextEntity",

@@ -24,9 +24,9 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference.checks import require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import TASK_FILE, runs_on_of, task_values
+from bertsmith.inference.task_file import TASK_FILE, inference_config_of, task_values
 from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
 from bertsmith.model import BertForQuestionAnswering
 from bertsmith.model.heads import SpanScores
@@ -94,7 +94,7 @@ class Answer:
         self,
         model: BertForQuestionAnswering,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
         *,
         stride: int = 128,
         max_answer_tokens: int = 30,
@@ -106,7 +106,7 @@ class Answer:
         Args:
             model: scores every token as start and as end.
             tokenizer: of the model.
-            runs_on: where and how.
+            inference: where and how.
             stride: tokens that neighbouring windows of a long passage share, at most half a window.
             max_answer_tokens: longest answer.
             n_best: most candidates for each question; also the spans that each window puts forward.
@@ -126,12 +126,12 @@ class Answer:
             )
         if null_threshold is not None and not math.isfinite(null_threshold):
             raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
-        self.cutter = WindowCutter(tokenizer, runs_on.length_for(model.config), stride)
+        self.cutter = WindowCutter(tokenizer, inference.length_for(model.config), stride)
         self.n_best = n_best
         self.max_answer_tokens = max_answer_tokens
         self._read = BestSpans(n_best, max_answer_tokens)
         self.null_threshold = null_threshold
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -146,7 +146,7 @@ class Answer:
         """
         options = _stored_options(folder)
         model, tokenizer = BertForQuestionAnswering.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, runs_on_of(folder, precision=precision, device=device), **options)
+        return cls(model, tokenizer, inference_config_of(folder, precision=precision, device=device), **options)
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
         """Answers questions.

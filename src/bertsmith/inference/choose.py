@@ -18,9 +18,9 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import runs_on_of
+from bertsmith.inference.task_file import inference_config_of
 from bertsmith.model import BertForMultipleChoice
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.tokenizer.encoding import Encoding
@@ -37,12 +37,14 @@ class Choice:
 class Choose:
     """Chooses among answers or continuations."""
 
-    def __init__(self, model: BertForMultipleChoice, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT) -> None:
+    def __init__(
+        self, model: BertForMultipleChoice, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT
+    ) -> None:
         require_fit(tokenizer, model.config)
         require_two_segments(model.config, "a context and its choice")
-        self.max_length = runs_on.length_for(model.config)
+        self.max_length = inference.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -50,8 +52,8 @@ class Choose:
     ) -> Choose:
         """Loads a folder that `bertsmith finetune choose` has written, or any other of this architecture."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        runs_on = runs_on_of(folder, precision=precision, device=device)
-        return cls(BertForMultipleChoice.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
+        inference = inference_config_of(folder, precision=precision, device=device)
+        return cls(BertForMultipleChoice.from_pretrained(folder), WordPieceTokenizer.load(folder), inference)
 
     def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
         """Chooses for every context; where the two are too long together, the longer one is cut.

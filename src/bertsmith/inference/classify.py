@@ -18,9 +18,9 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import paired_of, runs_on_of, task_values
+from bertsmith.inference.task_file import inference_config_of, paired_of, task_values
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -55,7 +55,7 @@ class TextScorer:
         self,
         config: BertConfig,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class TextScorer:
         Args:
             config: of the model.
             tokenizer: of the model.
-            runs_on: how long a sequence may be.
+            inference: how long a sequence may be.
             paired: whether the model was trained on pairs; None where that is not known.
 
         Raises:
@@ -74,10 +74,10 @@ class TextScorer:
         self.config = config
         self.paired = paired
         self.labels = [config.id2label[index] for index in range(len(config.id2label))]
-        self.max_length = runs_on.length_for(config)
+        self.max_length = inference.length_for(config)
         self.tokenizer = tokenizer
 
-    def logits(self, engine: RunsSequences, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
+    def logits(self, engine: SequenceRunner, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
         """Returns [N, num_labels] float32; longer texts are cut.
 
         Raises:
@@ -120,7 +120,7 @@ class TextPipeline:
         self,
         model: BertForSequenceClassification,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class TextPipeline:
         Args:
             model: with the problem type of this pipeline.
             tokenizer: of the model.
-            runs_on: where and how it runs.
+            inference: where and how it runs.
             paired: whether it was trained on pairs, and then reads nothing else; None reads what it is given.
 
         Raises:
@@ -137,8 +137,8 @@ class TextPipeline:
             ConfigError: the model is for another pipeline.
         """
         _require_problem(model, self.task)
-        self.scorer = TextScorer(model.config, tokenizer, runs_on, paired=paired)
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, inference, paired=paired)
+        self.engine: SequenceRunner = Engine(model, inference)
         self.labels = self.scorer.labels
         self.max_length = self.scorer.max_length
 
@@ -153,8 +153,8 @@ class TextPipeline:
         """Loads a folder that `bertsmith finetune` has written, or any other of the same problem type."""
         told = cls._told(folder)
         model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        runs_on = runs_on_of(folder, precision=precision, device=device)
-        return cls(model, tokenizer, runs_on, paired=paired_of(folder), **told)
+        inference = inference_config_of(folder, precision=precision, device=device)
+        return cls(model, tokenizer, inference, paired=paired_of(folder), **told)
 
     @classmethod
     def _told(cls, _folder: str | Path) -> dict[str, Any]:
@@ -197,13 +197,13 @@ class MultiLabel(TextPipeline):
         self,
         model: BertForSequenceClassification,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
         *,
         threshold: float = 0.5,
         paired: bool | None = None,
     ) -> None:
         """Takes a model as `TextPipeline` does, and how likely a label must be, in [0, 1]."""
-        super().__init__(model, tokenizer, runs_on, paired=paired)
+        super().__init__(model, tokenizer, inference, paired=paired)
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold {threshold} is outside [0, 1]")
         self.threshold = threshold
@@ -233,12 +233,12 @@ class Regress(TextPipeline):
         self,
         model: BertForSequenceClassification,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
     ) -> None:
         """Takes a model with one output; see `TextPipeline`."""
-        super().__init__(model, tokenizer, runs_on, paired=paired)
+        super().__init__(model, tokenizer, inference, paired=paired)
         if len(self.labels) != 1:
             raise ConfigError(f"the model gives {len(self.labels)} numbers for a text; only one can be read")
 

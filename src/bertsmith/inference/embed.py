@@ -24,7 +24,7 @@ from torch.nn.functional import normalize as unit_rows
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.checks import PART, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences, stream_rows
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner, stream_rows
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.sentence_folder import read_sentence_folder
 from bertsmith.model import BertConfig, BertModel
@@ -47,7 +47,7 @@ class Embed:
         self,
         model: BertModel,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
         *,
         pooling: Pooling = "mean",
     ) -> None:
@@ -56,7 +56,7 @@ class Embed:
         Args:
             model: the encoder.
             tokenizer: of the model.
-            runs_on: where and how.
+            inference: where and how.
             pooling: see `__call__`.
 
         Raises:
@@ -68,9 +68,9 @@ class Embed:
         self.config = model.config
         self.pooling: Pooling = pooling
         self.hidden_size = model.config.hidden_size
-        self.max_length = runs_on.length_for(model.config)
+        self.max_length = inference.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -93,7 +93,9 @@ class Embed:
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"
             )
-        return cls(model, tokenizer, RunsOn(device, precision, says.max_length, batch_tokens), pooling=says.pooling)
+        return cls(
+            model, tokenizer, InferenceConfig(device, precision, says.max_length, batch_tokens), pooling=says.pooling
+        )
 
     def __call__(
         self,
@@ -186,12 +188,12 @@ class Similarity:
         return cls(Embed.load(folder, precision=precision, device=device))
 
     @property
-    def engine(self) -> RunsSequences:
+    def engine(self) -> SequenceRunner:
         """What runs the model; may be replaced."""
         return self.embed.engine
 
     @engine.setter
-    def engine(self, engine: RunsSequences) -> None:
+    def engine(self, engine: SequenceRunner) -> None:
         self.embed.engine = engine
 
     def __call__(

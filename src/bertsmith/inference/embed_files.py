@@ -25,16 +25,16 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.cores import available_cores
-from bertsmith.data.decoding import check_encoding, detect_encoding
-from bertsmith.data.engine import Engine as UnitEngine
-from bertsmith.data.engine import map_units
-from bertsmith.data.lines import numbered_lines
-from bertsmith.data.sources import Span
+from bertsmith.data.corpus.engine import Engine as UnitEngine
+from bertsmith.data.corpus.engine import map_units
+from bertsmith.data.reading.decoding import check_encoding, detect_encoding
+from bertsmith.data.reading.lines import numbered_lines
+from bertsmith.data.reading.sources import Span
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder, write_text
 from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
-from bertsmith.inference.engine import Engine, RunsOn
+from bertsmith.inference.engine import Engine, InferenceConfig
 from bertsmith.inference.precision import Precision
 
 ENDINGS = (".npy", ".parquet")
@@ -51,7 +51,7 @@ class EmbedSettings:
         pooling: as in `Embed`; None as the folder says.
         normalize: whether every vector has length 1.
         dims: how many numbers of each are kept; None keeps all.
-        precision: as in `RunsOn`; what `auto` chooses at first is kept when the work goes on.
+        precision: as in `InferenceConfig`; what `auto` chooses at first is kept when the work goes on.
         batch_tokens: likewise.
         encoding: `auto` or a codec.
     """
@@ -227,7 +227,7 @@ def _check(files: Sequence[str | Path], folder: str | Path, settings: EmbedSetti
     for file in files:
         if not Path(file).is_file():
             raise InputError(f"{file}: no such file")
-    RunsOn(precision=settings.precision, batch_tokens=settings.batch_tokens)
+    InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens)
     if not Path(folder).is_dir():
         raise CheckpointError(f"{folder}: no such model folder")
 

@@ -5,7 +5,7 @@ Notable:
   nor too large for memory; results come back in the caller's order
 - on a CPU several packs are computed at once, each on cores of its own: nothing waits for the slowest core after every
   operation, as it does when all cores share one matmul (measured in `docs/benchmarks.md`)
-- pipelines know the engine only by `RunsSequences`, three methods, so that a server can put its own in the place
+- pipelines know the engine only by `SequenceRunner`, three methods, so that a server can put its own in the place
 - weights are cast or rounded, and laid out for the kernels, once: when they are first used
 """
 
@@ -31,8 +31,8 @@ from bertsmith.inference.precision import (
     check_precision,
     choose_precision,
 )
+from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import BertConfig, PretrainedBert
-from bertsmith.model.layers import best_device, native_precision
 
 TOKEN_BUDGET = 4096
 """Tokens of a forward pass on a GPU: enough to keep it busy."""
@@ -54,7 +54,7 @@ Pass = tuple[list[int], RaggedBatch, Tensor]
 """Which sequences were computed together, as what batch, and what was read of it."""
 
 
-class RunsSequences(Protocol):
+class SequenceRunner(Protocol):
     """What a pipeline needs of an engine; a server puts one in its place that batches the calls of many requests.
 
     A `read` is a function of a module, or a frozen value with `__call__`: never a lambda, never bound to one call. Two
@@ -113,7 +113,7 @@ class RunsSequences(Protocol):
 
 
 @dataclass(frozen=True)
-class RunsOn:
+class InferenceConfig:
     """Where and how a pipeline computes.
 
     Attributes:
@@ -145,11 +145,11 @@ class RunsOn:
         return min(self.max_length or config.max_position_embeddings, config.max_position_embeddings)
 
 
-DEFAULT = RunsOn()
+DEFAULT = InferenceConfig()
 
 
 class Engine:
-    """Runs a model over lists of id sequences: the `RunsSequences` of every pipeline that no server has taken over.
+    """Runs a model over lists of id sequences: the `SequenceRunner` of every pipeline that no server has taken over.
 
     Attributes:
         model: in evaluation mode, on `device`.
@@ -159,23 +159,23 @@ class Engine:
         batch_tokens: most tokens of a forward pass.
     """
 
-    def __init__(self, model: PretrainedBert, runs_on: RunsOn = DEFAULT) -> None:
+    def __init__(self, model: PretrainedBert, inference: InferenceConfig = DEFAULT) -> None:
         """Prepares a model for prediction.
 
         Args:
             model: any of `bertsmith.model`'s models; it is put into evaluation mode.
-            runs_on: where and how.
+            inference: where and how.
 
         Raises:
             ConfigError: the precision is not to be had on this device.
         """
-        self.device = best_device() if runs_on.device is None else torch.device(runs_on.device)
+        self.device = best_device() if inference.device is None else torch.device(inference.device)
         self.model: PretrainedBert = model.to(self.device).eval()
-        self.batch_tokens = runs_on.batch_tokens or (CPU_TOKEN_BUDGET if self.device.type == "cpu" else TOKEN_BUDGET)
+        self.batch_tokens = inference.batch_tokens or (CPU_TOKEN_BUDGET if self.device.type == "cpu" else TOKEN_BUDGET)
         self.choice: PrecisionChoice | None = None
-        if runs_on.precision == "auto":
+        if inference.precision == "auto":
             self.choice = choose_precision(self.model, self.device)
-        self.precision = self.choice.precision if self.choice else runs_on.precision or native_precision(self.device)
+        self.precision = self.choice.precision if self.choice else inference.precision or native_precision(self.device)
         if self.choice is None:
             apply_precision(self.model, self.precision, self.device)
 
@@ -183,7 +183,7 @@ class Engine:
     def run(
         self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
     ) -> Tensor:
-        """Maps every sequence to one row, see `RunsSequences`."""
+        """Maps every sequence to one row, see `SequenceRunner`."""
         rows: Tensor | None = None
         for pack, _, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
             # 结果只分配一次，逐批写到调用者的次序上：不留下成千上万个小张量
@@ -197,7 +197,7 @@ class Engine:
     def run_tokens(
         self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
     ) -> list[Tensor]:
-        """Maps every token to one row, see `RunsSequences`."""
+        """Maps every token to one row, see `SequenceRunner`."""
         rows: list[Tensor] = [torch.empty(0)] * len(sequences)
         for pack, batch, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
             for index, part in zip(pack, found.split(batch.lengths), strict=True):
@@ -212,7 +212,7 @@ class Engine:
         positions: Sequence[Sequence[int]],
         read: ReadAt,
     ) -> list[Tensor]:
-        """Maps chosen tokens to one row each, see `RunsSequences`."""
+        """Maps chosen tokens to one row each, see `SequenceRunner`."""
         _check_positions(sequences, positions)
 
         def read_places(pack: list[int], batch: RaggedBatch) -> Tensor:
@@ -252,12 +252,12 @@ class Engine:
             pool.shutdown(cancel_futures=True)
 
 
-def stream_rows(engine: RunsSequences, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
+def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
     """Maps every sequence of an input of any length to one row, in order and in bounded memory.
 
     Args:
         engine: what runs them.
-        sequences: as in `RunsSequences.run`; read `PART` ahead.
+        sequences: as in `SequenceRunner.run`; read `PART` ahead.
         read: likewise.
 
     Yields:

@@ -10,7 +10,7 @@ import torch
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.tag import Tag
-from bertsmith.inference.task_file import runs_on_of, task_values
+from bertsmith.inference.task_file import inference_config_of, task_values
 from bertsmith.model.feature_tagger import BertWithFeatures, Top
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -22,7 +22,7 @@ def load_feature_tagger(
 
     Args:
         folder: the model folder.
-        precision: as in `RunsOn`.
+        precision: as in `InferenceConfig`.
         device: likewise.
 
     Raises:
@@ -39,5 +39,5 @@ def load_feature_tagger(
         if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"labels {labels!r}")
     model: Any = BertWithFeatures.load(folder, labels, layers, top, size)  # type: ignore[arg-type]
-    runs_on = runs_on_of(folder, precision=precision, device=device)
-    return Tag(model, WordPieceTokenizer.load(folder), runs_on)
+    inference = inference_config_of(folder, precision=precision, device=device)
+    return Tag(model, WordPieceTokenizer.load(folder), inference)

@@ -1,7 +1,7 @@
 """The precision of prediction: one word, `float32`, `bf16`, `int8` or `auto`, and what it does to a model.
 
 Notable:
-- `int8` rounds the four matmuls of every block to 8 bits and nothing else; see `bertsmith.model.matmul`
+- `int8` rounds the four matmuls of every block to 8 bits and nothing else; see `bertsmith.kernels.matmul`
 - `auto` tries what the processor has, on packs of the model's own shape, and takes the fastest that is faithful: a
   fraction of a second for a small model. What it found can be printed, so that no choice is a mystery
 - only the speed is a measurement: two runs of one precision on one machine compute the same
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.layers import native_precision
+from bertsmith.kernels.matmul import has_int8_kernels
 from bertsmith.model import BertModel, PretrainedBert
-from bertsmith.model.layers import native_precision
-from bertsmith.model.matmul import has_int8_kernels
 
 Precision = Literal["float32", "bf16", "int8", "auto"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.model import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -41,13 +41,16 @@ class FillMask:
     """
 
     def __init__(
-        self, model: BertForMaskedLM | BertForPreTraining, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+        self,
+        model: BertForMaskedLM | BertForPreTraining,
+        tokenizer: WordPieceTokenizer,
+        inference: InferenceConfig = DEFAULT,
     ) -> None:
         require_fit(tokenizer, model.config)
         self.model = model
-        self.max_length = runs_on.length_for(model.config)
+        self.max_length = inference.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -55,7 +58,7 @@ class FillMask:
     ) -> FillMask:
         """Loads a folder that holds a tokenizer and a model with the masked-LM head; other heads are left aside."""
         model = BertForMaskedLM.from_pretrained(folder)
-        return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision))
+        return cls(model, WordPieceTokenizer.load(folder), InferenceConfig(device, precision))
 
     # a string is itself a sequence of strings, to a type checker; here it never means a list of letters
     @overload
@@ -149,13 +152,13 @@ class NextSentence:
         self,
         model: BertForNextSentencePrediction | BertForPreTraining,
         tokenizer: WordPieceTokenizer,
-        runs_on: RunsOn = DEFAULT,
+        inference: InferenceConfig = DEFAULT,
     ) -> None:
         require_fit(tokenizer, model.config)
         require_two_segments(model.config, "next sentences")
-        self.max_length = runs_on.length_for(model.config)
+        self.max_length = inference.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -163,7 +166,7 @@ class NextSentence:
     ) -> NextSentence:
         """Loads a folder that holds a tokenizer and a model with the next-sentence head; other heads are left aside."""
         model = BertForNextSentencePrediction.from_pretrained(folder)
-        return cls(model, WordPieceTokenizer.load(folder), RunsOn(device, precision))
+        return cls(model, WordPieceTokenizer.load(folder), InferenceConfig(device, precision))
 
     def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
         """Scores pairs; where the two are too long together, the longer one is cut.

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.checks import require_list, require_two_segments
 from bertsmith.inference.classify import TextScorer
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import runs_on_of
+from bertsmith.inference.task_file import inference_config_of
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -38,7 +38,10 @@ class Rank:
     """Puts texts in order of relevance to a query."""
 
     def __init__(
-        self, model: BertForSequenceClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        inference: InferenceConfig = DEFAULT,
     ) -> None:
         if len(model.config.id2label) != 1 or model.config.problem_type is not None:
             raise ConfigError(
@@ -46,8 +49,8 @@ class Rank:
                 " a ranker has one output and no problem_type"
             )
         require_two_segments(model.config, "a query and its text")
-        self.scorer = TextScorer(model.config, tokenizer, runs_on)
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.scorer = TextScorer(model.config, tokenizer, inference)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -55,8 +58,8 @@ class Rank:
     ) -> Rank:
         """Loads a folder that `bertsmith finetune rank` has written, or any other cross-encoder with one output."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        runs_on = runs_on_of(folder, precision=precision, device=device)
-        return cls(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
+        inference = inference_config_of(folder, precision=precision, device=device)
+        return cls(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), inference)
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[Ranked]:
         """Ranks texts for one query.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bertsmith.errors import CheckpointError
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertConfig
 
 StoredPooling = Literal["mean", "cls", "max"]
@@ -76,7 +76,7 @@ def length_limit(folder: Path, config: BertConfig) -> int:
     Raises:
         CheckpointError: the folder says something impossible, or a file is damaged.
     """
-    return RunsOn(max_length=stated_length(folder)).length_for(config)
+    return InferenceConfig(max_length=stated_length(folder)).length_for(config)
 
 
 def copy_sentence_files(source: Path, target: Path) -> None:

@@ -25,10 +25,10 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, RunsOn, RunsSequences
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import runs_on_of
+from bertsmith.inference.task_file import inference_config_of
 from bertsmith.inference.windows import behind_marks
 from bertsmith.model import BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -88,13 +88,16 @@ class Tag:
     """Tags words, or finds entities in texts."""
 
     def __init__(
-        self, model: BertForTokenClassification, tokenizer: WordPieceTokenizer, runs_on: RunsOn = DEFAULT
+        self,
+        model: BertForTokenClassification,
+        tokenizer: WordPieceTokenizer,
+        inference: InferenceConfig = DEFAULT,
     ) -> None:
         require_fit(tokenizer, model.config)
         self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
-        self.max_length = runs_on.length_for(model.config)
+        self.max_length = inference.length_for(model.config)
         self.tokenizer = tokenizer
-        self.engine: RunsSequences = Engine(model, runs_on)
+        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
     def load(
@@ -102,8 +105,8 @@ class Tag:
     ) -> Tag:
         """Loads a folder that `bertsmith finetune tag` has written, or any other tagger."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        runs_on = runs_on_of(folder, precision=precision, device=device)
-        return cls(BertForTokenClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), runs_on)
+        inference = inference_config_of(folder, precision=precision, device=device)
+        return cls(BertForTokenClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), inference)
 
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
         """Finds the entities of raw texts.

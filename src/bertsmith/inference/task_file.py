@@ -16,7 +16,7 @@ import torch
 
 from bertsmith.errors import CheckpointError
 from bertsmith.files import write_text
-from bertsmith.inference.engine import RunsOn
+from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.precision import Precision
 
 TASK_FILE = "task.json"
@@ -70,14 +70,14 @@ def paired_of(folder: str | Path) -> bool | None:
     return None if paired is None else bool(paired)
 
 
-def runs_on_of(
+def inference_config_of(
     folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-) -> RunsOn:
+) -> InferenceConfig:
     """Returns where a pipeline runs, with the longest sequence that the folder's model was trained on.
 
     Args:
         folder: the model folder.
-        precision: as in `RunsOn`.
+        precision: as in `InferenceConfig`.
         device: likewise.
     """
-    return RunsOn(device, precision, int(read_task_file(folder).get("max_length", 0)))
+    return InferenceConfig(device, precision, int(read_task_file(folder).get("max_length", 0)))

@@ -28,7 +28,7 @@ from bertsmith.interpret.attributed_text import (
 from bertsmith.interpret.attribution import Attribution
 from bertsmith.interpret.figures import write_picture
 from bertsmith.interpret.heatmap import Heatmap
-from bertsmith.train.fonts import drawable
+from bertsmith.reporting.fonts import drawable
 
 _WIDTH, _MARGIN, _LINE = 9.0, 0.3, 0.36
 """Inches: of the picture, beside the text, and of a line."""

@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from bertsmith.interpret.attribution import Attribution
-from bertsmith.train.page import FigureRow, figures_table, html_page
+from bertsmith.reporting.page import FigureRow, figures_table, html_page
 
 RAISES, LOWERS = (31, 95, 174), (217, 111, 30)
 """The colours of positive and negative values, as red, green and blue."""

@@ -19,7 +19,7 @@ from bertsmith.files import atomic_path
 from bertsmith.interpret.heatmap import Heatmap, draw_weights, label_axes, label_points, token_inches
 from bertsmith.interpret.maps import AttentionMaps, Floats, cls_attention, thumbnails
 from bertsmith.interpret.summaries import MEASURES, PAIRS, pair_shares, summaries
-from bertsmith.train.fonts import drawable
+from bertsmith.reporting.fonts import drawable
 
 _MAP_COLOURS = "Blues"
 _TILE_PIXELS = 96

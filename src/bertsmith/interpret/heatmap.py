@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertModel
-from bertsmith.train.fonts import drawable
+from bertsmith.reporting.fonts import drawable
 
 Origin = Literal["upper", "lower"]
 

@@ -15,7 +15,7 @@ from bertsmith.interpret.maps import AttentionMaps, Floats
 
 
 @dataclass(frozen=True)
-class Measure:
+class HeadMeasure:
     """One number about a head.
 
     Attributes:
@@ -29,14 +29,16 @@ class Measure:
     is_share: bool
 
 
-MEASURES: dict[str, Measure] = {
-    "entropy": Measure("entropy", "How spread the attention is, in nats: 0 for one token, ln S for all alike.", False),
-    "distance": Measure("distance", "How far away the tokens are that are read, in tokens.", False),
-    "cls": Measure("to [CLS]", "Share that goes to [CLS].", True),
-    "sep": Measure("to [SEP]", "Share that goes to [SEP]: often a head's way of doing nothing.", True),
-    "itself": Measure("to itself", "Share that a token gives to itself.", True),
-    "previous": Measure("to previous", "Share that goes to the token before, of the tokens that have one.", True),
-    "next": Measure("to next", "Share that goes to the token behind, of the tokens that have one.", True),
+MEASURES: dict[str, HeadMeasure] = {
+    "entropy": HeadMeasure(
+        "entropy", "How spread the attention is, in nats: 0 for one token, ln S for all alike.", False
+    ),
+    "distance": HeadMeasure("distance", "How far away the tokens are that are read, in tokens.", False),
+    "cls": HeadMeasure("to [CLS]", "Share that goes to [CLS].", True),
+    "sep": HeadMeasure("to [SEP]", "Share that goes to [SEP]: often a head's way of doing nothing.", True),
+    "itself": HeadMeasure("to itself", "Share that a token gives to itself.", True),
+    "previous": HeadMeasure("to previous", "Share that goes to the token before, of the tokens that have one.", True),
+    "next": HeadMeasure("to next", "Share that goes to the token behind, of the tokens that have one.", True),
 }
 """The measures by key, in the order in which they are shown."""
 

@@ -14,9 +14,9 @@ import numpy as np
 from bertsmith.interpret.maps import AttentionMaps, Floats, mean_over_heads, rollout
 from bertsmith.interpret.summaries import MEASURES, PAIRS, pair_shares, summaries
 from bertsmith.lab.figures import PAIR_COLOURS, draw_heads, draw_map, map_width
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import details, notice, percent, table, written
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 
 MEAN, ROLLOUT = "mean", "rollout"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from bertsmith.interpret.attributed_text import printable
-from bertsmith.train.plots import RUN_COLOURS
+from bertsmith.reporting.plots import RUN_COLOURS
 
 _GREY, _GRID = "#7a8794", "rgba(128,128,128,0.22)"
 _WHITE = "rgba(128,128,128,0.06)"

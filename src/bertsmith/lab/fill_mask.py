@@ -9,9 +9,9 @@ from typing import Any
 import gradio as gr
 
 from bertsmith.inference import Candidate
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import Bar, bars, percent
 from bertsmith.lab.models import LabError, LabModel, missing_head, received, starting_text
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 
 TOP = 10

@@ -15,9 +15,9 @@ from typing import Any
 import gradio as gr
 
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import notice, table, written
 from bertsmith.lab.models import LabError, LabModel, received
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn import (
     COMPUTATIONS,
     Card,

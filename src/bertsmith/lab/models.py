@@ -27,8 +27,8 @@ from bertsmith.learn.lesson import Text
 from bertsmith.learn.study import Study
 from bertsmith.model import BertModel
 from bertsmith.serve.models import ServedModel
+from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import ServeSettings
-from bertsmith.serve.ticket import CURRENT, Ticket
 from bertsmith.tokenizer import WordPieceTokenizer
 
 MOST_CHARACTERS = 20_000
@@ -85,7 +85,7 @@ class LabModel:
         if kind not in self.served.pipelines:
             raise missing_head(self, kind)
         # 与 HTTP 请求同走一条队列：页面上的计算也受期限和词元上限的约束
-        ticket = Ticket(time.monotonic() + self._settings.deadline, self._settings.limits)
+        ticket = RequestContext(time.monotonic() + self._settings.deadline, self._settings.limits)
         ticket.on_its_way = False
         token = CURRENT.set(ticket)
         try:

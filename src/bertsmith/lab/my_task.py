@@ -15,9 +15,9 @@ import gradio as gr
 from bertsmith.inference import Answered, Choice, LabelsPrediction, Prediction, Ranked, TextEntity
 from bertsmith.inference.task_file import paired_of
 from bertsmith.interpret.attribution import Attribution
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import Bar, Mark, attributed, bars, details, marked, notice, percent, table, written
 from bertsmith.lab.models import LabError, LabModel, received
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 
 MOST_LINES = 100

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gradio as gr
 
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import Bar, bars, percent
 from bertsmith.lab.models import LabModel, missing_head, received, starting_text
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 
 _FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B", "文本 B")

@@ -22,8 +22,8 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from gradio.themes.utils import colors, sizes
 
 from bertsmith.lab import attention, fill_mask, learn, my_task, next_sentence, similarity, tokens, training
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.models import LabModels
+from bertsmith.lab.page_state import Frame
 from bertsmith.lab.training import RunFolders
 from bertsmith.learn.lesson import LANGUAGES, Language, Text
 

@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertsmith.errors import InputError
-from bertsmith.lab.gate import BodyLimit, OwnNames
+from bertsmith.lab.host_check import BodyLimit, OwnNames
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page import mount
 from bertsmith.lab.training import RunFolders

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.lab.figures import draw_matrix, draw_scatter
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import written
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 
 MOST_LINES = 200

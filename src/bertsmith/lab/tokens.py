@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from bertsmith.interpret.maps import encode_whole
 from bertsmith.lab.figures import draw_norms
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import notice, table, written
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 
 _FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B, or nothing", "文本 B，可以不写")

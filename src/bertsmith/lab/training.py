@@ -16,9 +16,9 @@ from typing import Any
 import gradio as gr
 
 from bertsmith.lab.figures import draw_curves
-from bertsmith.lab.frame import Frame
 from bertsmith.lab.markup import notice, table
 from bertsmith.lab.models import LabError
+from bertsmith.lab.page_state import Frame
 from bertsmith.learn.lesson import Text
 from bertsmith.train.monitor import read_metrics
 

@@ -6,7 +6,7 @@ import functools
 import math
 from types import SimpleNamespace
 
-from bertsmith.data.masking import MaskingSettings
+from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.finetune.search import PAPER_GRID
 from bertsmith.learn.computations import experiments, schedule
 from bertsmith.model.config import NAMED_SIZES, BertConfig

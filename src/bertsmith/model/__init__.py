@@ -1,13 +1,5 @@
 """The network: configuration, embeddings, attention, blocks, heads and model folders."""
 
-from bertsmith.model.adapt import (
-    extend_positions,
-    extend_vocabulary,
-    freeze,
-    keep_layers,
-    prune_heads,
-    resize_vocabulary,
-)
 from bertsmith.model.architectures import (
     ARCHITECTURES,
     BertForMaskedLM,
@@ -37,6 +29,14 @@ from bertsmith.model.heads import (
 )
 from bertsmith.model.pretrained import PretrainedBert
 from bertsmith.model.span_boundary import BertWithSpanBoundary
+from bertsmith.model.surgery import (
+    extend_positions,
+    extend_vocabulary,
+    freeze,
+    keep_layers,
+    prune_heads,
+    resize_vocabulary,
+)
 
 __all__ = [
     "ARCHITECTURES",

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.kernels.layers import Dropout, Linear
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import Dropout, Linear
 
 Checkpointing = Literal["none", "attention", "blocks"]
 """What a training step runs again in the backward pass, instead of keeping what it gave."""

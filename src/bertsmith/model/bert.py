@@ -20,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
+from bertsmith.kernels.layers import Linear
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.block import TransformerBlock
 from bertsmith.model.config import BertConfig
 from bertsmith.model.embeddings import BertEmbedding
-from bertsmith.model.layers import Linear
 from bertsmith.model.pretrained import Model, PretrainedBert, fill_from_folder, initialize_weights, named_heads
 
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.kernels.layers import Dropout, LayerNorm, Linear
 from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import Dropout, LayerNorm, Linear
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
+from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import Dropout, Embedding, LayerNorm
 
 
 class BertEmbedding(nn.Module):

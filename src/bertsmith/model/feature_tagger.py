@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.kernels.layers import Dropout, Linear
 from bertsmith.model.bert import BertModel, BertOutput
 from bertsmith.model.config import BertConfig
 from bertsmith.model.features import LayerChoice, LayerFeatures
-from bertsmith.model.layers import Dropout, Linear
 from bertsmith.model.pretrained import PretrainedBert, initialize_weights
 from bertsmith.model.tensor_file import read_tensors, write_tensors
 

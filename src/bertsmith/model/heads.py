@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.kernels.layers import Dropout, LayerNorm, Linear
+from bertsmith.kernels.matmul import linear
 from bertsmith.model.block import ACTIVATION_FUNCTIONS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import Dropout, LayerNorm, Linear
-from bertsmith.model.matmul import linear
 
 
 class MaskedLMHead(nn.Module):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.masked_lm import measure_pieces
-from bertsmith.objectives.measure import Measure
 
 
 class CausalLMLoss(nn.Module):
     """Mean of -log p(next piece) over all tokens that have a next one, in nats; `[SEP]` is predicted too."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> Measure:
+    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures predictions.
 
         Args:

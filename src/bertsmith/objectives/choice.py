@@ -6,13 +6,13 @@ import torch.nn.functional as F
 
 from bertsmith.model import BertForMultipleChoice
 from bertsmith.objectives.labelled import LabelledBatch
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 
 
 class ChoiceObjective:
     """Mean of -log p(right choice), in nats, with accuracy; the softmax is over the choices of a question."""
 
-    def __call__(self, model: BertForMultipleChoice, batch: LabelledBatch) -> Measure:
+    def __call__(self, model: BertForMultipleChoice, batch: LabelledBatch) -> LossOutput:
         """Measures a model on a batch with labels [Q] int64 and, for every question, equally many sequences.
 
         Sums `loss` and `accuracy`, by question.
@@ -21,4 +21,4 @@ class ChoiceObjective:
         logits = model(batch.tokens, batch.tokens.num_sequences // count).float()
         loss = F.cross_entropy(logits, batch.labels)
         hits = int((logits.detach().argmax(-1) == batch.labels).sum())
-        return Measure(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.objectives.labelled import LabelledBatch
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 
 
 class ClassificationObjective:
@@ -29,23 +29,23 @@ class ClassificationObjective:
             raise ConfigError(f"class weights {list(class_weights)} must be positive")
         self.class_weights = None if class_weights is None else torch.tensor(class_weights)
 
-    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> Measure:
+    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a classifier on a batch with labels [N] int64; sums `loss` and `accuracy`."""
         logits = model(batch.tokens).float()
         weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         loss = F.cross_entropy(logits, batch.labels, weight=weights)
         count = len(batch.labels)
         hits = int((logits.detach().argmax(-1) == batch.labels).sum())
-        return Measure(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
 
 
 class MultiLabelObjective:
     """Binary cross-entropy of every label by itself, in nats, averaged over texts and labels."""
 
-    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> Measure:
+    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a multi-label classifier on a batch with labels [N, K], 0 or 1; sums `loss`."""
         loss = F.binary_cross_entropy_with_logits(model(batch.tokens).float(), batch.labels.float())
-        return Measure(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
+        return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
 
 
 class RegressionObjective:
@@ -64,9 +64,9 @@ class RegressionObjective:
             raise ConfigError(f"spread {spread} must be positive")
         self.spread = spread
 
-    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> Measure:
+    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a regressor on a batch with labels [N] float; sums `loss`."""
         # 按离散程度缩放误差：数以千计时，梯度才不会每一步都被截断
         outputs = model(batch.tokens).float().squeeze(-1)
         loss = F.mse_loss(outputs / self.spread, batch.labels.float() / self.spread)
-        return Measure(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
+        return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.pairs import NO_LABEL
+from bertsmith.data.stream.pairs import NO_LABEL
 
 __all__ = ["NO_LABEL", "LabelledBatch"]
 

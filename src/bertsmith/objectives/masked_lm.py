@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 
 
 class MaskedLMLoss(nn.Module):
     """Mean of -log p(true piece) over the M chosen positions, in nats."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> Measure:
+    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures predictions.
 
         Args:
@@ -26,7 +26,7 @@ class MaskedLMLoss(nn.Module):
         return measure_pieces("mlm", logits, labels, total=total)
 
 
-def measure_pieces(name: str, logits: Tensor, labels: Tensor, *, total: int | None) -> Measure:
+def measure_pieces(name: str, logits: Tensor, labels: Tensor, *, total: int | None) -> LossOutput:
     """Measures predictions of pieces; sums `NAME_loss` and `NAME_accuracy`, the rest as in `MaskedLMLoss`."""
     # 交叉熵在 float32 中算：bf16 只有 8 位有效数字，三万项的 softmax 求和会失真
     count = len(labels)
@@ -34,4 +34,4 @@ def measure_pieces(name: str, logits: Tensor, labels: Tensor, *, total: int | No
     loss = F.cross_entropy(logits.float(), labels, reduction="sum")
     hits = int((logits.detach().argmax(-1) == labels).sum())
     sums = {f"{name}_loss": (float(loss.detach()), count), f"{name}_accuracy": (float(hits), count)}
-    return Measure(loss / max(1, count if total is None else total), sums)
+    return LossOutput(loss / max(1, count if total is None else total), sums)

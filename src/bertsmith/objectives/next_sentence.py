@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.data.pairs import NO_LABEL
-from bertsmith.objectives.measure import Measure
+from bertsmith.data.stream.pairs import NO_LABEL
+from bertsmith.objectives.loss_output import LossOutput
 
 
 class NSPLoss(nn.Module):
     """Mean binary cross-entropy over the sequences that carry a label, in nats; chance is log 2 = 0.693."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> Measure:
+    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures predictions.
 
         Args:
@@ -27,7 +27,7 @@ class NSPLoss(nn.Module):
         return measure_labels("nsp", logits, labels, total=total)
 
 
-def measure_labels(name: str, logits: Tensor, labels: Tensor, *, total: int | None) -> Measure:
+def measure_labels(name: str, logits: Tensor, labels: Tensor, *, total: int | None) -> LossOutput:
     """Measures predictions of pairs; sums `NAME_loss` and `NAME_accuracy`, the rest as in `NSPLoss`."""
     labelled = labels != NO_LABEL
     count = int(labelled.sum())
@@ -35,4 +35,4 @@ def measure_labels(name: str, logits: Tensor, labels: Tensor, *, total: int | No
     loss = F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="sum")
     hits = int(((logits.detach().argmax(-1) == labels) & labelled).sum())
     sums = {f"{name}_loss": (float(loss.detach()), count), f"{name}_accuracy": (float(hits), count)}
-    return Measure(loss / max(1, count if total is None else total), sums)
+    return LossOutput(loss / max(1, count if total is None else total), sums)

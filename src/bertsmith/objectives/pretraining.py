@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.stream import OBJECTIVES, StreamSettings
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.stream import OBJECTIVES, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
 from bertsmith.model.architectures import PreTrainingOutput
 from bertsmith.model.span_boundary import SpanPreTrainingOutput
 from bertsmith.objectives.causal_lm import CausalLMLoss
+from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.masked_lm import MaskedLMLoss
-from bertsmith.objectives.measure import Measure
 from bertsmith.objectives.next_sentence import NSPLoss
 from bertsmith.objectives.sentence_order import SOPLoss
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
@@ -59,7 +59,7 @@ class PreTrainingObjective:
         self.pairs = PAIR_LOSSES[pair]() if pair else None
         self.span_boundary = SpanBoundaryLoss() if span_boundary else None
 
-    def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> Measure:
+    def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
         """Returns the summed loss and the figures of all parts.
 
         Args:
@@ -72,7 +72,7 @@ class PreTrainingObjective:
             output = model(batch.tokens, batch.masked_positions, batch.masked_spans)
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
         logits = output if isinstance(output, Tensor) else output.mlm_logits
-        measures: list[Measure] = [self.pieces(logits, batch.masked_labels, total=batch.global_masked)]
+        measures: list[LossOutput] = [self.pieces(logits, batch.masked_labels, total=batch.global_masked)]
         if self.pairs is not None:
             assert isinstance(output, PreTrainingOutput | SpanPreTrainingOutput)
             measures.append(self.pairs(output.nsp_logits, batch.next_sentence_labels, total=batch.global_labelled))
@@ -83,7 +83,7 @@ class PreTrainingObjective:
         loss = measures[0].loss
         for measure in measures[1:]:
             loss = loss + measure.loss
-        return Measure(loss, {name: value for measure in measures for name, value in measure.sums.items()})
+        return LossOutput(loss, {name: value for measure in measures for name, value in measure.sums.items()})
 
 
 def build_objective(settings: StreamSettings) -> PreTrainingObjective:

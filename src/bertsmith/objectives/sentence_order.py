@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.next_sentence import measure_labels
 
 
 class SOPLoss(nn.Module):
     """Mean binary cross-entropy over the sequences that carry a label, in nats; chance is log 2 = 0.693."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> Measure:
+    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures predictions.
 
         Args:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.masked_lm import measure_pieces
-from bertsmith.objectives.measure import Measure
 
 
 class SpanBoundaryLoss(nn.Module):
     """Mean of -log p(true piece | both boundaries, its place in the span) over the M hidden pieces, in nats."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> Measure:
+    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures predictions.
 
         Args:

@@ -9,13 +9,13 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertForQuestionAnswering
 from bertsmith.objectives.labelled import LabelledBatch
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 
 
 class SpanObjective:
     """Mean of -log p(start) and -log p(end), in nats; the probabilities are over the tokens of a sequence."""
 
-    def __call__(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> Measure:
+    def __call__(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
         """Measures a span reader on a batch.
 
         Args:
@@ -33,7 +33,7 @@ class SpanObjective:
         count = len(batch.labels)
         predicted = torch.stack([start.detach().argmax(-1), end.detach().argmax(-1)], 1)
         hits = int((predicted == batch.labels).all(1).sum())
-        return Measure(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
 
 
 def _rows(scores: Tensor, batch: RaggedBatch) -> Tensor:

@@ -6,13 +6,13 @@ import torch.nn.functional as F
 
 from bertsmith.model import BertForTokenClassification
 from bertsmith.objectives.labelled import NO_LABEL, LabelledBatch
-from bertsmith.objectives.measure import Measure
+from bertsmith.objectives.loss_output import LossOutput
 
 
 class TaggingObjective:
     """Mean of -log p(true tag) over the real words of a batch, in nats, with accuracy."""
 
-    def __call__(self, model: BertForTokenClassification, batch: LabelledBatch) -> Measure:
+    def __call__(self, model: BertForTokenClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a tagger on a batch with labels [T] int64, `NO_LABEL` wherever no word begins.
 
         Sums `loss` and `accuracy`, by word.
@@ -24,4 +24,4 @@ class TaggingObjective:
         count = len(labels)
         loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, count)
         hits = int((logits.detach().argmax(-1) == labels).sum())
-        return Measure(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})

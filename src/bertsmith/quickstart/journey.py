@@ -21,15 +21,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from bertsmith.data.manifest import MANIFEST
-from bertsmith.data.shards import HELDOUT, TRAIN, build_shards
-from bertsmith.data.text import DocumentRule
+from bertsmith.data.corpus.manifest import MANIFEST
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, build_shards
+from bertsmith.data.reading.text import DocumentRule
 from bertsmith.files import claim_folder, write_text
-from bertsmith.finetune.classify import ClassificationTask
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.task import Evaluation
-from bertsmith.model.layers import best_device, native_precision
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertsmith.files import write_text
 from bertsmith.inference import Candidate
-from bertsmith.train.page import FigureRow, Picture, figures_table, html_page, picture_section
+from bertsmith.reporting.page import FigureRow, Picture, figures_table, html_page, picture_section
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bertsmith.data.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.finetune.task import Evaluation
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import FillMask
 from bertsmith.inference.pretrained import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.quickstart.report import FilledExample, write_report
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
+from bertsmith.reporting.page import FigureRow, Picture
+from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.page import FigureRow, Picture
-from bertsmith.train.plots import draw_accuracy_curves, draw_loss_curves
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.run import PreTrainingResult
 from bertsmith.train.start import HELDOUT_SEQUENCES, build_model

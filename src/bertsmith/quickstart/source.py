@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.text import Document, DocumentRule, find_text_files, read_documents, read_text, resolve_documents
+from bertsmith.data.reading.text import (
+    Document,
+    DocumentRule,
+    find_text_files,
+    read_documents,
+    read_text,
+    resolve_documents,
+)
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
-from bertsmith.finetune.readers import LabelledText
+from bertsmith.finetune.datasets.readers import LabelledText
 from bertsmith.tinyworld import draw_captions, draw_reviews, draw_stories, render
 
 STORIES, CAPTIONS = 6000, 2000

@@ -24,21 +24,21 @@ from starlette.exceptions import HTTPException
 from bertsmith import __version__
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.engine import CPU_TOKEN_BUDGET, MOST_AT_ONCE, TOKEN_BUDGET
-from bertsmith.model.layers import best_device
+from bertsmith.kernels.layers import best_device
+from bertsmith.serve.admission import AdmissionController
 from bertsmith.serve.batching import Batcher
 from bertsmith.serve.docs_page import docs_page
 from bertsmith.serve.draining import drain_on_signal
 from bertsmith.serve.endpoints import Endpoints, check_limits
 from bertsmith.serve.guard import TICKET, Guard
+from bertsmith.serve.http_errors import RefusalError
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.metrics import CONTENT_TYPE, Metrics
 from bertsmith.serve.models import ServedModels, load_models
 from bertsmith.serve.openai import OpenAiEndpoints
-from bertsmith.serve.reception import Reception
-from bertsmith.serve.refusal import RefusalError
+from bertsmith.serve.request_context import RequestContext
 from bertsmith.serve.schemas import AnyRequest, ProblemAnswer
 from bertsmith.serve.settings import ServeSettings
-from bertsmith.serve.ticket import Ticket
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemAnswer, "description": description}
@@ -69,7 +69,7 @@ class JsonRoute(APIRoute):
         work = functools.partial(_answer, self.endpoint, hints["asked"])
 
         async def handle(request: Request) -> Response:
-            reception: Reception = request.app.state.reception
+            reception: AdmissionController = request.app.state.reception
             try:
                 require_json(request.headers.get("content-type"))
                 body = await reception.read_body(request.receive, request.headers.get("content-length"))
@@ -83,7 +83,7 @@ class JsonRoute(APIRoute):
         return handle
 
 
-def _answer(endpoint: Callable[[Any], BaseModel], kind: type[AnyRequest], body: bytes, ticket: Ticket) -> bytes:
+def _answer(endpoint: Callable[[Any], BaseModel], kind: type[AnyRequest], body: bytes, ticket: RequestContext) -> bytes:
     """Turns the body of a request into the body of its answer.
 
     Raises:
@@ -124,7 +124,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
         at_once=MOST_AT_ONCE if on_cpu else 1,
         observe=metrics.computed,
     )
-    reception = Reception(settings, batcher)
+    reception = AdmissionController(settings, batcher)
     # 载入在主线程，其中“自动精度”要测速：线程数须与之后的计算线程一致，测得才作数
     torch.set_num_threads(settings.compute_threads)
     models = load_models(settings, batcher)
@@ -187,7 +187,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
         )
     app.add_api_route("/v1/models", openai.list_models, methods=["GET"], tags=["models"])
 
-    reception: Reception = app.state.reception
+    reception: AdmissionController = app.state.reception
 
     async def health() -> dict[str, str]:
         """Says that the process runs; whether it should get requests, `/ready` says."""

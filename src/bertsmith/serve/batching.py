@@ -24,10 +24,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.inference.engine import Read, ReadAt, RunsSequences
+from bertsmith.inference.engine import Read, ReadAt, SequenceRunner
+from bertsmith.serve.http_errors import RefusalError
 from bertsmith.serve.memory import FreeMemory
-from bertsmith.serve.refusal import RefusalError
-from bertsmith.serve.ticket import CURRENT, Ticket
+from bertsmith.serve.request_context import CURRENT, RequestContext
 
 Method = Literal["run", "run_tokens", "run_positions"]
 Observe = Callable[[int, int, float], None]
@@ -36,10 +36,10 @@ _SHARE = 4
 """A request's share of a batch that others want as well: one part in so many."""
 
 
-class Lane(NamedTuple):
+class BatchKey(NamedTuple):
     """What jobs must have in common to be computed together."""
 
-    engine: RunsSequences
+    engine: SequenceRunner
     method: Method
     read: Any
     typed: bool
@@ -61,7 +61,7 @@ class Job:
 
     def __init__(
         self,
-        ticket: Ticket,
+        ticket: RequestContext,
         sequences: Sequence[Sequence[int]],
         token_type_ids: Sequence[Sequence[int]] | None,
         positions: Sequence[Sequence[int]] | None,
@@ -108,14 +108,14 @@ class Chunk(NamedTuple):
 class BatchingEngine:
     """Stands in for an engine: what it is asked to run joins the queue of a `Batcher`."""
 
-    def __init__(self, batcher: Batcher, engine: RunsSequences) -> None:
+    def __init__(self, batcher: Batcher, engine: SequenceRunner) -> None:
         self.batcher = batcher
         self.engine = engine
 
     def run(
         self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
     ) -> Tensor:
-        """Maps every sequence to one row, see `RunsSequences`."""
+        """Maps every sequence to one row, see `SequenceRunner`."""
         if not sequences:
             return self.engine.run(sequences, token_type_ids, read)
         parts = self._perform("run", sequences, token_type_ids, None, read)
@@ -124,7 +124,7 @@ class BatchingEngine:
     def run_tokens(
         self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
     ) -> list[Tensor]:
-        """Maps every token to one row, see `RunsSequences`."""
+        """Maps every token to one row, see `SequenceRunner`."""
         return list(chain.from_iterable(self._perform("run_tokens", sequences, token_type_ids, None, read)))
 
     def run_positions(
@@ -134,7 +134,7 @@ class BatchingEngine:
         positions: Sequence[Sequence[int]],
         read: ReadAt,
     ) -> list[Tensor]:
-        """Maps chosen tokens to one row each, see `RunsSequences`."""
+        """Maps chosen tokens to one row each, see `SequenceRunner`."""
         return list(chain.from_iterable(self._perform("run_positions", sequences, token_type_ids, positions, read)))
 
     def _perform(
@@ -152,7 +152,7 @@ class BatchingEngine:
             return []
         job = Job(ticket, sequences, token_type_ids, positions)
         ticket.count(job.tokens)
-        lane = Lane(self.engine, method, read, token_type_ids is not None)
+        lane = BatchKey(self.engine, method, read, token_type_ids is not None)
         return self.batcher.perform(lane, job)
 
 
@@ -186,7 +186,7 @@ class Batcher:
         self._most_tokens = most_tokens
         self._threads = threads
         self._observe = observe
-        self._lanes: OrderedDict[Lane, deque[Job]] = OrderedDict()
+        self._lanes: OrderedDict[BatchKey, deque[Job]] = OrderedDict()
         self._on_their_way = 0
         self._computing = 0
         self._free_memory = FreeMemory()
@@ -199,18 +199,18 @@ class Batcher:
         for worker in self._workers:
             worker.start()
 
-    def announce(self, ticket: Ticket) -> None:
+    def announce(self, ticket: RequestContext) -> None:
         """Says that a request has been accepted and may bring work soon."""
         with self._changed:
             ticket.on_its_way = True
             self._on_their_way += 1
 
-    def arrive(self, ticket: Ticket) -> None:
+    def arrive(self, ticket: RequestContext) -> None:
         """Says that a request is no longer on its way: its work is in the queue, or it ended without any."""
         with self._changed:
             self._arrive(ticket)
 
-    def perform(self, lane: Lane, job: Job) -> list[Any]:
+    def perform(self, lane: BatchKey, job: Job) -> list[Any]:
         """Queues a job, and waits for its results.
 
         Returns:
@@ -258,14 +258,14 @@ class Batcher:
         for worker in self._workers:
             worker.join()
 
-    def _arrive(self, ticket: Ticket) -> None:
+    def _arrive(self, ticket: RequestContext) -> None:
         if ticket.on_its_way:
             ticket.on_its_way = False
             self._on_their_way -= 1
             if not self._on_their_way:
                 self._changed.notify()
 
-    def _withdraw(self, lane: Lane, job: Job) -> None:
+    def _withdraw(self, lane: BatchKey, job: Job) -> None:
         """Takes what is left of a job out of the queue."""
         with self._changed:
             jobs = self._lanes.get(lane)
@@ -295,7 +295,7 @@ class Batcher:
             del batch, chunks
             self._free_memory.release()
 
-    def _next_batch(self) -> tuple[Lane, list[Chunk], int] | None:
+    def _next_batch(self) -> tuple[BatchKey, list[Chunk], int] | None:
         """Waits for work, and takes a batch of it, and the cores to use; None when the server closes."""
         with self._changed:
             while not self._closed:
@@ -322,7 +322,7 @@ class Batcher:
             return 0.0
         return min(job.arrived for job in jobs) + self._delay - now
 
-    def _take(self, lane: Lane, jobs: deque[Job]) -> list[Chunk]:
+    def _take(self, lane: BatchKey, jobs: deque[Job]) -> list[Chunk]:
         """Takes sequences up to the budget, the jobs in turn."""
         chunks: list[Chunk] = []
         used = 0
@@ -349,7 +349,7 @@ class Batcher:
             del self._lanes[lane]
         return chunks
 
-    def _run(self, lane: Lane, chunks: list[Chunk]) -> None:
+    def _run(self, lane: BatchKey, chunks: list[Chunk]) -> None:
         try:
             rows = _forward(lane, chunks)
         except Exception as error:
@@ -369,7 +369,7 @@ class Batcher:
             start += count
 
 
-def _forward(lane: Lane, chunks: list[Chunk]) -> Any:
+def _forward(lane: BatchKey, chunks: list[Chunk]) -> Any:
     """Runs the engine once over all sequences of a batch; returns a row for each."""
     sequences = [sequence for job, start, stop in chunks for sequence in job.sequences[start:stop]]
     types = [row for job, start, stop in chunks for row in (job.token_type_ids or ())[start:stop]]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from bertsmith.serve.reception import Reception
+from bertsmith.serve.admission import AdmissionController
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ECHO_SECONDS = 2.0
@@ -24,7 +24,7 @@ _ECHO_SECONDS = 2.0
 
 
 @contextlib.contextmanager
-def drain_on_signal(loop: asyncio.AbstractEventLoop, reception: Reception) -> Iterator[None]:
+def drain_on_signal(loop: asyncio.AbstractEventLoop, reception: AdmissionController) -> Iterator[None]:
     """Puts the drain before what the process does on SIGTERM and SIGINT.
 
     Args:

@@ -10,9 +10,9 @@ from dataclasses import asdict
 
 from bertsmith.inference.embed import Similarity
 from bertsmith.serve import schemas
+from bertsmith.serve.http_errors import RefusalError
 from bertsmith.serve.models import ServedModels
-from bertsmith.serve.refusal import RefusalError
-from bertsmith.serve.ticket import CURRENT
+from bertsmith.serve.request_context import CURRENT
 
 _MOST_PIECES = 50_000
 """Pieces in an answer of `/fill-mask`; each is an object thrice over on its way out."""

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from bertsmith.serve.admission import AdmissionController
+from bertsmith.serve.http_errors import RefusalError
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.metrics import Metrics
-from bertsmith.serve.reception import Reception
-from bertsmith.serve.refusal import RefusalError
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 """Paths that need no key: probes carry none, and the page that explains the server tells nothing of its models."""
@@ -37,7 +37,13 @@ class Guard:
     """Stands before an application."""
 
     def __init__(
-        self, app: Application, *, keys: ApiKeys, metrics: Metrics, reception: Reception, queued: Collection[str]
+        self,
+        app: Application,
+        *,
+        keys: ApiKeys,
+        metrics: Metrics,
+        reception: AdmissionController,
+        queued: Collection[str],
     ) -> None:
         """Takes its place.
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.uses import pipelines_of_folder
+from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import BertConfig
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.refusal import RefusalError
+from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import Limits, ServeSettings
-from bertsmith.serve.ticket import CURRENT, Ticket
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _WARM_UP_SECONDS = 120.0
@@ -154,7 +154,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
 
 def warm_up(model: ServedModel) -> None:
     """Runs every pipeline of a model on a word or two."""
-    ticket = Ticket(time.monotonic() + _WARM_UP_SECONDS, Limits())
+    ticket = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
     CURRENT.set(ticket)
     ticket.on_its_way = False
     mask = model.tokenizer.special_tokens.mask

@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch.nn.functional import normalize
 
 from bertsmith.inference.embed import READS, Embed
+from bertsmith.serve.http_errors import RefusalError
 from bertsmith.serve.models import ServedModels
-from bertsmith.serve.refusal import RefusalError
+from bertsmith.serve.request_context import CURRENT
 from bertsmith.serve.schemas import AnyRequest
-from bertsmith.serve.ticket import CURRENT
 
 _Filled = Field(min_length=1, fail_fast=True)
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts

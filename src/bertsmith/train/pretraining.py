@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from bertsmith.data.shards import TokenCorpus
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import locked, make_folder
 from bertsmith.tokenizer import WordPieceTokenizer

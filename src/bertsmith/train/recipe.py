@@ -15,9 +15,9 @@ from typing import Any
 
 import tomli_w
 
-from bertsmith.data.masking import MaskingKind, MaskingSettings
-from bertsmith.data.pairs import Pairing
-from bertsmith.data.stream import StreamSettings
+from bertsmith.data.stream.masking import MaskingKind, MaskingSettings
+from bertsmith.data.stream.pairs import Pairing
+from bertsmith.data.stream.stream import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.model.config import BertConfig
@@ -51,7 +51,7 @@ class PreTrainingRecipe:
         masking: `token`, `whole-word` or `span`.
         mask_share: share of the predicted pieces that is hidden.
         random_share: share of them that becomes a random piece.
-        most_predictions: most pieces predicted in a sequence; 0 for as many as the rate says.
+        max_predictions_per_seq: most pieces predicted in a sequence; 0 for as many as the rate says.
         static_masking: epochs so many apart repeat their masks; 0 for never.
         packing: `sentences` or `full`.
         pairing: `balanced` or `google`.
@@ -87,7 +87,7 @@ class PreTrainingRecipe:
     masking: MaskingKind = "token"
     mask_share: float = 0.8
     random_share: float = 0.1
-    most_predictions: int = 0
+    max_predictions_per_seq: int = 0
     static_masking: int = 0
     packing: str = "sentences"
     pairing: Pairing = "balanced"
@@ -156,7 +156,7 @@ class PreTrainingRecipe:
                 mask_share=self.mask_share,
                 random_share=self.random_share,
                 kind=self.masking,
-                most_predictions=self.most_predictions or None,
+                max_predictions_per_seq=self.max_predictions_per_seq or None,
             ),
             objective=self.objective,
             packing=self.packing,

@@ -11,9 +11,9 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import write_text
+from bertsmith.reporting.page import FigureRow, Picture, figures_table, html_page, picture_section
+from bertsmith.reporting.plots import Panel, draw_panels
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.page import FigureRow, Picture, figures_table, html_page, picture_section
-from bertsmith.train.plots import Panel, draw_panels
 from bertsmith.train.recipe import PreTrainingRecipe
 
 QUALITY = (

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.prefetch import PrefetchedStream, prefetched
-from bertsmith.data.shards import TokenCorpus
-from bertsmith.data.stream import StreamPosition
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
+from bertsmith.data.stream.stream import StreamPosition
 from bertsmith.errors import ConfigError
-from bertsmith.model.speed import measure_matmul_flops
-from bertsmith.objectives.measure import Measure, RunningAverages
+from bertsmith.kernels.speed import measure_matmul_flops
+from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, parts_of, training_flops
 from bertsmith.train.distributed import Ranks
@@ -231,7 +231,7 @@ class PreTrainingRun:
         self.progress.position = StreamPosition(epoch).to_json()
         self._open_stream()
 
-    def _count(self, batch: PreTrainingBatch, measure: Measure, request: StopRequest) -> tuple[bool, bool]:
+    def _count(self, batch: PreTrainingBatch, measure: LossOutput, request: StopRequest) -> tuple[bool, bool]:
         """Adds up a step, and finds out together with the other ranks whether to stop and whether to save."""
         due = self.ranks.is_first and time.monotonic() >= self.next_state
         flops = training_flops(self.model.config, batch)

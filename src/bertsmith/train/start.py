@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from bertsmith.data.batches import PreTrainingBatch
-from bertsmith.data.shards import TokenCorpus
-from bertsmith.data.stream import PreTrainingStream, heldout_batches
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.model import BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
 from bertsmith.model.checkpoint import stored_rows

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, TrainingError
-from bertsmith.objectives.measure import Measure, RunningAverages
+from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.seeding import torch_seed
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, learning_rate_at
 from bertsmith.train.tables import TableGradients
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
-Objective = Callable[[Any, Any], Measure]
+Objective = Callable[[Any, Any], LossOutput]
 """Maps a model and a batch to a loss and figures."""
 
 
@@ -157,7 +157,7 @@ class BertTrainer(Generic[ModelT]):
             schedule=settings.schedule,
         )
 
-    def train_batch(self, *parts: Batch) -> Measure:
+    def train_batch(self, *parts: Batch) -> LossOutput:
         """Takes one step.
 
         Args:
@@ -195,15 +195,15 @@ class BertTrainer(Generic[ModelT]):
         self.skipped_in_a_row = 0
         return measure
 
-    def _backward(self, part: Batch, *, last: bool) -> Measure:
+    def _backward(self, part: Batch, *, last: bool) -> LossOutput:
         """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
         # 多个进程交换的是整张表的梯度，按行给出反而更慢
         by_rows = self._tables.by_rows() if self.ranks.world_size == 1 else nullcontext()
         with by_rows, nullcontext() if last else self.ranks.without_exchange(self._measured):
-            measure: Measure = self._measured(part.to(self.device))
+            measure: LossOutput = self._measured(part.to(self.device))
             # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
             (measure.loss * self.ranks.world_size).backward()
-        return Measure(measure.loss.detach(), measure.sums)
+        return LossOutput(measure.loss.detach(), measure.sums)
 
     def _measure_in_units(self) -> None:
         """Turns gradients into those of the parameters in units of 1."""
@@ -214,7 +214,7 @@ class BertTrainer(Generic[ModelT]):
                     if parameter.grad is not None:
                         parameter.grad.mul_(group["unit"])
 
-    def _whole(self, measures: list[Measure]) -> Measure:
+    def _whole(self, measures: list[LossOutput]) -> LossOutput:
         """Adds up the parts, here and on the other ranks."""
         if len(measures) == 1 and self.ranks.world_size == 1:
             return measures[0]
@@ -226,9 +226,9 @@ class BertTrainer(Generic[ModelT]):
             flat.extend(total)
         loss, *rest = self.ranks.total(flat)
         sums = {name: (rest[2 * i], round(rest[2 * i + 1])) for i, name in enumerate(running.totals)}
-        return Measure(torch.tensor(loss), sums)
+        return LossOutput(torch.tensor(loss), sums)
 
-    def _skip(self, measure: Measure, norm: Tensor) -> Measure:
+    def _skip(self, measure: LossOutput, norm: Tensor) -> LossOutput:
         """Leaves a batch out, and ends the run when that happens too often."""
         settings = self.settings
         self.skipped += 1
@@ -240,10 +240,10 @@ class BertTrainer(Generic[ModelT]):
                 f" {self.skipped_in_a_row} of them in a row (loss {float(measure.loss):.4g}, gradient norm"
                 f" {float(norm):.4g}); lower the learning rate, or use float32"
             )
-        return Measure(measure.loss, {})
+        return LossOutput(measure.loss, {})
 
     def train_epoch(
-        self, batches: Iterable[Batch], *, after_step: Callable[[Measure], None] | None = None
+        self, batches: Iterable[Batch], *, after_step: Callable[[LossOutput], None] | None = None
     ) -> dict[str, float]:
         """Takes a step on every batch, or until the schedule ends.
 
@@ -288,5 +288,5 @@ class _Measured(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Any) -> Measure:
+    def forward(self, batch: Any) -> LossOutput:
         return self.objective(self.model, batch)

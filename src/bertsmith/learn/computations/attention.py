@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.interpret.minibert import softmax
 from bertsmith.learn.lesson import Computation, Language, Step, Text
+from bertsmith.learn.minibert import softmax
 
 Matrix = NDArray[np.float64]
 

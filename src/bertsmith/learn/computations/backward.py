@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertsmith.interpret.minibert import MiniBert, MiniBertConfig
-from bertsmith.interpret.recovery import demonstrate
 from bertsmith.learn.lesson import Computation, Language, Step, Text
+from bertsmith.learn.minibert import MiniBert, MiniBertConfig
+from bertsmith.learn.recovery import demonstrate
 from bertsmith.seeding import generator
 
 LOOKED_AT = ("query", "key_bias", "value", "expand", "attention_norm_gain", "positions", "embedding", "output_bias")

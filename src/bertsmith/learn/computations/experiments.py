@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from bertsmith.interpret.minibert_training import MASK, VERBS, TrainedMiniBert, simple_sentences, train_minibert
 from bertsmith.learn.lesson import Computation, Language, Step, Text
+from bertsmith.learn.minibert_training import MASK, VERBS, TrainedMiniBert, simple_sentences, train_minibert
 
 PROBE = f"the man {MASK} the book"
 """The words around the gap fit `reads` and `near`; only their order decides."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertsmith.data.masking import MaskingSettings, mask_tokens
+from bertsmith.data.stream.masking import MaskingSettings, mask_tokens
 from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study

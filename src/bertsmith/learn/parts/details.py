@@ -30,14 +30,14 @@ PART = Part(
             Text(
                 "**The gradients.** Autograd does them, but none is magic: a linear layer, a softmax, a"
                 " LayerNorm and a"
-                " GELU are four small derivations, and `bertsmith.interpret.minibert` writes them out for a"
+                " GELU are four small derivations, and `bertsmith.learn.minibert` writes them out for a"
                 " whole layer"
                 " ({c.parameters} arrays of parameters). To check one, nudge a parameter and watch the loss: over"
                 " {c.count} of them the largest difference is {c.largest:.0e}. Note the bias of the key,"
                 " {c.key_bias:.0e}:"
                 " it adds the same to every score of a row, and softmax does not see that.",
                 "**梯度**。通常由自动求导完成，但并不神秘：线性层、softmax、LayerNorm、GELU 是四个小推导，"
-                "`bertsmith.interpret.minibert` 为一整层（{c.parameters} 组参数）都写了出来。"
+                "`bertsmith.learn.minibert` 为一整层（{c.parameters} 组参数）都写了出来。"
                 "检验的办法是把一个参数轻轻一推，"
                 "看损失怎么变：{c.count} 处里最大的差是 {c.largest:.0e}。注意 K 的偏置，梯度是 {c.key_bias:.0e}："
                 "它给一行的每个分数加上同一个数，softmax 看不出来。",

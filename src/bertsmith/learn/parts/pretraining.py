@@ -167,10 +167,10 @@ PART = Part(
         ),
     ),
     links=(
-        PartLink("bertsmith.data.masking.mask_tokens", Text("who is hidden", "遮住谁"), "pre-training"),
+        PartLink("bertsmith.data.stream.masking.mask_tokens", Text("who is hidden", "遮住谁"), "pre-training"),
         PartLink("bertsmith.objectives.masked_lm.MaskedLMLoss", Text("masked-LM loss", "MLM 损失"), "pre-training"),
         PartLink("bertsmith.objectives.next_sentence.NSPLoss", Text("next-sentence loss", "NSP 损失"), "pre-training"),
-        PartLink("bertsmith.data.pairs.draw_pairs", Text("drawing A and B", "抽取 A 和 B"), "pre-training"),
+        PartLink("bertsmith.data.stream.pairs.draw_pairs", Text("drawing A and B", "抽取 A 和 B"), "pre-training"),
         PartLink(
             "bertsmith.objectives.pretraining.PreTrainingObjective", Text("the sum of both", "两者之和"), "appendix"
         ),

@@ -1,0 +1,1 @@
+"""Token shards on disk, made by one builder."""

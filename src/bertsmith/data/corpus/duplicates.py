@@ -1,0 +1,115 @@
+"""Which documents repeat an earlier one, exactly or nearly.
+
+Notable:
+- exact: two documents with the same ids are one; eight bytes a document are all that has to be held
+- near: MinHash signatures (Broder 1997) of five-id shingles, compared within the buckets of `datasketch`'s LSH index;
+  the index holds some kilobytes a document, which is what limits this to some millions of documents
+- the first in input order stays, whoever read it first: the answer depends on the documents alone
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.data.corpus.documents import DocumentBlock
+from bertsmith.errors import ConfigError
+
+_PERMUTATIONS = 128
+_SCHEME = "affine32"  # named, so that another version of the library gives the same signatures
+_SHINGLE = 5
+
+
+def find_exact(hashes: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.bool_]]:
+    """Finds the documents that have the hash of an earlier one.
+
+    Args:
+        hashes: [D_n] of each of the parts, in order.
+
+    Returns:
+        For each part, [D_n] bool.
+    """
+    if not hashes:
+        return []
+    together = np.concatenate(hashes)
+    _, first = np.unique(together, return_index=True)
+    repeated = np.ones(len(together), dtype=np.bool_)
+    repeated[first] = False
+    return np.split(repeated, np.cumsum([len(part) for part in hashes])[:-1])
+
+
+def signatures_of(block: DocumentBlock) -> NDArray[np.uint32]:
+    """Makes the MinHash signature of every document from the set of its runs of five ids.
+
+    Returns:
+        [D, 128] uint32.
+
+    Raises:
+        ConfigError: `datasketch` is not installed.
+    """
+    minhash = _library().MinHash
+    bounds = block.document_bounds().tolist()
+    signatures = np.empty((block.num_documents, _PERMUTATIONS), dtype=np.uint32)
+    # 排列只由固定种子决定：只生成一次，各篇文档共用
+    empty = minhash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int, scheme=_SCHEME)
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+        signature = empty.copy()
+        signature.update_batch(np.unique(_shingle_hashes(block.tokens[start:end])).tolist())
+        signatures[number] = signature.hashvalues
+    return signatures
+
+
+class NearDuplicates:
+    """Remembers the documents that stay, and recognises those that come near one of them.
+
+    Args:
+        threshold: share of common shingles (Jaccard similarity, as estimated from the signatures) from which two
+            documents count as one; above 0, at most 1.
+
+    Raises:
+        ConfigError: `threshold` is out of range, or `datasketch` is not installed.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        if not 0 < threshold <= 1:
+            raise ConfigError(f"--near-duplicates {threshold} must be above 0 and at most 1; 0.8 is usual")
+        self._threshold = threshold
+        self._library = _library()
+        self._index = self._library.MinHashLSH(threshold=threshold, num_perm=_PERMUTATIONS)
+        self._kept: list[NDArray[np.uint32]] = []
+
+    def repeats(self, signature: NDArray[np.uint32]) -> bool:
+        """Whether a document is near one that stays; if not, it stays itself."""
+        minhash = self._library.LeanMinHash(seed=1, hashvalues=signature, scheme=_SCHEME)
+        # 桶里的候选只是“可能相似”，逐个用签名的相同比例核实
+        near = (np.mean(self._kept[number] == signature) for number in self._index.query(minhash))
+        if any(share >= self._threshold for share in near):
+            return True
+        self._index.insert(len(self._kept), minhash)
+        self._kept.append(signature)
+        return False
+
+
+def _library() -> Any:
+    try:
+        import datasketch
+    except ImportError:
+        raise ConfigError(
+            "--near-duplicates needs datasketch; install it with: pip install 'bertsmith[dedup]'"
+        ) from None
+    return datasketch
+
+
+def _shingle_hashes(tokens: NDArray[np.int32]) -> NDArray[np.uint32]:
+    """Hashes all runs of five ids of a document; a shorter document is one run."""
+    count = max(1, len(tokens) - _SHINGLE + 1)
+    padded = np.concatenate([tokens.astype(np.uint64) + np.uint64(1), np.zeros(_SHINGLE, dtype=np.uint64)])
+    mixed = np.zeros(count, dtype=np.uint64)
+    for shift in range(_SHINGLE):
+        mixed = (mixed + padded[shift : shift + count]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return (mixed >> np.uint64(32)).astype(np.uint32)

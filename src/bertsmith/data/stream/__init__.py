@@ -1,0 +1,1 @@
+"""The deterministic, resumable, elastic order of training batches."""

@@ -1,0 +1,1 @@
+"""Simpler models to hold a fine-tuned one against."""

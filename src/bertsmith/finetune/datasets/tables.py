@@ -1,0 +1,313 @@
+"""Tables on disk -> rows of cells: TSV, CSV, JSON Lines and Parquet behind one shape.
+
+Notable:
+- in a TSV quotes have no meaning, as in the files of GLUE: a tab separates, a line ends
+- a CSV follows RFC 4180: quoted cells may hold commas, line ends and doubled quotes
+- JSON Lines and Parquet name their columns; a TSV or CSV has a header if it says so or its first row looks like one
+- rows are read one after another and carry their place, so that every complaint can name it
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertsmith.data.reading.decoding import MAX_LINE_LENGTH
+from bertsmith.data.reading.lines import numbered_lines, require_file
+from bertsmith.errors import InputError
+
+TableKind = Literal["tsv", "csv", "jsonl", "parquet"]
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""A decimal number as data files write it: no `nan`, no underscores, no digits of other scripts."""
+
+_KINDS: dict[str, TableKind] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
+"""The files of CLUE are JSON Lines and end in `.json`."""
+
+_LOOK_AHEAD = 1000
+"""So many records of JSON Lines tell the columns."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one example and where it stands: `line 7`, or `row 7` in Parquet."""
+
+    place: str
+    cells: Sequence[object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that can be read once.
+
+    Attributes:
+        path: the file.
+        first: the column names, or the first row of a file without a header.
+        has_header: whether `first` is names, for a file that says; None for one that must be looked at.
+        rows: all rows; the first is the header where `has_header` is not True.
+    """
+
+    path: Path
+    first: tuple[str, ...]
+    has_header: bool | None
+    rows: Iterator[Row]
+
+
+def kind_of(path: Path) -> TableKind:
+    """Tells the form of a table by its ending; what has no known ending is tab-separated."""
+    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
+    return _KINDS.get(Path(name).suffix, "tsv")
+
+
+def open_table(path: Path, kind: TableKind, encoding: str = "auto") -> Table:
+    """Opens a table and reads as far as its first row; of JSON Lines as far as the first 1,000.
+
+    Args:
+        path: the file; all but Parquet may be packed (`.gz`, `.zst`).
+        kind: its form.
+        encoding: `auto` or a codec's name; Parquet has its own.
+
+    Raises:
+        InputError: the file is missing, empty, damaged, binary or in another encoding. Reading the rows raises it for
+            ragged or malformed ones; the message names file and line.
+    """
+    require_file(path)
+    if kind == "parquet":
+        return _open_parquet(path)
+    if kind == "jsonl":
+        return _open_json_lines(path, encoding)
+    rows = _csv_rows(path, encoding) if kind == "csv" else _tsv_rows(path, encoding)
+    first = next(rows, None)
+    if first is None:
+        tab = "TAB" if kind == "tsv" else "COMMA"
+        raise InputError(f"{path}: holds no line; give one example a line as text {tab} label")
+    names = tuple(str(cell).strip() for cell in first.cells)
+    other = next((separator for separator in ";\t" if separator in names[0]), None)
+    # 欧洲的表格软件用分号存 CSV：整行成了一格，说“缺标签列”只会把人引偏
+    if kind == "csv" and len(names) == 1 and other is not None:
+        raise InputError(f"{path}: its columns are separated by {other!r}; write commas, or tabs and call it .tsv")
+    return Table(path, names, None, _of_one_width(path, chain([first], rows), kind))
+
+
+def step_over_header(table: Table, columns: Sequence[str | int | None], told: bool | None, known: bool) -> bool:
+    """Finds out whether a table has a header; where it is the first row of a TSV or CSV, steps over it.
+
+    Args:
+        table: none of its rows has been read.
+        columns: as they were asked for; one that is a name needs a header.
+        told: whether the first row is names, as the user says; None where nothing was said.
+        known: whether the first row holds known names.
+
+    Raises:
+        InputError: what was told cannot be, or must be told.
+    """
+    if table.has_header is not None:
+        if told is not None:
+            raise InputError(f"{table.path}: its form names the columns; leave out --header and --no-header")
+        return table.has_header
+    by_name = any(isinstance(column, str) for column in columns)
+    if by_name and told is False:
+        raise InputError(
+            f"{table.path}: without a header no column has a name; give its number, or leave out --no-header"
+        )
+    # pandas 给没有名字的列编号作表头；当成例子会多出一个类，当成表头会丢一个例子，所以问
+    if told is None and not by_name and not known and table.first == tuple(map(str, range(max(2, len(table.first))))):
+        raise InputError(f"{table.path}: line 1 only counts its columns; is it a header? say --header or --no-header")
+    has_header = by_name or (known if told is None else told)
+    if has_header:
+        next(table.rows)
+    return has_header
+
+
+def column_number(path: Path, column: str | int | None, header: Sequence[str], *, default: int | None) -> int | None:
+    """Finds a column by its name or its number from 0; None takes the default.
+
+    Raises:
+        InputError: there is no such column, or several have the name.
+    """
+    if column is None:
+        return default
+    if isinstance(column, str):
+        if column not in header:
+            raise InputError(f"{path}: no column {column!r}; its header has {listed(header)}")
+        return _place_of(path, column, header)
+    if not 0 <= column < len(header):
+        raise InputError(f"{path}: no column {column}; it has {len(header)}, counted from 0")
+    return column
+
+
+def first_known(path: Path, header: Sequence[str], names: Sequence[str]) -> int | None:
+    """Returns the number of the column that has the first of some names, in lower case, or None.
+
+    Raises:
+        InputError: several columns have it.
+    """
+    return next((_place_of(path, name, header) for name in names if name in header), None)
+
+
+def _place_of(path: Path, name: str, header: Sequence[str]) -> int:
+    # 同名的列里悄悄取第一列，等于猜
+    if header.count(name) > 1:
+        raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; tell one by number, from 0")
+    return header.index(name)
+
+
+def cell_text(path: Path, row: Row, column: int, what: str) -> str:
+    """Returns a cell as text without the white space around it; a number as it is written in JSON.
+
+    Args:
+        path: the file, for the message.
+        row: holds the cell.
+        column: its number.
+        what: names the cell in the message.
+
+    Raises:
+        InputError: the cell is empty, or holds something that is neither text nor a number.
+    """
+    cell = row.cells[column]
+    if isinstance(cell, Decimal):
+        cell = format(cell, "f")
+    if isinstance(cell, (bool, int, float)):
+        # NaN 是 pandas 写下的空格子
+        cell = None if cell != cell else json.dumps(cell)
+    if cell is not None and not isinstance(cell, str):
+        raise InputError(f"{path}: {row.place}: the {what} is a {type(cell).__name__}, not text")
+    text = (cell or "").strip()
+    if not text:
+        raise InputError(f"{path}: {row.place} has an empty {what}")
+    require_unicode(f"{path}: {row.place}", text)
+    return text
+
+
+def require_unicode(place: str, text: str) -> None:
+    """Makes sure that a text has no half characters, which JSON can write and nothing can encode.
+
+    Raises:
+        InputError: it has one.
+    """
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff); write the character")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns names for a message of one line: the first of them, control characters written out."""
+    # 只有回车符的文件会把整个文件读成一行表头：消息仍须是短短的一行
+    shown = [name[:40] if name.isprintable() else repr(name[:40]) for name in names[:12]]
+    return ", ".join(shown) + (", ..." if len(names) > 12 else "")
+
+
+def _tsv_rows(path: Path, encoding: str) -> Iterator[Row]:
+    for number, line in numbered_lines(path, encoding):
+        # 只有制表符的行不是空行：它缺了内容，要报出来
+        if line.strip() or "\t" in line:
+            yield Row(f"line {number}", line.split("\t"))
+
+
+def _csv_rows(path: Path, encoding: str) -> Iterator[Row]:
+    # 解析器自己数行：引号内可以换行，一条记录从它的第一行算起
+    # 标准库默认每格至多 131,072 个字符，长文章会被误报成引号没有闭合
+    csv.field_size_limit(MAX_LINE_LENGTH)
+    reader = csv.reader((f"{line}\n" for _, line in numbered_lines(path, encoding)), strict=True)
+    start = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # 标准库对单独的回车符建议换一种打开方式，而这里没有什么可以换
+            reason = (
+                "a carriage return in a cell without quotes); quote the cell or remove it"
+                if "new-line character" in str(error)
+                else f"{error}); look for a quote that is not closed or not doubled"
+            )
+            raise InputError(f"{path}: line {start} is not valid CSV ({reason}") from None
+        if len(cells) > 1 or any(cell.strip() for cell in cells):
+            yield Row(f"line {start}", cells)
+        start = reader.line_num + 1
+
+
+def _of_one_width(path: Path, rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:
+    width = None
+    for row in rows:
+        width = width or len(row.cells)
+        if len(row.cells) != width:
+            check = "tabs" if kind == "tsv" else "commas and quotes"
+            raise InputError(
+                f"{path}: {row.place} has {len(row.cells)} columns, the first has {width}; check its {check}"
+            )
+        yield row
+
+
+def _open_json_lines(path: Path, encoding: str) -> Table:
+    records = _json_records(path, encoding)
+    # 第一条记录可能恰好缺一个可省的键（如空的 labels）：列名取自开头的许多条
+    head = list(islice(records, _LOOK_AHEAD))
+    if not head:
+        raise InputError(f"{path}: holds no line; give one JSON object a line")
+    names = tuple(dict.fromkeys(name for _, record in head for name in record))
+    # 缺的键记为 None：用不到的列缺了无妨，用到的列读取时会报出行号
+    rows = (Row(f"line {number}", [record.get(name) for name in names]) for number, record in chain(head, records))
+    return Table(path, names, True, rows)
+
+
+def _json_records(path: Path, encoding: str) -> Iterator[tuple[int, dict[str, object]]]:
+    for number, line in numbered_lines(path, encoding):
+        if not line.strip():
+            continue
+        if re.match(r"\s*\[\s*(\{|$)", line):
+            raise InputError(f"{path}: line {number} begins a JSON array; write one object a line")
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise InputError(f"{path}: line {number} is not valid JSON ({reason}); repair or remove it") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{path}: line {number} is no JSON object; write {{...}}, one a line")
+        yield number, record
+
+
+def _open_parquet(path: Path) -> Table:
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        # Parquet 自己带压缩，外面再包一层就不能跳着读了
+        packed = path.suffix.lower() in (".gz", ".zst")
+        advice = "unpack it first" if packed else "make it again"
+        raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}); {advice}") from None
+    return Table(path, tuple(file.schema_arrow.names), True, _parquet_rows(path, file))
+
+
+def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[Row]:
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=1024, use_threads=False):
+            for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                number += 1
+                yield Row(f"row {number}", cells)
+    except UnicodeDecodeError as error:
+        # 一批的列先整个转换：坏字节在这一批的哪一行，这里不知道
+        raise InputError(
+            f"{path}: text after row {number} is not UTF-8 ({error.reason}); write the column with another encoder"
+        ) from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: damaged after row {number} ({_first_line(error)}); make it again") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,1 @@
+"""Metrics, and how far they can be trusted."""

@@ -1,0 +1,1 @@
+"""What a run leaves for people to read: report, plots, model card."""

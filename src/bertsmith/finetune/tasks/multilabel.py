@@ -1,0 +1,175 @@
+"""The task of several labels for a text or a pair, each decided by itself (one output a label, a sigmoid each)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.datasets.readers import MultiLabelledText, labels_of
+from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, f1_of_means
+from bertsmith.finetune.metrics.classification import multilabel_scores
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.finetune.tasks.texts import columns_of, encode_texts, require_known, shown
+from bertsmith.inference.classify import MULTI, LabelsPrediction, MultiLabel
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.model import BertForSequenceClassification
+from bertsmith.objectives import LabelledBatch, MultiLabelObjective
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.tokenizer import WordPieceTokenizer
+
+
+@dataclass(frozen=True)
+class MultiLabelTask:
+    """Any number of labels for each text or pair.
+
+    Attributes:
+        labels: all of them, in the order of the model's outputs.
+        paired: whether the model reads pairs of texts.
+        threshold: labels likelier than this are predicted.
+    """
+
+    labels: tuple[str, ...]
+    paired: bool = False
+    threshold: float = 0.5
+
+    name: ClassVar[str] = "multilabel"
+    metric: ClassVar[str] = "micro_f1"
+
+    @classmethod
+    def of(cls, train: Sequence[MultiLabelledText]) -> MultiLabelTask:
+        """Finds the labels of a training file.
+
+        Raises:
+            InputError: no text has one.
+        """
+        return cls(tuple(labels_of(train)), train[0].pair is not None)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the labels, the threshold, and whether texts come in pairs."""
+        return {"labels": list(self.labels), "paired": self.paired, "threshold": self.threshold}
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any]) -> MultiLabelTask:
+        """Reads what `describe` returned."""
+        return cls(tuple(values["labels"]), bool(values["paired"]), float(values["threshold"]))
+
+    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
+        """Returns the encoder of a folder under a new layer with one output a label."""
+        names = dict(enumerate(self.labels))
+        return new_model(BertForSequenceClassification, folder, settings, id2label=names, problem_type=MULTI)
+
+    def load(self, folder: Path) -> BertForSequenceClassification:
+        """Returns a trained model."""
+        return BertForSequenceClassification.from_pretrained(folder)
+
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[MultiLabelledText], max_length: int
+    ) -> list[Unit]:
+        """Returns one sequence for each text or pair, with a 0 or 1 for each label."""
+        return encode_texts(tokenizer, examples, self.paired, max_length, self._indicators(examples).tolist())
+
+    def check_dev(self, dev: Sequence[MultiLabelledText]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: no text of it has a label.
+        """
+        if not any(example.labels for example in dev):
+            raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
+
+    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
+        """Returns N sequences with labels [N, K] float32."""
+        return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units], dtype=torch.float32))
+
+    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+        """Returns the binary cross-entropy."""
+        return MultiLabelObjective()(model, batch)
+
+    def predict(
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        examples: Sequence[MultiLabelledText],
+        inference: InferenceConfig,
+    ) -> list[LabelsPrediction]:
+        """Labels the texts."""
+        return MultiLabel(model, tokenizer, inference, threshold=self.threshold)(*columns_of(examples, self.paired))
+
+    def tuned(self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]) -> MultiLabelTask:
+        """Returns the task with the threshold that gives the best micro F1, the one nearest 0.5 of equals."""
+        return replace(self, threshold=_best_threshold(self._indicators(examples), self._probabilities(predictions)))
+
+    def figures(
+        self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
+    ) -> dict[str, float]:
+        """Returns micro F1, macro F1, and the share of texts whose labels are all right."""
+        scores = multilabel_scores(self._indicators(examples), self._decided(predictions, self.threshold))
+        return {"micro_f1": scores.micro_f1, "macro_f1": scores.macro_f1, "exact_match": scores.exact_match}
+
+    def evaluate(self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]) -> Evaluation:
+        """Adds intervals, the table by label, and the texts with the least likely true labels."""
+        truth, decided = self._indicators(examples), self._decided(predictions, self.threshold)
+        probabilities = self._probabilities(predictions)
+        # 一条文本有多错：最没把握的那个判断离真值的距离
+        distances = np.abs(truth - probabilities).max(1)
+        wrong = [
+            Mistake(shown(example), ", ".join(example.labels), ", ".join(self._named(row)), float(distance))
+            for example, row, distance, same in zip(
+                examples, decided, distances, (truth == decided).all(1), strict=True
+            )
+            if not same
+        ]
+        counts = np.stack([(truth * decided).sum(1), decided.sum(1), truth.sum(1)], 1)
+        return Evaluation(
+            self.figures(examples, predictions),
+            intervals={
+                "micro_f1": bootstrap_interval(counts, f1_of_means),
+                "exact_match": bootstrap_interval((truth == decided).all(1)),
+            },
+            classes=dict(zip(self.labels, multilabel_scores(truth, decided).labels, strict=True)),
+            mistakes=worst(wrong),
+        )
+
+    def _indicators(self, examples: Sequence[MultiLabelledText]) -> NDArray[np.int64]:
+        require_known(examples, [example.labels for example in examples], self.labels)
+        place = {label: number for number, label in enumerate(self.labels)}
+        table = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
+        for row, example in enumerate(examples):
+            table[row, [place[label] for label in example.labels]] = 1
+        return table
+
+    def _probabilities(self, predictions: Sequence[LabelsPrediction]) -> NDArray[np.float64]:
+        return np.array([[prediction.probabilities[label] for label in self.labels] for prediction in predictions])
+
+    def _decided(self, predictions: Sequence[LabelsPrediction], threshold: float) -> NDArray[np.int64]:
+        return (self._probabilities(predictions) > threshold).astype(np.int64)
+
+    def _named(self, row: NDArray[np.int64]) -> list[str]:
+        return [label for label, chosen in zip(self.labels, row, strict=True) if chosen]
+
+
+def _best_threshold(truth: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
+    """Finds the threshold with the best micro F1: of all cuts between two neighbouring probabilities.
+
+    Args:
+        truth: [N, K], 0 or 1.
+        probabilities: [N, K].
+    """
+    order = np.argsort(-probabilities, axis=None, kind="stable")
+    falling, right = probabilities.ravel()[order], truth.ravel()[order]
+    below = np.append(falling[1:], 0.0)
+    # 标签上百时，所有概率可能都低于 0.05：候选阈值取自概率本身，而不是固定的刻度；从高到低逐个算作“有”
+    scores = 2 * np.cumsum(right) / (np.arange(1, len(right) + 1) + right.sum())
+    # 概率相同的判断只能一起改变：阈值落不进并列之间
+    scores[falling == below] = -1.0
+    thresholds = np.where((below <= 0.5) & (falling > 0.5), 0.5, (falling + below) / 2)
+    best = np.flatnonzero(scores == scores.max())
+    return float(thresholds[best[np.argmin(np.abs(thresholds[best] - 0.5))]])

@@ -1,0 +1,197 @@
+"""The task of ranking: a cross-encoder reads query and text together and says how relevant the text is.
+
+Notable:
+- the model of the paper's sentence pairs (Devlin et al. 2019, §4.1) with one output; its sigmoid is trained towards
+  the relevance by binary cross-entropy (Nogueira and Cho 2019, §3)
+- scored by query, not by pair: what counts is where a relevant text ends up among the texts of its own query
+- the folder is what `sentence_transformers.CrossEncoder` saves and loads: one label, no `problem_type`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.datasets.rankings import RankingExample
+from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
+from bertsmith.finetune.metrics.classification import reciprocal_ranks
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.rank import Rank
+from bertsmith.model import BertForSequenceClassification
+from bertsmith.objectives import LabelledBatch, MultiLabelObjective
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.tokenizer import WordPieceTokenizer
+
+RELEVANT = 0.5
+"""A text of at least this relevance counts as relevant; graded judgements count in full in the loss."""
+
+
+@dataclass(frozen=True)
+class _Query:
+    """The numbers of a query's examples, their scores, and which of them are relevant."""
+
+    numbers: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    relevant: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """The relevance of texts to queries."""
+
+    name: ClassVar[str] = "rank"
+    metric: ClassVar[str] = "mrr"
+
+    @classmethod
+    def of(cls, train: Sequence[RankingExample]) -> RankingTask:
+        """Returns the task; nothing is read off a training file.
+
+        Raises:
+            InputError: all texts are equally relevant.
+        """
+        if len({example.relevance for example in train}) < 2:
+            raise InputError("the texts of the training file are all equally relevant; there is nothing to learn")
+        return cls()
+
+    def describe(self) -> dict[str, Any]:
+        """Returns nothing: the weights are all there is."""
+        return {}
+
+    @classmethod
+    def from_description(cls, _values: dict[str, Any]) -> RankingTask:
+        """Reads what `describe` returned."""
+        return cls()
+
+    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
+        """Returns the encoder of a folder under a new layer with one output."""
+        names = {0: "relevance"}
+        return new_model(BertForSequenceClassification, folder, settings, id2label=names, problem_type=None)
+
+    def load(self, folder: Path) -> BertForSequenceClassification:
+        """Returns a trained model."""
+        return BertForSequenceClassification.from_pretrained(folder)
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[RankingExample], max_length: int) -> list[Unit]:
+        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
+
+        Raises:
+            InputError: a relevance is not in [0, 1], or no text is relevant to its query.
+        """
+        for example in examples:
+            if not 0.0 <= example.relevance <= 1.0:
+                raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
+        # 三个文件都先编码再训练：没有一条相关文本的文件评不了分，要在训练之前就报
+        _judged_queries(examples, [0.0] * len(examples))
+        encoded = tokenizer(*_columns(examples), max_length=max_length)
+        return [
+            Unit([ids], [types], example.relevance)
+            for ids, types, example in zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)
+        ]
+
+    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
+        """Returns N sequences with labels [N, 1] float32."""
+        return LabelledBatch(tokens_of(units), torch.tensor([[unit.label] for unit in units], dtype=torch.float32))
+
+    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+        """Returns the binary cross-entropy."""
+        # 一个输出的二元交叉熵就是只有一个标签的多标签损失，目标可以是 0 到 1 之间的数
+        return MultiLabelObjective()(model, batch)
+
+    def predict(
+        self,
+        model: BertForSequenceClassification,
+        tokenizer: WordPieceTokenizer,
+        examples: Sequence[RankingExample],
+        inference: InferenceConfig,
+    ) -> list[float]:
+        """Scores the pairs."""
+        scores: list[float] = Rank(model, tokenizer, inference).scores(*_columns(examples)).tolist()
+        return scores
+
+    def tuned(self, _examples: Sequence[RankingExample], _predictions: Sequence[float]) -> RankingTask:
+        """Returns the task itself: an order needs no threshold."""
+        return self
+
+    def figures(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> dict[str, float]:
+        """Returns means over the queries that have a relevant text.
+
+        `mrr` is 1 over the rank of the best relevant text, `accuracy_at_1` how often that is the first, and
+        `average_precision` the mean, over the relevant texts, of the share of relevant ones down to there.
+
+        Raises:
+            InputError: no query has a relevant text.
+        """
+        queries = _judged_queries(examples, predictions)
+        ranks = _reciprocal_ranks(queries)
+        return {
+            "mrr": float(ranks.mean()),
+            "accuracy_at_1": float((ranks == 1.0).mean()),
+            "average_precision": float(np.mean([average_precision(query.scores, query.relevant) for query in queries])),
+        }
+
+    def evaluate(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> Evaluation:
+        """Adds the intervals over queries, and the surest wrong texts on top of a query's list."""
+        queries = _judged_queries(examples, predictions)
+        ranks = _reciprocal_ranks(queries)
+        wrong = []
+        for query in (query for query, rank in zip(queries, ranks, strict=True) if rank < 1.0):
+            best, first = (_best(query, relevant) for relevant in (True, False))
+            wrong.append(Mistake(examples[best].query, examples[best].text, examples[first].text, predictions[first]))
+        return Evaluation(
+            self.figures(examples, predictions),
+            intervals={"mrr": bootstrap_interval(ranks), "accuracy_at_1": bootstrap_interval(ranks == 1.0)},
+            mistakes=worst(wrong),
+        )
+
+
+def average_precision(scores: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
+    """Returns the average precision of one query.
+
+    Args:
+        scores: [N], higher is better; an irrelevant text with the same score counts as ranked before a relevant one.
+        relevant: [N], one at least.
+    """
+    # 主键是分数从高到低；并列时错误的在前，与倒数排名的规则一致
+    ordered = relevant[np.lexsort((relevant, -scores))]
+    places = np.flatnonzero(ordered)
+    return float(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
+
+
+def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[float]) -> list[_Query]:
+    """Groups examples by query, in the order of the file; queries without a relevant text are left out."""
+    numbers: dict[str, list[int]] = {}
+    for number, example in enumerate(examples):
+        numbers.setdefault(example.query, []).append(number)
+    scores = np.asarray(predictions, dtype=np.float64)
+    relevant = np.array([example.relevance >= RELEVANT for example in examples])
+    queries = [_Query(np.array(places), scores[places], relevant[places]) for places in numbers.values()]
+    judged = [query for query in queries if query.relevant.any()]
+    if not judged:
+        raise InputError(
+            f"{examples[0].at}no query has a text with a relevance of {RELEVANT} or more, here or below; a ranking"
+            " cannot be scored without one"
+        )
+    return judged
+
+
+def _reciprocal_ranks(queries: Sequence[_Query]) -> NDArray[np.float64]:
+    return reciprocal_ranks([query.scores for query in queries], [query.relevant for query in queries])
+
+
+def _best(query: _Query, relevant: bool) -> int:
+    """Returns the number of the example with the highest score among the relevant ones, or among the others."""
+    places = np.flatnonzero(query.relevant == relevant)
+    return int(query.numbers[places[query.scores[places].argmax()]])
+
+
+def _columns(examples: Sequence[RankingExample]) -> tuple[list[str], list[str]]:
+    return [example.query for example in examples], [example.text for example in examples]

@@ -1,0 +1,247 @@
+"""The task of tagging words: named entities, parts of speech (Devlin et al. 2019, §5.3).
+
+Notable:
+- a word's tag is learned at its first piece alone, and in one window alone where a sentence is cut (`inference.tag`)
+- tags that mark entities (BIO, BIOES, or an `O` for the rest) are scored by entity F1, others by word accuracy
+- the model decides each word by itself, as in the paper: no CRF forbids an `I-` after an `O`; such tags are read as
+  the CoNLL script reads them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.datasets.tagged import TaggedWords, tags_of
+from bertsmith.finetune.metrics.bootstrap import Floats, bootstrap_interval, f1_of_means
+from bertsmith.finetune.metrics.classification import accuracy, class_scores, confusion_matrix, macro_f1
+from bertsmith.finetune.metrics.entities import entity_counts, entity_scores
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
+from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
+from bertsmith.model import BertForTokenClassification
+from bertsmith.objectives import LabelledBatch, TaggingObjective
+from bertsmith.objectives.labelled import NO_LABEL
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.tokenizer import WordPieceTokenizer
+
+SHOWN_WORDS = 8
+"""Words of context on either side of a mistake."""
+
+
+@dataclass(frozen=True)
+class TaggingTask:
+    """A tag for each word.
+
+    Attributes:
+        labels: the tags, in the order of the model's outputs.
+    """
+
+    labels: tuple[str, ...]
+
+    name: ClassVar[str] = "tag"
+
+    @classmethod
+    def of(cls, train: Sequence[TaggedWords]) -> TaggingTask:
+        """Finds the tags of a training file.
+
+        Raises:
+            InputError: there is one tag only, or none.
+        """
+        labels = tags_of(train)
+        if len(labels) < 2:
+            raise InputError(
+                f"the training file has no more than one tag ({', '.join(labels)}); at least two are needed"
+            )
+        return cls(tuple(labels))
+
+    @property
+    def metric(self) -> str:
+        """Entity F1 where the tags mark entities, otherwise the share of words with the right tag."""
+        return "f1" if marks_entities(self.labels) else "accuracy"
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the tags."""
+        return {"labels": list(self.labels)}
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any]) -> TaggingTask:
+        """Reads what `describe` returned."""
+        return cls(tuple(values["labels"]))
+
+    def build(self, folder: Path, settings: FineTuningSettings) -> BertForTokenClassification:
+        """Returns the encoder of a folder under a new layer with one output a tag."""
+        names = dict(enumerate(self.labels))
+        return new_model(BertForTokenClassification, folder, settings, id2label=names, problem_type=None)
+
+    def load(self, folder: Path) -> BertForTokenClassification:
+        """Returns a trained tagger."""
+        return BertForTokenClassification.from_pretrained(folder)
+
+    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[Unit]:
+        """Returns one sequence for each sentence, several where it is too long.
+
+        Their labels are as long as the sequence: the number of the tag where a word begins that is learned there,
+        `NO_LABEL` everywhere else.
+        """
+        self._require_known(examples)
+        number_of = {label: number for number, label in enumerate(self.labels)}
+        units = []
+        sentences = pieces_of_words(tokenizer, [example.words for example in examples])
+        for window in word_windows(tokenizer, sentences, max_length):
+            tags = examples[window.sentence].tags
+            labels = [NO_LABEL] * len(window.input_ids)
+            for word, position in zip(window.words, window.positions, strict=True):
+                labels[position] = number_of[tags[word]]
+            units.append(Unit([window.input_ids], [[0] * len(window.input_ids)], labels))
+        return units
+
+    def check_dev(self, dev: Sequence[TaggedWords]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: the tags mark entities, and it has none.
+        """
+        if marks_entities(self.labels) and all(tag == OUTSIDE for example in dev for tag in example.tags):
+            raise InputError("the dev file has no entity; no epoch can be chosen by it")
+
+    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
+        """Returns N sequences with labels [T] int64."""
+        return LabelledBatch(tokens_of(units), torch.tensor([label for unit in units for label in unit.label]))
+
+    def measure(self, model: BertForTokenClassification, batch: LabelledBatch) -> LossOutput:
+        """Returns the cross-entropy over words."""
+        return TaggingObjective()(model, batch)
+
+    def predict(
+        self,
+        model: BertForTokenClassification,
+        tokenizer: WordPieceTokenizer,
+        examples: Sequence[TaggedWords],
+        inference: InferenceConfig,
+    ) -> list[WordTags]:
+        """Tags the sentences."""
+        return Tag(model, tokenizer, inference).score_words([example.words for example in examples])
+
+    def tuned(self, _examples: Sequence[TaggedWords], _predictions: Sequence[WordTags]) -> TaggingTask:
+        """Returns the task itself: the likeliest tag needs no threshold."""
+        return self
+
+    def figures(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
+        """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
+        self._require_known(examples)
+        if self.metric == "f1":
+            scores = entity_scores(*_tags(examples, predictions))
+            return {
+                "f1": scores.overall.f1,
+                "precision": scores.overall.precision,
+                "recall": scores.overall.recall,
+                "macro_f1": scores.macro_f1,
+                "word_accuracy": scores.word_accuracy,
+            }
+        truth, predicted = self._numbers(examples, predictions)
+        return {"accuracy": accuracy(truth, predicted), "macro_f1": macro_f1(truth, predicted, len(self.labels))}
+
+    def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
+        """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
+        figures = self.figures(examples, predictions)
+        wrong = worst([mistake for row in zip(examples, predictions, strict=True) for mistake in self._mistakes(*row)])
+        if self.metric == "f1":
+            counts = entity_counts(*_tags(examples, predictions))
+            return Evaluation(
+                figures,
+                intervals={"f1": bootstrap_interval(counts, f1_of_means)},
+                classes=entity_scores(*_tags(examples, predictions)).types,
+                mistakes=wrong,
+            )
+        truth, predicted = self._numbers(examples, predictions)
+        # 按句子重采样：同一句里的词不独立，逐词抽样会得到过窄的区间
+        hits = [
+            (sum(map(str.__eq__, example.tags, prediction.tags)), len(example.tags))
+            for example, prediction in zip(examples, predictions, strict=True)
+        ]
+        return Evaluation(
+            figures,
+            intervals={"accuracy": bootstrap_interval(hits, _share_of_means)},
+            classes=dict(zip(self.labels, class_scores(truth, predicted, len(self.labels)), strict=True)),
+            confusion=confusion_matrix(truth, predicted, len(self.labels)).tolist(),
+            mistakes=wrong,
+        )
+
+    def _require_known(self, examples: Sequence[TaggedWords]) -> None:
+        known = set(self.labels)
+        for number, example in enumerate(examples, 1):
+            if not known.issuperset(example.tags):
+                place = next(place for place, tag in enumerate(example.tags) if tag not in known)
+                raise InputError(
+                    f"{example.at or f'sentence {number}: '}the tag {example.tags[place]!r} of the word"
+                    f" {example.words[place]!r} does not occur in the training file ({', '.join(self.labels[:8])})"
+                )
+
+    def _numbers(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> tuple[list[int], list[int]]:
+        number_of = {label: number for number, label in enumerate(self.labels)}
+        truth, predicted = (
+            [number_of[tag] for tag in chain.from_iterable(column)] for column in _tags(examples, predictions)
+        )
+        return truth, predicted
+
+    def _mistakes(self, example: TaggedWords, prediction: WordTags) -> Iterator[Mistake]:
+        """Yields what is wrong in a sentence: entities that overlap are one mistake."""
+        for first, last, true, guess in self._differences(example.tags, prediction.tags):
+            confidence = float(np.mean(prediction.probabilities[first : last + 1]))
+            expected, predicted = (_named(example.words, entities) for entities in (true, guess))
+            yield Mistake(_in_context(example.words, first, last), expected, predicted, confidence)
+
+    def _differences(
+        self, tags: Sequence[str], guesses: Sequence[str]
+    ) -> Iterator[tuple[int, int, list[Entity], list[Entity]]]:
+        """Yields stretches of words, first and last, with the true and the predicted entities in them."""
+        true, guess = (self._entities(row) for row in (tags, guesses))
+        group: list[Entity] = []
+        reach = -1
+        # 真实与预测的边界不同也是同一处错误：相互重叠的归为一组
+        for entity in [*sorted(true ^ guess, key=lambda entity: entity.first), None]:
+            if group and (entity is None or entity.first > reach):
+                yield group[0].first, reach, [e for e in group if e in true], [e for e in group if e in guess]
+                group = []
+            if entity is not None:
+                group.append(entity)
+                reach = max(reach, entity.last)
+
+    def _entities(self, tags: Sequence[str]) -> set[Entity]:
+        if self.metric == "f1":
+            return set(entities_of(tags, plain=is_plain([self.labels])))
+        return {Entity(tag, place, place) for place, tag in enumerate(tags)}
+
+
+def _tags(
+    examples: Sequence[TaggedWords], predictions: Sequence[WordTags]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    return [example.tags for example in examples], [prediction.tags for prediction in predictions]
+
+
+def _share_of_means(means: Floats) -> Floats:
+    """The share of right words from the means of right words and words, as a statistic of `bootstrap_interval`."""
+    shares: Floats = means[:, 0] / means[:, 1]
+    return shares
+
+
+def _named(words: Sequence[str], entities: Sequence[Entity]) -> str:
+    named = [f"{' '.join(words[entity.first : entity.last + 1])} ({entity.type})" for entity in entities]
+    return "; ".join(named) or OUTSIDE
+
+
+def _in_context(words: Sequence[str], first: int, last: int) -> str:
+    """Returns the words around a stretch, and the stretch between » and «."""
+    start, end = max(0, first - SHOWN_WORDS), last + 1 + SHOWN_WORDS
+    around = [*words[start:first], "»" + " ".join(words[first : last + 1]) + "«", *words[last + 1 : end]]
+    return ("… " if start else "") + " ".join(around) + (" …" if end < len(words) else "")

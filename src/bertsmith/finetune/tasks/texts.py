@@ -1,0 +1,67 @@
+"""What the tasks over whole texts and pairs share: sequences, columns, and what is said of a label nobody learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.finetune.datasets.readers import LabelledText, MultiLabelledText, ScoredText
+from bertsmith.finetune.tasks.task import Unit
+from bertsmith.tokenizer import WordPieceTokenizer
+
+AnyText = LabelledText | MultiLabelledText | ScoredText
+
+
+def encode_texts(
+    tokenizer: WordPieceTokenizer, examples: Sequence[AnyText], paired: bool, max_length: int, labels: Sequence[Any]
+) -> list[Unit]:
+    """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its label.
+
+    Args:
+        tokenizer: cuts the texts.
+        examples: N texts or pairs.
+        paired: whether they are pairs.
+        max_length: most ids in a sequence, special tokens included; longer texts are cut.
+        labels: N, as the task's `batch` understands them.
+
+    Raises:
+        InputError: as in `columns_of`.
+    """
+    encoded = tokenizer(*columns_of(examples, paired), max_length=max_length)
+    return [
+        Unit([ids], [types], label)
+        for ids, types, label in zip(encoded["input_ids"], encoded["token_type_ids"], labels, strict=True)
+    ]
+
+
+def columns_of(examples: Sequence[AnyText], paired: bool) -> tuple[list[str], list[str] | None]:
+    """Returns all texts, and all second texts where there are any.
+
+    Raises:
+        InputError: some examples are pairs, others, or those the model was trained on, are not.
+    """
+    other = next((example for example in examples if (example.pair is not None) != paired), None)
+    if other is not None:
+        wanted, found = ("pairs of texts", "a single text") if paired else ("single texts", "a pair of texts")
+        raise InputError(f"{other.at}{found}, and the model reads {wanted}; name the columns to read")
+    return [example.text for example in examples], [example.pair or "" for example in examples] if paired else None
+
+
+def shown(example: AnyText) -> str:
+    """Returns a text, or both texts of a pair, for a report."""
+    return example.text if example.pair is None else f"{example.text} ⏐ {example.pair}"
+
+
+def require_known(examples: Sequence[AnyText], labels: Sequence[Sequence[str]], known: Sequence[str]) -> None:
+    """Makes sure that examples have no label that the training file lacks.
+
+    Raises:
+        InputError: one has; the message names its place.
+    """
+    for example, found in zip(examples, labels, strict=True):
+        strange = [label for label in found if label not in known]
+        if strange:
+            raise InputError(
+                f"{example.at}label {strange[0]!r} does not occur in the training file ({', '.join(known[:8])})"
+            )

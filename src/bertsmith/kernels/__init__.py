@@ -1,0 +1,1 @@
+"""Everything that exists only because of a processor."""

@@ -1,0 +1,141 @@
+"""Linear, Embedding, LayerNorm and Dropout with the precision, and the cost, in plain sight.
+
+Parameters are always float32: they are the master weights that the optimizer moves by tiny steps. A matmul runs in
+the dtype of the activations it is given; a norm keeps its mean, variance and scale in float32. So one cast, at the
+end of the embedding, decides the precision of the whole model, and no hidden context changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.kernels.matmul import FEW_ROWS, Int8Weight, linear, linear_int8, packed, quantized
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` that computes in its input's dtype over float32 weights.
+
+    Attributes:
+        int8: float32 states meet an 8-bit copy of the weight; only while no gradient is taken, and on the CPU.
+    """
+
+    int8 = False
+    _kept: tuple[tuple[torch.dtype, int, int], Tensor | Int8Weight, Tensor] | None = None
+
+    def reset_parameters(self) -> None:
+        """Draws first weights, unless there is no memory for them yet."""
+        # meta 张量上的随机初始化没有结果，却会载入整个编译器（约两秒）
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Maps [..., in] to [..., out], in the dtype of `hidden`."""
+        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and not hidden.is_cuda:
+            return linear_int8(hidden, self._int8_weight(), self.bias)
+        return linear(hidden, self._weight_for(hidden), self.bias)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the kept copy out of copies and pickles of the module: it can be made again."""
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
+
+    def _weight_for(self, hidden: Tensor) -> Tensor:
+        """The weight as the states need it; while no gradient is taken a packed copy is made once and kept."""
+        dtype = hidden.dtype
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            # nn.Module 的赋值要查几张表：没有副本就不赋值，短请求里省下百分之二
+            if self._kept is not None:
+                self._kept = None
+            return self.weight.to(dtype)
+        # 行数少时时间都花在读权重上：排好的副本顺序读取；行数多时原样更快
+        if dtype == self.weight.dtype and (hidden.is_cuda or hidden.numel() > FEW_ROWS * self.in_features):
+            return self.weight
+        kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
+        assert isinstance(kept, Tensor)
+        return kept
+
+    def _int8_weight(self) -> Int8Weight:
+        kept = self._keep(torch.int8, lambda: quantized(self.weight.detach()))
+        assert isinstance(kept, Int8Weight)
+        return kept
+
+    def _keep(self, dtype: torch.dtype, make: Callable[[], Tensor | Int8Weight]) -> Tensor | Int8Weight:
+        # 版本号与地址任一变了（优化器改写、换了权重），旧的副本就作废；推理模式下载入的权重没有版本号
+        version = 0 if self.weight.is_inference() else self.weight._version
+        key = (dtype, version, self.weight.data_ptr())
+        # 只读一次再返回局部变量：别的线程这时可能正放掉或换掉副本
+        kept = self._kept
+        if kept is None or kept[0] != key:
+            # 一并留住原权重：它的内存若先还回去，新换上的权重可能恰好落在同一地址，旧副本就会被误用
+            kept = self._kept = (key, make(), self.weight.detach())
+        return kept[1]
+
+
+class Embedding(nn.Embedding):
+    """`nn.Embedding` that, like `Linear`, can be built without memory at no cost."""
+
+    def reset_parameters(self) -> None:
+        """Draws first weights, unless there is no memory for them yet."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` with float32 statistics whatever its input's dtype."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Normalises the last axis of [..., H] and returns the dtype it was given."""
+        if hidden.device.type == "cpu":
+            # CPU 的内核直接支持 bf16 输入配 float32 参数，统计量在 float32 中累加，省去两次转换
+            return F.layer_norm(hidden, self.normalized_shape, self.weight, self.bias, self.eps)
+        normed = F.layer_norm(hidden.float(), self.normalized_shape, self.weight, self.bias, self.eps)
+        return normed.to(hidden.dtype)
+
+
+class Dropout(nn.Module):
+    """Sets a share of the elements to zero while training, and scales the rest so that the mean stays.
+
+    torch draws one Bernoulli number after the other on the CPU. Sixteen random bits decide as well, and they come four
+    to a word, several times as fast; the share is exact to 1/65536.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Drops elements of a tensor of any shape; the identity in evaluation mode or at probability 0."""
+        if not self.training or self.probability == 0.0:
+            return hidden
+        if hidden.device.type != "cpu":
+            return F.dropout(hidden, self.probability)
+        # 一个 64 位随机整数拆成四个 16 位：与阈值比较即得保留与否，随机性来自 torch 的默认生成器，仍由种子决定
+        words = torch.empty(-(-hidden.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        sixteenths = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
+        dropped = round(self.probability * 2**16)
+        keep = (sixteenths >= dropped - 2**15).to(hidden.dtype).mul_(2**16 / (2**16 - dropped))
+        return hidden * keep
+
+
+def best_device() -> torch.device:
+    """Returns the first CUDA device where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
+    """Returns `bf16` where the hardware multiplies it natively, else `float32`."""
+    return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
+
+
+def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:
+    """Returns bfloat16 where the hardware multiplies it natively, else float32."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    capabilities = torch.cpu.get_capabilities()
+    # 没有 AVX512-BF16 / AMX 的 CPU 上 bf16 是软件模拟，比 float32 还慢，所以必须检测
+    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32

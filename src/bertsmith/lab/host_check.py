@@ -1,0 +1,107 @@
+"""What stands before the lab's application: under which name it may be asked, and how much the pages take.
+
+Notable:
+- a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for the lab's own;
+  the name in the Host header still tells it apart, so a lab for this machine alone answers to this machine's names only
+- the server's endpoints count their bodies themselves, Gradio's routes do not: here it is done for them
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, MutableMapping
+from ipaddress import ip_address
+from typing import Any
+
+from bertsmith.serve.guard import Application, Receive, Scope, Send, send_refusal
+from bertsmith.serve.http_errors import RefusalError
+
+_HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]*)?", re.IGNORECASE)
+
+
+class OwnNames:
+    """Refuses requests that were sent to another name than this machine's."""
+
+    def __init__(self, app: Application, *, host: str) -> None:
+        """Takes its place before an application.
+
+        Args:
+            app: what it stands before.
+            host: a name of this machine besides `localhost` and the loopback addresses.
+        """
+        self.app = app
+        self.host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles a request."""
+        if scope["type"] == "http":
+            named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if not is_own_name(named, self.host):
+                said = (
+                    "the lab listens for this machine alone; open it as localhost or 127.0.0.1, or start it with --host"
+                )
+                await send_refusal(send, RefusalError(403, "foreign_host", said))
+                return
+        await self.app(scope, receive, send)
+
+
+def is_own_name(named: str, host: str) -> bool:
+    """Tells whether a Host header names this machine.
+
+    Args:
+        named: the header, such as `127.0.0.1:8001` or `[::1]:8001`.
+        host: the address that was asked for on the command line.
+    """
+    found = _HOST.fullmatch(named)
+    if found is None:
+        return False
+    name = (found["bracketed"] or found["name"]).lower()
+    if name in ("localhost", host.lower()):
+        return True
+    try:
+        # 必须真是一个地址：只看开头的“127.”，会放过 127.evil.example 这样的域名
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class BodyLimit:
+    """Refuses bodies that are too large on the way to some pages."""
+
+    def __init__(self, app: Application, *, paths: Collection[str], most: int) -> None:
+        """Takes its place before an application.
+
+        Args:
+            app: what it stands before.
+            paths: where the pages are, such as `/en`.
+            most: bytes.
+        """
+        self.app = app
+        self.paths = tuple(f"{path}/" for path in paths)
+        self.most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles a request."""
+        if scope["type"] != "http" or not f"{scope['path']}/".startswith(self.paths):
+            await self.app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        too_large = announced.isdigit() and int(announced[:20]) > self.most
+        body, more = bytearray(), True
+        # 先读完再放行：边读边查的话，超限的异常会被框架吞掉，变成 400 或 500
+        while more and not too_large:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more, too_large = message.get("more_body", False), len(body) > self.most
+        if too_large:
+            said = f"the body has more than {self.most} bytes; send shorter texts, or use the command line"
+            await send_refusal(send, RefusalError(413, "body_too_large", said))
+            return
+        held: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replay() -> MutableMapping[str, Any]:
+            return held.pop() if held else await receive()
+
+        await self.app(scope, replay, send)

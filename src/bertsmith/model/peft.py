@@ -1,0 +1,397 @@
+"""Adapters: a few new weights inside a model whose own stay as they are, so that one backbone serves many tasks.
+
+Two kinds. A *bottleneck* squeezes what a sub-layer gives through a narrow layer and adds the result to it, before the
+residual sum (Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", §2.1: after the attention's output
+and after the feed-forward layer's). *LoRA* adds a product of two thin matrices to a weight (Hu et al. 2021, "LoRA:
+Low-Rank Adaptation of Large Language Models", §4.1).
+
+Notable:
+- an adapted layer is still a `Linear` whose weight has its old name; the adapter is a module in a slot beside it, so
+  every way of running a block (maps, checkpointing, packed weights) runs the adapter too
+- what learns is the active adapter with its heads, and nothing else; the pooler counts as a head: it was trained for
+  next-sentence prediction, and is new where a folder has none
+- an inactive adapter is no part of the module tree: not in `state_dict`, not moved by `to`, until it is activated
+- a frozen weight needs no input of its layer kept and no moments, and below the lowest adapter there is no backward
+  pass at all: that is where the memory goes (`benchmarks/adapters_memory.py`)
+- adapters come last: prune, resize and drop layers before, they are made for the shapes they find
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.errors import ConfigError
+from bertsmith.kernels.layers import Dropout, Linear
+from bertsmith.model.bert import BertModel
+from bertsmith.model.block import ACTIVATION_FUNCTIONS, TransformerBlock
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretrained import PretrainedBert, initialize_weights
+
+AdapterKind = Literal["bottleneck", "lora"]
+LoraTarget = Literal["query", "key", "value", "attention_output", "expand", "contract"]
+"""The matrices of a block that LoRA can change; the first three are the thirds of one fused projection."""
+
+DEFAULT_SIZES: dict[AdapterKind, int] = {"bottleneck": 64, "lora": 8}
+_FUSED: tuple[LoraTarget, ...] = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """What an adapter is made of; what is left at 0 or empty is filled in.
+
+    Attributes:
+        kind: `bottleneck` or `lora`.
+        size: width of the bottleneck (64 unless given), or rank of the LoRA update (8).
+        alpha: of LoRA alone: the update is scaled by alpha / rank; twice the rank unless given.
+        dropout: in [0, 1): inside the bottleneck, or on what a LoRA update reads; the latter costs memory.
+        targets: of LoRA alone: which matrices; query and value unless given (Hu et al. 2021, §7.1).
+    """
+
+    kind: AdapterKind = "lora"
+    size: int = 0
+    alpha: float = 0.0
+    dropout: float = 0.0
+    targets: tuple[LoraTarget, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Fills in the defaults of the kind, and checks the ranges."""
+        if self.kind not in get_args(AdapterKind):
+            raise ConfigError(f"adapter kind {self.kind!r} is unknown; use {' or '.join(get_args(AdapterKind))}")
+        if not isinstance(self.size, int) or self.size < 0:
+            raise ConfigError(f"adapter size {self.size!r} must be a positive whole number")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"adapter dropout {self.dropout} is outside [0, 1)")
+        if self.kind == "bottleneck" and (self.alpha or self.targets):
+            raise ConfigError("alpha and targets belong to LoRA; a bottleneck has neither")
+        if not 0.0 <= self.alpha < math.inf:
+            raise ConfigError(f"alpha {self.alpha} must be positive")
+        unknown = [target for target in self.targets if target not in get_args(LoraTarget)]
+        if unknown or len(set(self.targets)) < len(self.targets):
+            raise ConfigError(
+                f"LoRA targets {', '.join(map(str, self.targets))}; give each once, of"
+                f" {', '.join(get_args(LoraTarget))}"
+            )
+        # 冻结的数据类：默认值随种类而定，只能在这里补上，之后存盘的就是完整的设置
+        object.__setattr__(self, "size", self.size or DEFAULT_SIZES[self.kind])
+        if self.kind == "lora":
+            object.__setattr__(self, "alpha", float(self.alpha or 2 * self.size))
+            chosen = self.targets or ("query", "value")
+            object.__setattr__(self, "targets", tuple(name for name in get_args(LoraTarget) if name in chosen))
+
+
+class Bottleneck(nn.Module):
+    """h + W_up f(W_down h), on what a layer gives; nothing at first, since W_up starts at zero."""
+
+    def __init__(self, settings: AdapterSettings, layer: nn.Linear, config: BertConfig) -> None:
+        super().__init__()
+        self.down = Linear(layer.out_features, settings.size)
+        self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
+        self.dropout = Dropout(settings.dropout)
+        self.up = Linear(settings.size, layer.out_features)
+        initialize_weights(self.down, config.initializer_range)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, _hidden: Tensor, output: Tensor) -> Tensor:
+        """Maps what a layer gave, [T, out], to as much."""
+        correction: Tensor = self.up(self.dropout(self.activation(self.down(output))))
+        return output + correction
+
+
+class LowRankUpdate(nn.Module):
+    """(W + s B A) x, without building the sum: A is [r, in], B [out, r] and zero at first, s = alpha / r.
+
+    A fused layer gives several outputs side by side; each part that is changed has an A and a B of its own.
+
+    Attributes:
+        places: which of the parts are changed, from 0.
+        num_parts: of how many.
+    """
+
+    def __init__(self, settings: AdapterSettings, layer: nn.Linear, places: tuple[int, ...], num_parts: int) -> None:
+        super().__init__()
+        self.places, self.num_parts = places, num_parts
+        self.scale = settings.alpha / settings.size
+        self.dropout = Dropout(settings.dropout)
+        self.down = Linear(layer.in_features, settings.size * len(places), bias=False)
+        self.up = nn.Parameter(torch.zeros(len(places), layer.out_features // num_parts, settings.size))
+
+    def forward(self, hidden: Tensor, output: Tensor) -> Tensor:
+        """Adds the update for what a layer read, [T, in], to what it gave, [T, out]."""
+        narrow = self.down(self.dropout(hidden))
+        return torch.addmm(output, narrow, self._spread().to(output.dtype).T)
+
+    def product(self) -> Tensor:
+        """Returns s B A, [out, in]: what is added to the layer's weight."""
+        return self._spread() @ self.down.weight
+
+    def _spread(self) -> Tensor:
+        """Returns s B for all parts at once, [out, K r]: zero where a part is not changed, or by another's A."""
+        count, rows, rank = self.up.shape
+        # 各部分的 B 排成分块矩阵：一次乘法就加到融合投影的对应行上，不必切开再拼
+        spread = self.up.new_zeros(self.num_parts, rows, count, rank)
+        spread[list(self.places), :, list(range(count))] = self.scale * self.up
+        return spread.view(self.num_parts * rows, count * rank)
+
+
+class AdaptedLinear(Linear):
+    """A layer with a slot for an adapter; without one it is the layer it was.
+
+    Attributes:
+        adapter: maps what the layer read and what it gave, [T, in] and [T, out], to [T, out].
+    """
+
+    adapter: nn.Module | None
+
+    def __init__(self, layer: nn.Linear) -> None:
+        """Takes over the parameters of a layer."""
+        with torch.device("meta"):
+            super().__init__(layer.in_features, layer.out_features)
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_module("adapter", None)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Maps [T, in] to [T, out]."""
+        output = super().forward(hidden)
+        return output if self.adapter is None else self.adapter(hidden, output)
+
+
+@dataclass
+class Adapter:
+    """One adapter with all that goes with it; the model as it was before is one without settings and layers.
+
+    Attributes:
+        settings: what it is made of.
+        layers: path of the adapted layer in the model → `Bottleneck` or `LowRankUpdate`.
+        heads: path in the model → the module that was trained with this adapter.
+        config: the model's, with the labels of these heads.
+    """
+
+    settings: AdapterSettings | None
+    layers: dict[str, nn.Module]
+    heads: dict[str, nn.Module]
+    config: BertConfig
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Returns all modules by their paths."""
+        return {**self.layers, **self.heads}
+
+
+@dataclass
+class _Loaded:
+    """The adapters of a model: kept as a plain attribute, outside the tree of modules."""
+
+    original: Adapter
+    named: dict[str, Adapter] = field(default_factory=dict)
+    active: str | None = None
+
+
+def add_adapter(model: PretrainedBert, settings: AdapterSettings, name: str = "default") -> None:
+    """Puts a fresh adapter into a model, in place, and freezes everything else but the heads.
+
+    It computes what it did before, to the bit, until the adapter has learned something. The heads start as copies of
+    the model's own, which come back with `activate(model, None)`. New weights are drawn from torch's generator: seed
+    it before. The optimizer is to be created afterwards.
+
+    Args:
+        model: any model.
+        settings: the kind and size.
+        name: under which it can be activated.
+
+    Raises:
+        ConfigError: there is an adapter of that name.
+    """
+    heads = {path: copy.deepcopy(model.get_submodule(path)) for path in _head_paths(model)}
+    attach(model, name, Adapter(settings, _new_layers(model, settings), heads, model.config))
+
+
+def empty_adapter(model: PretrainedBert, settings: AdapterSettings, config: BertConfig) -> Adapter:
+    """Returns an adapter for a model with heads for other labels; its weights are to be filled in.
+
+    Args:
+        model: stays as it is.
+        settings: the kind and size.
+        config: the model's, with the labels of the heads.
+
+    Raises:
+        InputError: the heads need labels, and there are none.
+    """
+    with torch.device("meta"):
+        skeleton = type(model)(config)
+    heads = {path: skeleton.get_submodule(path).to_empty(device="cpu") for path in _head_paths(model)}
+    return Adapter(settings, _new_layers(model, settings), heads, config)
+
+
+def attach(model: PretrainedBert, name: str, adapter: Adapter) -> None:
+    """Puts an adapter that was made for a model into it, and activates it.
+
+    Raises:
+        ConfigError: there is an adapter of that name.
+    """
+    loaded = _loaded(model) or _Loaded(
+        Adapter(None, {}, {path: model.get_submodule(path) for path in _head_paths(model)}, model.config)
+    )
+    if name in loaded.named:
+        raise ConfigError(f"the model has an adapter {name!r} already; choose another name")
+    for path in adapter.layers:
+        layer = model.get_submodule(path)
+        if not isinstance(layer, AdaptedLinear):
+            assert isinstance(layer, nn.Linear)
+            model.set_submodule(path, AdaptedLinear(layer))
+    vars(model)["adapters"] = loaded
+    loaded.named[name] = adapter
+    activate(model, name)
+
+
+def activate(model: PretrainedBert, name: str | None) -> None:
+    """Switches to an adapter with its heads and labels; what learns is then this adapter with its heads alone.
+
+    Args:
+        model: any model.
+        name: of the adapter; None for the backbone with the heads it had before the first adapter, all frozen.
+
+    Raises:
+        ConfigError: there is no such adapter.
+    """
+    loaded = _loaded(model)
+    if loaded is None or (name is not None and name not in loaded.named):
+        known = ", ".join(adapter_names(model))
+        raise ConfigError(f"no adapter {name!r}; " + (f"the model has {known}" if known else "the model has none"))
+    chosen = loaded.original if name is None else loaded.named[name]
+    device = backbone_of(model)[1].embedding.word.weight.device
+    # 先全部冻结再放开选中的：换下来的适配器也不会再被优化器看到
+    model.requires_grad_(False)
+    for path, layer in _adapted(model):
+        layer.adapter = chosen.layers.get(path)
+    for path, head in chosen.heads.items():
+        model.set_submodule(path, head)
+    for module in chosen.modules().values():
+        # 未启用的适配器不在模块树里，搬设备、切换训练模式都轮不到它：在这里补上
+        module.to(device).requires_grad_(name is not None)
+    model.train(model.training)
+    for module in model.modules():
+        if isinstance(module, PretrainedBert):
+            module.config = chosen.config
+    loaded.active = name
+
+
+def merge_adapter(model: PretrainedBert) -> None:
+    """Folds the active LoRA adapter into the weights: a plain model again, as fast as the backbone.
+
+    Other adapters are dropped: the backbone they were trained over is no more. All parameters learn again.
+
+    Args:
+        model: a model whose active adapter is of kind `lora`.
+
+    Raises:
+        ConfigError: no adapter is active, or it is a bottleneck.
+    """
+    adapter = active_adapter(model)
+    if adapter is None:
+        raise ConfigError("no adapter is active; there is nothing to merge")
+    if any(isinstance(layer, Bottleneck) for layer in adapter.layers.values()):
+        # 瓶颈里有非线性：没有哪个矩阵等价于它
+        raise ConfigError("a bottleneck is not linear, so no weight can hold it; keep it as an adapter, or use LoRA")
+    for path, layer in list(_adapted(model)):
+        with torch.device("meta"):
+            plain = Linear(layer.in_features, layer.out_features)
+        weight = layer.weight.detach()
+        if isinstance(layer.adapter, LowRankUpdate):
+            weight = weight + layer.adapter.product().detach()
+        plain.weight, plain.bias = nn.Parameter(weight), layer.bias
+        model.set_submodule(path, plain.train(layer.training))
+    del vars(model)["adapters"]
+    model.requires_grad_(True)
+
+
+def adapter_names(model: PretrainedBert) -> list[str]:
+    """Returns the names of a model's adapters, oldest first."""
+    loaded = _loaded(model)
+    return [] if loaded is None else list(loaded.named)
+
+
+def active_name(model: PretrainedBert) -> str | None:
+    """Returns the name of the active adapter, or None."""
+    loaded = _loaded(model)
+    return None if loaded is None else loaded.active
+
+
+def active_adapter(model: PretrainedBert) -> Adapter | None:
+    """Returns the adapter a model runs with, or None."""
+    loaded = _loaded(model)
+    return None if loaded is None or loaded.active is None else loaded.named[loaded.active]
+
+
+def named_adapter(model: PretrainedBert, name: str) -> Adapter:
+    """Returns an adapter of a model.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    loaded = _loaded(model)
+    if loaded is None or name not in loaded.named:
+        raise ConfigError(f"no adapter {name!r}; the model has {', '.join(adapter_names(model)) or 'none'}")
+    return loaded.named[name]
+
+
+def backbone_of(model: PretrainedBert) -> tuple[str, BertModel]:
+    """Returns the encoder inside a model, and its path: empty where the model is the encoder itself."""
+    return next((path, module) for path, module in model.named_modules() if isinstance(module, BertModel))
+
+
+def _loaded(model: PretrainedBert) -> _Loaded | None:
+    found: _Loaded | None = vars(model).get("adapters")
+    return found
+
+
+def _adapted(model: PretrainedBert) -> Iterator[tuple[str, AdaptedLinear]]:
+    for path, module in model.named_modules():
+        if isinstance(module, AdaptedLinear):
+            yield path, module
+
+
+def _head_paths(model: PretrainedBert) -> list[str]:
+    """Returns the paths of the heads and of the pooler, those that the model has."""
+    path, backbone = backbone_of(model)
+    pooler = [] if backbone.pooler is None else [_join(path, "pooler")]
+    # BertModel 自己的头就是池化层：同一个模块只列一次
+    heads = [head for head in model.heads if getattr(model, head) is not None]
+    return list(dict.fromkeys([*pooler, *heads]))
+
+
+def _new_layers(model: PretrainedBert, settings: AdapterSettings) -> dict[str, nn.Module]:
+    """Returns the fresh modules of an adapter by the paths of the layers they go to."""
+    path, backbone = backbone_of(model)
+    layers: dict[str, nn.Module] = {}
+    for number, block in enumerate(backbone.encoder.blocks):
+        assert isinstance(block, TransformerBlock)
+        for name, module in _layers_of(block, settings, backbone.config).items():
+            layers[_join(path, f"encoder.blocks.{number}.{name}")] = module
+    return layers
+
+
+def _layers_of(block: TransformerBlock, settings: AdapterSettings, config: BertConfig) -> dict[str, nn.Module]:
+    if settings.kind == "bottleneck":
+        return {
+            "attention_output": Bottleneck(settings, block.attention_output, config),
+            "contract": Bottleneck(settings, block.contract, config),
+        }
+    layers: dict[str, nn.Module] = {}
+    fused = tuple(_FUSED.index(target) for target in settings.targets if target in _FUSED)
+    if fused:
+        layers["attention.project"] = LowRankUpdate(settings, block.attention.project, fused, len(_FUSED))
+    for target in settings.targets:
+        if target not in _FUSED:
+            layers[target] = LowRankUpdate(settings, getattr(block, target), (0,), 1)
+    return layers
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,1 @@
+"""Pages, plots and fonts that every room draws with."""
