@@ -6,15 +6,15 @@ two tokens, and what the model did not read, has no colour. The text is the user
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
 
 from bertsmith.interpret.attribution import Attribution
-from bertsmith.reporting.page import FigureRow, figures_table, html_page
+from bertsmith.reporting.page import FigureRow, Part, Table, figures_table, render_report
 
 RAISES, LOWERS = (31, 95, 174), (217, 111, 30)
 """The colours of positive and negative values, as red, green and blue."""
@@ -75,36 +75,48 @@ def terminal_text(attribution: Attribution) -> list[Text]:
     return lines
 
 
+@dataclass(frozen=True)
+class ColouredTexts:
+    """The coloured texts with their key, as a part of a page.
+
+    Attributes:
+        texts: their runs, see `coloured_runs`.
+        largest: the size of the value with the full colour.
+        note: a sentence below the key; empty for none.
+    """
+
+    texts: Sequence[Sequence[Run]]
+    largest: float
+    note: str
+    template: ClassVar[str] = "coloured_texts.html"
+
+    @staticmethod
+    def colour_of(share: float) -> tuple[int, int, int]:
+        """Returns the colour of a value in [-1, 1], see `colour_of`."""
+        return colour_of(share)
+
+    @staticmethod
+    def printable(text: str) -> str:
+        """Returns a text that a page can hold, see `printable`."""
+        return printable(text)
+
+
 def attribution_page(attribution: Attribution) -> str:
     """Returns the coloured text, the check and the values as one self-contained HTML page."""
-    largest = largest_value(attribution)
-    parts = []
-    for number, runs in enumerate(coloured_runs(attribution), 1):
-        heading = f"<h2>Text {number}</h2>" if len(attribution.scored.texts) > 1 else ""
-        parts.append(f"{heading}<p style='line-height:2;overflow-wrap:anywhere;white-space:pre-wrap'>")
-        parts += [_span(run, largest) for run in runs]
-        parts.append("</p>")
-    parts.append(
-        f"<p class='note'>{_key(RAISES)} raises the number, {_key(LOWERS)} lowers it; full colour is"
-        f" {largest:.4f}. Point at a word for its value.</p>"
-    )
-    if attribution.scored.note:
-        parts.append(f"<p class='note'><b>{_written(attribution.scored.note)}</b></p>")
     found = attribution.completeness
     rows = [
         FigureRow("F(text)", f"{found.score:.4f}", attribution.scored.target),
         FigureRow("F(baseline)", f"{found.baseline_score:.4f}", baseline_in_words(attribution)),
         FigureRow("sum of the attributions", f"{found.total:+.4f}", attribution.check),
     ]
-    parts.append(figures_table(rows))
-    parts.append("<h2>Tokens</h2><table><tr><th>token</th><th>attribution</th></tr>")
-    parts += [
-        f"<tr><td>{_written(token)}</td><td class='figure'>{value:+.4f}</td></tr>"
+    tokens = [
+        (printable(token), f"{value:+.4f}")
         for token, value in zip(attribution.tokens, attribution.values.tolist(), strict=True)
     ]
-    parts.append("</table>")
+    texts = ColouredTexts(coloured_runs(attribution), largest_value(attribution), attribution.scored.note)
+    parts: list[Part] = [texts, figures_table(rows), Table("Tokens", ("token", "attribution"), tokens)]
     lead = f"{attribution.scored.target}, by {attribution.method.replace('-', ' ')}"
-    return html_page("What the model goes by", printable(lead), parts)
+    return render_report("What the model goes by", printable(lead), parts, package="bertsmith.interpret")
 
 
 def baseline_in_words(attribution: Attribution) -> str:
@@ -127,24 +139,6 @@ def colour_of(share: float) -> tuple[int, int, int]:
     strength = 0.8 * min(1.0, abs(share))
     red, green, blue = (round(255 + (channel - 255) * strength) for channel in colour)
     return red, green, blue
-
-
-def _span(run: Run, largest: float) -> str:
-    if run.value is None:
-        return _written(run.text)
-    red, green, blue = colour_of(run.value / largest)
-    style = f"background:rgb({red},{green},{blue});border-radius:3px"
-    return f"<span style='{style}' title='{run.value:+.4f}'>{_written(run.text)}</span>"
-
-
-def _key(colour: Sequence[int]) -> str:
-    name = "blue" if colour == RAISES else "orange"
-    red, green, blue = colour_of(1.0 if colour == RAISES else -1.0)
-    return f"<span style='background:rgb({red},{green},{blue});border-radius:3px;color:#000'>&nbsp;{name}&nbsp;</span>"
-
-
-def _written(text: str) -> str:
-    return html.escape(printable(text))
 
 
 def printable(text: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from bertsmith.files import write_text
 from bertsmith.inference import Candidate
-from bertsmith.reporting.page import FigureRow, Picture, figures_table, html_page, picture_section
+from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,14 @@ class FilledExample:
     truth: str | None
     before: Sequence[Candidate]
     after: Sequence[Candidate]
+
+
+@dataclass(frozen=True)
+class FilledExamples:
+    """The table of masks filled, before and after training, as a part of the page."""
+
+    examples: Sequence[FilledExample]
+    template: ClassVar[str] = "filled_examples.html"
 
 
 def write_report(
@@ -44,25 +52,5 @@ def write_report(
     Raises:
         RunFolderError: the file cannot be written.
     """
-    parts = [figures_table(figures), *(picture_section(picture) for picture in pictures), _examples_table(examples)]
-    write_text(path, html_page(title, lead, parts))
-
-
-def _examples_table(examples: Sequence[FilledExample]) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(example.text).replace('[MASK]', '<mark>[MASK]</mark>')}</td>"
-        f"<td>{_candidates(example.before, example.truth)}</td>"
-        f"<td>{_candidates(example.after, example.truth)}</td>"
-        f"<td>{html.escape(example.truth or '–')}</td></tr>"
-        for example in examples
-    )
-    head = "<tr><th>text</th><th>before training</th><th>after training</th><th>what stood there</th></tr>"
-    return f"<h2>Masks filled, before and after</h2><table>{head}{rows}</table>"
-
-
-def _candidates(candidates: Sequence[Candidate], truth: str | None) -> str:
-    return "<br>".join(
-        f"<span class='{'truth' if candidate.piece == truth else ''}'>{html.escape(candidate.piece)}</span>"
-        f" <span class='note'>{candidate.probability:.1%}</span>"
-        for candidate in candidates
-    )
+    parts: list[Part] = [figures_table(figures), *pictures, FilledExamples(examples)]
+    write_text(path, render_report(title, lead, parts, package="bertsmith.quickstart"))

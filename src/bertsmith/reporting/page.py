@@ -1,29 +1,73 @@
-"""Reports as one self-contained HTML page: the style, the table of figures, the pictures."""
+"""Reports as one self-contained HTML page: a heading, and tables and pictures one below the other.
+
+A part of a page is a small dataclass that names its template, and gets there as `part`. A room that shows something
+else brings a part of its own, with a template in its own folder `templates/`. Jinja2 escapes every value, so texts of
+users need no care here.
+"""
 
 from __future__ import annotations
 
 import base64
-import html
+import functools
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-_STYLE = """
-body { font: 16px/1.55 system-ui, "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif;
-       color: #1d2733; max-width: 1000px; margin: 2.5rem auto; padding: 0 1.2rem; background: #fff; }
-h1 { font-size: 1.9rem; margin-bottom: .2rem; } h2 { font-size: 1.25rem; margin-top: 2.4rem; }
-p.lead { color: #51606f; margin-top: 0; }
-table { border-collapse: collapse; width: 100%; margin: .8rem 0; }
-th, td { text-align: left; padding: .38rem .7rem; border-bottom: 1px solid #e3e8ee; vertical-align: top; }
-th { color: #51606f; font-weight: 600; font-size: .9rem; }
-td.figure { font-variant-numeric: tabular-nums; white-space: nowrap; }
-img { max-width: 100%; display: block; margin: .8rem auto; }
-mark { background: #dce9f8; border-radius: 3px; padding: 0 .2rem; }
-.truth { color: #1f7a4d; font-weight: 600; } .note { color: #51606f; font-size: .9rem; }
-code { background: #f3f5f8; padding: .1rem .3rem; border-radius: 3px; }
-"""
+CellStyle = Literal["text", "figure", "note", "code"]
+"""How the cells of a column are set: a `figure` is never broken, a `note` is small and grey, `code` is monospaced."""
+
+
+class Part(Protocol):
+    """Something a page shows."""
+
+    @property
+    def template(self) -> str:
+        """The template that draws it, found as in `environment`."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table under a heading.
+
+    Attributes:
+        heading: above it.
+        columns: their names.
+        rows: cells as plain text.
+        note: a sentence between heading and table; empty for none.
+        styles: of the columns from the left; the last one holds for all further columns.
+        marked: the number of a row to highlight, from 0; None for none.
+    """
+
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    styles: Sequence[CellStyle] = ("text", "figure")
+    marked: int | None = None
+    template: ClassVar[str] = "table.html"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its heading, a sentence on how to read it, and a note below it."""
+
+    heading: str
+    explanation: str
+    figure: Figure
+    note: str = ""
+    template: ClassVar[str] = "picture.html"
+
+    @property
+    def png(self) -> str:
+        """The figure as PNG in base64."""
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=130)
+        # 图片以 base64 内嵌：报告是单个文件，拷到哪里都能打开
+        return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -35,50 +79,40 @@ class FigureRow:
     setting: str
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure with its heading, a sentence on how to read it, and a note below it."""
-
-    heading: str
-    explanation: str
-    figure: Figure
-    note: str = ""
+def figures_table(figures: Sequence[FigureRow]) -> Table:
+    """Returns the table of figures."""
+    rows = [(row.name, row.value, row.setting) for row in figures]
+    return Table("Figures", ("what", "value", "setting"), rows, styles=("text", "figure", "note"))
 
 
-def html_page(title: str, lead: str, parts: Sequence[str]) -> str:
+@functools.cache
+def environment(package: str = "bertsmith.reporting") -> Environment:
+    """Returns the templates of a package, with those of this room below them.
+
+    Args:
+        package: dotted name of a package with a folder `templates`.
+    """
+    packages = dict.fromkeys((package, "bertsmith.reporting"))
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in packages]),
+        autoescape=lambda name: name is not None and name.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render_report(
+    title: str, lead: str, parts: Sequence[Part], *, package: str = "bertsmith.reporting", **values: Any
+) -> str:
     """Returns a whole page.
 
     Args:
         title: its heading.
         lead: one sentence below it.
-        parts: HTML, one below the other.
+        parts: shown one below the other.
+        package: whose templates the parts may use besides those of this room.
+        **values: more values for the templates.
     """
-    heading = f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>"
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>{heading}{''.join(parts)}</body></html>\n"
-    )
-
-
-def figures_table(figures: Sequence[FigureRow]) -> str:
-    """Returns the table of figures as HTML."""
-    rows = "".join(
-        f"<tr><td>{html.escape(row.name)}</td><td class='figure'><b>{html.escape(row.value)}</b></td>"
-        f"<td class='note'>{html.escape(row.setting)}</td></tr>"
-        for row in figures
-    )
-    return f"<h2>Figures</h2><table><tr><th>what</th><th>value</th><th>setting</th></tr>{rows}</table>"
-
-
-def picture_section(picture: Picture) -> str:
-    """Returns a picture as HTML, the PNG inside."""
-    buffer = io.BytesIO()
-    picture.figure.savefig(buffer, format="png", dpi=130)
-    # 图片以 base64 内嵌：报告是单个文件，拷到哪里都能打开
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    note = f"<p class='note'>{html.escape(picture.note)}</p>" if picture.note else ""
-    return (
-        f"<h2>{html.escape(picture.heading)}</h2><p>{html.escape(picture.explanation)}</p>"
-        f"<img alt='{html.escape(picture.heading)}' src='data:image/png;base64,{data}'>{note}"
-    )
+    return environment(package).get_template("report.html").render(title=title, lead=lead, parts=parts, **values)

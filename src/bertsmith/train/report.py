@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import write_text
-from bertsmith.reporting.page import FigureRow, Picture, figures_table, html_page, picture_section
+from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.reporting.plots import Panel, draw_panels
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.recipe import PreTrainingRecipe
@@ -71,8 +70,8 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
         for heading, explanation, panels in PICTURES
         if (present := _present(panels, rows))
     ]
-    parts = [figures_table(figures), *map(picture_section, pictures), _recipes_table(recipes)]
-    write_text(target, html_page(title, "From metrics.jsonl, as of now.", parts))
+    parts: list[Part] = [figures_table(figures), *pictures, _recipes_table(recipes)]
+    write_text(target, render_report(title, "From metrics.jsonl, as of now.", parts))
     return target
 
 
@@ -129,17 +128,11 @@ def _figures(name: str, rows: Sequence[dict[str, Any]], recipe: PreTrainingRecip
     return figures
 
 
-def _recipes_table(recipes: Mapping[str, PreTrainingRecipe]) -> str:
-    """Returns the settings as HTML: all of a single run, those that differ of several."""
+def _recipes_table(recipes: Mapping[str, PreTrainingRecipe]) -> Table:
+    """Returns all settings of a single run, or those in which several differ."""
     settings = {name: asdict(recipe) for name, recipe in recipes.items()}
     names = list(next(iter(settings.values())))
     shown = [n for n in names if len(settings) == 1 or len({str(values[n]) for values in settings.values()}) > 1]
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in settings)
-    body = "".join(
-        f"<tr><td>{field}</td>"
-        + "".join(f"<td><code>{html.escape(str(values[field]))}</code></td>" for values in settings.values())
-        + "</tr>"
-        for field in shown
-    )
     heading = "Recipe" if len(settings) == 1 else "Where the recipes differ"
-    return f"<h2>{heading}</h2><table><tr><th>setting</th>{head}</tr>{body}</table>"
+    rows = [[name, *(str(values[name]) for values in settings.values())] for name in shown]
+    return Table(heading, ("setting", *settings), rows, styles=("text", "code"))

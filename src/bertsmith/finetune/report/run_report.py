@@ -9,9 +9,8 @@ Notable:
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from bertsmith.finetune.report.plots import draw_confusion, draw_course
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import RUNS, SearchResult, Spread
-from bertsmith.reporting.page import FigureRow, Picture, figures_table, html_page, picture_section
+from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.train.monitor import read_metrics
 
 REPORT = "report.html"
@@ -106,14 +105,14 @@ def write_report(run: str | Path) -> Path:
     task = found.request["task"]["task"]
     examples = found.request["train"]["examples"]
     lead = f"{examples:,} training examples, the best of {_counted(_epochs(found), 'epoch')} kept."
-    parts = [figures_table(_figures(found, searched))]
+    parts: list[Part] = [figures_table(_figures(found, searched))]
     if baselines is not None:
         parts.append(_baselines_table(found, baselines))
     if searched is not None:
-        parts += [_spread_table(searched), _runs_table(searched)]
-    parts += [_course(found), *_confusions(found), _classes_table(found), _mistakes_table(found), _recipe_table(found)]
+        parts += [*_spread_table(searched), _runs_table(searched)]
+    parts += [_course(found), *_confusions(found), *_classes_table(found), _mistakes_table(found), _recipe_table(found)]
     target = folder / REPORT
-    write_text(target, html_page(f"Fine-tuning: {task}, {folder.resolve().name}", lead, parts))
+    write_text(target, render_report(f"Fine-tuning: {task}, {folder.resolve().name}", lead, parts))
     return target
 
 
@@ -147,7 +146,7 @@ def _figures(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
     return rows
 
 
-def _baselines_table(run: _Run, baselines: BaselineScores) -> str:
+def _baselines_table(run: _Run, baselines: BaselineScores) -> Table:
     if baselines.on not in run.parts:
         raise RunFolderError(
             f"{run.folder}: {BASELINES_FILE} is of the {baselines.on} file, which the run has none of; remove it"
@@ -160,30 +159,30 @@ def _baselines_table(run: _Run, baselines: BaselineScores) -> str:
         for system, scores in systems.items()
     ]
     note = "What the same files give without a pre-trained encoder; settings and epochs of all are chosen on dev."
-    return _table(f"Baselines, on {baselines.on}", ["system", *figures], rows, note=note)
+    return Table(f"Baselines, on {baselines.on}", ["system", *figures], rows, note)
 
 
-def _spread_table(searched: SearchResult) -> str:
+def _spread_table(searched: SearchResult) -> list[Table]:
     rows = [
         [f"{name} on {part}", *(f"{value:.4f}" for value in (s.mean, s.deviation, s.low, s.high)), str(s.seeds)]
         for part, spread in (("dev", searched.dev_spread), ("test", searched.test_spread))
         for name, s in _first(spread, searched.metric)
     ]
     if not rows:
-        return ""
+        return []
     head = ["figure", "mean", "standard deviation", "smallest", "largest", "seeds"]
     note = "The same settings from several seeds: a difference smaller than this spread says nothing."
     if len(searched.rows) > max(s.seeds for s in searched.dev_spread.values()):
         # 网格里在 dev 上最好的一次也算在内：它是被挑出来的
         note += " The first of them is the best of the grid on dev, so the mean on dev is a little too good."
-    return _table("Spread over seeds", head, rows, note=note)
+    return [Table("Spread over seeds", head, rows, note)]
 
 
 def _first(spread: Mapping[str, Spread], metric: str) -> list[tuple[str, Spread]]:
     return sorted(spread.items(), key=lambda item: item[0] != metric)
 
 
-def _runs_table(searched: SearchResult) -> str:
+def _runs_table(searched: SearchResult) -> Table:
     varied = list(searched.best_row.settings)
     # 网格里各行的测试分数不列出：逐行看测试集就等于用它来挑选
     tested = bool(searched.test_spread) and varied == ["seed"]
@@ -202,27 +201,27 @@ def _runs_table(searched: SearchResult) -> str:
         rows.append([*cells, str(row.epoch), f"{row.seconds:.0f}"])
     marked = next(number for number, row in enumerate(searched.rows) if row.name == searched.best)
     note = "Dev alone decides; the marked run is the one whose model was kept."
-    return _table("All runs", head, rows, note=note, marked=marked)
+    return Table("All runs", head, rows, note, marked=marked)
 
 
-def _course(run: _Run) -> str:
+def _course(run: _Run) -> Picture:
     explanation = "Left: how well the training file is fitted. Right: what decides which epoch is kept."
-    return picture_section(Picture("Course", explanation, draw_course(run.rows, run.metric, run.result.epoch)))
+    return Picture("Course", explanation, draw_course(run.rows, run.metric, run.result.epoch))
 
 
-def _confusions(run: _Run) -> list[str]:
+def _confusions(run: _Run) -> list[Picture]:
     sections = []
     for name, (evaluation, _) in run.parts.items():
         if evaluation.confusion is not None:
             figure, note = draw_confusion(list(evaluation.classes), evaluation.confusion)
             explanation = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
-            sections.append(picture_section(Picture(f"Confusion on {name}", explanation, figure, note)))
+            sections.append(Picture(f"Confusion on {name}", explanation, figure, note))
     return sections
 
 
-def _classes_table(run: _Run) -> str:
+def _classes_table(run: _Run) -> list[Table]:
     if not run.result.dev.classes:
-        return ""
+        return []
     # 以各文件标签的并集为行：实体类型可能只在其中一个文件里出现
     labels = dict.fromkeys(label for evaluation, _ in run.parts.values() for label in evaluation.classes)
     head = [
@@ -238,13 +237,11 @@ def _classes_table(run: _Run) -> str:
             cells += ["–"] * 3 + ["0"] if numbers is None else [f"{number:.3f}" for number in numbers]
             cells += [] if scores is None else [f"{scores.support:,}"]
         rows.append(cells)
-    return _table("By label", head, rows)
+    return [Table("By label", head, rows)]
 
 
-def _mistakes_table(run: _Run) -> str:
+def _mistakes_table(run: _Run) -> Table:
     mistakes = run.result.dev.mistakes
-    if not mistakes:
-        return "<h2>Worst mistakes on dev</h2><p>None.</p>"
     # 预测的是数时没有“把握”可言，表里列的是偏差
     is_number = run.request["task"]["task"] == "regress"
     rows = [
@@ -253,49 +250,14 @@ def _mistakes_table(run: _Run) -> str:
     ]
     head = ["text", "true", "predicted", "error" if is_number else "confidence"]
     known = "Farthest off" if is_number else "Wrong and sure of it"
-    note = f"{known}: some of these may be errors of the labels."
-    return _table("Worst mistakes on dev", head, rows, note=note, texts=3)
+    note = f"{known}: some of these may be errors of the labels." if mistakes else "None."
+    return Table("Worst mistakes on dev", head, rows, note, styles=("text", "text", "text", "figure"))
 
 
-def _recipe_table(run: _Run) -> str:
+def _recipe_table(run: _Run) -> Table:
     rows = [[name, str(value)] for name, value in run.request["settings"].items()]
-    return _table("Recipe", ["setting", "value"], rows)
+    return Table("Recipe", ["setting", "value"], rows)
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
-
-
-def _table(
-    heading: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    note: str = "",
-    texts: int = 1,
-    marked: int | None = None,
-) -> str:
-    """Returns a table as HTML.
-
-    Args:
-        heading: above it.
-        head: names of the columns.
-        rows: cells of plain text.
-        note: a sentence between heading and table.
-        texts: so many columns from the left hold texts, which may be broken; the others hold figures.
-        marked: number of a row to mark.
-    """
-    parts = []
-    for number, row in enumerate(rows):
-        cells = [html.escape(cell) for cell in row]
-        if number == marked:
-            cells = [f"<mark>{cell}</mark>" for cell in cells]
-        parts.append(
-            "<tr>"
-            + "".join(f"<td>{cell}</td>" for cell in cells[:texts])
-            + "".join(f"<td class='figure'>{cell}</td>" for cell in cells[texts:])
-            + "</tr>"
-        )
-    names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    said = f"<p class='note'>{html.escape(note)}</p>" if note else ""
-    return f"<h2>{html.escape(heading)}</h2>{said}<table><tr>{names}</tr>{''.join(parts)}</table>"
