@@ -7,25 +7,24 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.learn import COMPUTATIONS, LANGUAGES, compute, environment_language, find_lesson, grade, lessons
-from bertsmith.learn.parts.part import CHAPTERS
-from bertsmith.learn.story import PARTS
+from bertsmith.learn.story import PartFile, part_files, read_part
 
 ROOT = Path(__file__).parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
-def texts_of(part):
-    yield part.title
-    yield from (section.text for section in part.sections)
-    for question in part.questions:
-        yield from (question.prompt, *question.choices, question.explanation)
-    for card in part.cards:
-        yield from (card.front, card.back)
-    yield from (link.about for link in part.links)
+PARTS = list(zip(part_files("en"), part_files("zh"), strict=True))
+BLOCK = re.compile(r"\n\n+")
+
+
+def texts_of(file):
+    """The paragraphs, choices and headings of a part; links and names of computations are code."""
+    prose = re.sub(r"```compute\n\w+\n```|\[`[\w.]+`\]\([^)]*\)|^### [\w-]+ \| ", "", file.text, flags=re.MULTILINE)
+    return BLOCK.split(prose)
 
 
 def test_there_are_six_parts_with_all_that_belongs_to_them():
-    assert [part.id for part in PARTS] == [
+    assert [english.id for english, _ in PARTS] == [
         "why",
         "architecture",
         "pre-training",
@@ -45,27 +44,95 @@ def test_every_computation_is_in_a_lesson():
     assert sorted(used) == sorted(COMPUTATIONS)
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.id)
-def test_no_number_is_typed(part):
+@pytest.mark.parametrize("files", PARTS, ids=lambda files: files[0].id)
+def test_no_number_is_typed(files):
     """Digits may stand in section numbers of the paper alone; all else is a placeholder."""
-    for text in texts_of(part):
-        for language in LANGUAGES:
-            bare = re.sub(r"\{[^}]*\}", "", text(language))
+    for file in files:
+        for text in texts_of(file):
+            bare = re.sub(r"\{[^}]*\}", "", text)
             bare = re.sub(r"§\d(\.\d)?|\b[A-C]\.\d", "", bare)
             assert not re.search(r"\d", bare), bare
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.id)
-def test_both_languages_say_it_with_the_same_numbers(part):
-    for text in texts_of(part):
-        assert text.en
-        assert text.zh
-        assert not CHINESE.search(text.en), text.en
-        english, chinese = (set(re.findall(r"\{[^}]*\}", text(language))) for language in LANGUAGES)
+@pytest.mark.parametrize("files", PARTS, ids=lambda files: files[0].id)
+def test_both_languages_say_it_with_the_same_numbers(files):
+    english_texts, chinese_texts = map(texts_of, files)
+    for english, chinese in zip(english_texts, chinese_texts, strict=True):
+        assert not CHINESE.search(english), english
+        first, second = (set(re.findall(r"\{[^}]*\}", text)) for text in (english, chinese))
         # Chinese counts in hundreds of millions what English counts in millions
-        assert {name.replace("hundred_millions:.1f", "millions:.0f") for name in chinese} == english, text.en
-    for section in part.sections:
-        assert CHINESE.search(section.text.zh)
+        assert {name.replace("hundred_millions:.1f", "millions:.0f") for name in second} == first, english
+    for lesson in lessons("zh"):
+        assert all(CHINESE.search(section.template) for section in lesson.sections)
+
+
+@pytest.mark.parametrize("files", PARTS, ids=lambda files: files[0].id)
+def test_both_languages_have_the_same_structure(files):
+    english, chinese = (read_part(file, language) for file, language in zip(files, LANGUAGES, strict=True))
+    assert [section.computation for section in english.sections] == [s.computation for s in chinese.sections]
+    assert [(q.id, q.answer, len(q.choices)) for q in english.questions] == [
+        (q.id, q.answer, len(q.choices)) for q in chinese.questions
+    ]
+    assert [card.id for card in english.cards] == [card.id for card in chinese.cards]
+    assert [link.name for link in english.code_links] == [link.name for link in chinese.code_links]
+
+
+GOOD = """# Title
+
+One.
+
+```compute
+masking
+```
+
+Two.
+
+## Questions
+
+### Which?
+
+- [ ] This one.
+- [x] That one.
+
+Because.
+
+## Cards
+
+### one | Front?
+
+Back.
+
+## Code
+
+- the loss: [`bertsmith.objectives.masked_lm.MaskedLMLoss`](docs/paper_map.md#31-pre-training)
+"""
+
+
+def test_a_part_in_its_form():
+    lesson = read_part(PartFile("7-more.en.md", GOOD), "en")
+    assert (lesson.id, lesson.number, lesson.title) == ("more", 7, "Title")
+    assert [(s.template, s.computation) for s in lesson.sections] == [("One.", "masking"), ("Two.", None)]
+    assert lesson.questions[0].answer == 1
+    assert lesson.cards[0].id == "more/one"
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "message"),
+    [
+        ("## Cards\n", "## Others\n", "must be a title, sections, and ## Questions, ## Cards, ## Code"),
+        ("# Title\n", "Title\n", "must be a title"),
+        ("- [x] That", "- [ ] That", "question 'Which\\?' must have choices"),
+        ("- [ ] This", "- [x] This", "question 'Which\\?' must have choices"),
+        ("Because.", "", "an explanation"),
+        ("one | Front?", "Front?", "card 'Front\\?' must be headed"),
+        ("Back.", "", "have a back"),
+        ("(docs/paper_map.md#31-pre-training)", "", "is no link of the form"),
+    ],
+)
+def test_a_part_of_another_form(there, instead, message):
+    assert there in GOOD
+    with pytest.raises(InputError, match=f"^7-more.en.md: .*{message}"):
+        read_part(PartFile("7-more.en.md", GOOD.replace(there, instead)), "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -133,10 +200,6 @@ def test_every_link_is_on_the_paper_map_and_in_the_code(language):
             source = ROOT / "src" / link.file
             assert source.is_file()
             assert link.name.split(".")[-1] in source.read_text(encoding="utf-8")
-
-
-def test_every_chapter_has_an_anchor_in_both_maps():
-    assert all(chapter.en and chapter.zh for chapter in CHAPTERS.values())
 
 
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
