@@ -119,7 +119,7 @@ def prepare(size: str, folder: Path) -> Setting:
 
 def our_recipe(size: str, precision: str, steps: int) -> PreTrainingRecipe:
     """The recipe that `bertsmith pretrain --size SIZE --objective mlm` resolves to."""
-    return recipe_for(size, objective="mlm", precision=precision, total_steps=steps)
+    return recipe_for(size, objective="mlm", precision=precision, steps=steps)
 
 
 def our_run(setting: Setting, precision: str, seconds: float) -> dict[str, float]:

@@ -30,6 +30,7 @@ from bertsmith.cli import (
     sizes,
     vocab,
 )
+from bertsmith.cli.options import DeclaredCommand
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -43,7 +44,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.quickstart)
 app.command("vocab")(vocab.vocab)
 app.command("corpus")(corpus.corpus)
-app.command("pretrain")(pretrain.pretrain)
+app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
 app.command("finetune")(finetune.finetune)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from torch import nn
 from bertsmith.errors import ConfigError
 from bertsmith.train.lamb import Lamb
 
-OPTIMIZERS = ("adamw", "lamb")
-SCHEDULES = ("linear", "cosine", "trapezoid")
+OptimizerName = Literal["adamw", "lamb"]
+Schedule = Literal["linear", "cosine", "trapezoid"]
 TRAPEZOID_FALL = 0.2
 """Share of the steps in which a trapezoid falls."""
 
