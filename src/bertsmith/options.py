@@ -1,0 +1,257 @@
+"""Settings that are declared once, in (nested, frozen) dataclasses, and read by everything else.
+
+A field made by `option` says its default, its help and its range. From that declaration come the command line's options
+(`bertsmith.cli.options`), the tables of a TOML file (`to_table`, `from_table`) and changes by name (`changed`). A field
+whose type is another such dataclass is a part: a panel in the help, a table in the file. A field of neither kind is no
+setting of the user's, such as a limit that the code works out.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bertsmith.errors import ConfigError
+
+SettingsT = TypeVar("SettingsT")
+_OPTION = "option"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field says of itself.
+
+    Attributes:
+        help: a sentence.
+        name: on the command line and in `changed`, with underscores; empty for that of the field.
+        min: least value.
+        max: greatest value.
+        shown_default: the default in words, where it is not the value of the field; empty for that.
+        parse: turns the text of the command line into the value; None where the type says how.
+    """
+
+    help: str
+    name: str = ""
+    min: float | None = None
+    max: float | None = None
+    shown_default: str = ""
+    parse: Callable[[str], Any] | None = None
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    help: str,
+    name: str = "",
+    min: float | None = None,
+    max: float | None = None,
+    shown_default: str = "",
+    parse: Callable[[str], Any] | None = None,
+) -> Any:
+    """Declares a field of a dataclass as a setting.
+
+    Args:
+        default: of the field; without one the option is required.
+        help: as in `Option`, like all that follow.
+        name: empty for that of the field.
+        min: None for any.
+        max: None for any.
+        shown_default: empty for `default`.
+        parse: None where the type says how.
+    """
+    return field(default=default, metadata={_OPTION: Option(help, name, min, max, shown_default, parse)})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a dataclass or of a part of it.
+
+    Attributes:
+        path: names of the fields that lead to it.
+        name: the name by which the user knows it, with underscores; unique in the whole.
+        type: of its value; `X | None` is given as X.
+        optional: whether None is one of its values.
+        default: `dataclasses.MISSING` where it has none.
+        option: what it says of itself.
+        panel: heading of its part, the class attribute `panel`; empty where there is none.
+    """
+
+    path: tuple[str, ...]
+    name: str
+    type: Any
+    optional: bool
+    default: Any
+    option: Option
+    panel: str
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it can have, where these are words of a `Literal`; empty for any."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it holds any number of values, in a tuple."""
+        return get_origin(self.type) is tuple
+
+    def require_choice(self, value: object, label: str) -> None:
+        """Makes sure that a value is one of the choices.
+
+        Raises:
+            ConfigError: it is not; the message calls the setting `label`.
+        """
+        if self.choices and value not in self.choices:
+            *most, last = self.choices
+            known = f"{', '.join(most)} or {last}" if most else last
+            raise ConfigError(f"{label} {value!r} is unknown; use {known}")
+
+
+def settings_of(kind: type) -> list[Setting]:
+    """Returns the settings of a dataclass, those of its parts included, in the order of declaration."""
+    found = list(_settings_of(kind, ()))
+    names = [setting.name for setting in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{kind.__name__}: two settings are called {max(names, key=names.count)}")
+    return found
+
+
+def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if _OPTION in one.metadata:
+            declared = one.metadata[_OPTION]
+            bare, optional = _without_none(hints[one.name])
+            name = declared.name or one.name
+            panel = getattr(kind, "panel", "")
+            yield Setting((*path, one.name), name, bare, optional, one.default, declared, panel)
+        elif is_dataclass(hints[one.name]):
+            yield from _settings_of(hints[one.name], (*path, one.name))
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Returns X and True for `X | None`, and any other type with False."""
+    members = get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType) and type(None) in members:
+        rest = [member for member in members if member is not type(None)]
+        if len(rest) == 1:
+            return rest[0], True
+    return hint, False
+
+
+def built(kind: type[SettingsT], values: Mapping[tuple[str, ...], Any]) -> SettingsT:
+    """Returns an instance with some settings given, by path, and the others as they are by default."""
+    hints = get_type_hints(kind)
+    arguments: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]
+        below = {path[1:]: value for path, value in values.items() if path[0] == one.name}
+        if () in below:
+            arguments[one.name] = below[()]
+        elif below:
+            arguments[one.name] = built(hints[one.name], below)
+    return kind(**arguments)
+
+
+def replaced(base: SettingsT, values: Mapping[tuple[str, ...], Any]) -> SettingsT:
+    """Returns a copy of settings with some of them changed, by path."""
+    changes: dict[str, Any] = {}
+    for name in {path[0] for path in values}:
+        below = {path[1:]: value for path, value in values.items() if path[0] == name}
+        changes[name] = below[()] if () in below else replaced(getattr(base, name), below)
+    return replace(base, **changes)  # type: ignore[type-var]
+
+
+def changed(base: SettingsT, **values: Any) -> SettingsT:
+    """Returns a copy of settings with some of them changed, by the names that the user knows.
+
+    Raises:
+        ConfigError: there is no such setting.
+    """
+    return replaced(base, by_path(type(base), values))
+
+
+def by_path(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Returns values by path that are given by name.
+
+    Raises:
+        ConfigError: there is no such setting.
+    """
+    paths = {setting.name: setting.path for setting in settings_of(kind)}
+    unknown = sorted(values.keys() - paths.keys())
+    if unknown:
+        raise ConfigError(f"there is no setting {unknown[0]!r}; there are {', '.join(paths)}")
+    return {paths[name]: value for name, value in values.items()}
+
+
+def to_table(settings: Any) -> dict[str, Any]:
+    """Returns settings as nested tables that TOML can hold; what is None is left out."""
+    table: dict[str, Any] = {}
+    for setting in settings_of(type(settings)):
+        value, within = settings, table
+        for name in setting.path:
+            value = getattr(value, name)
+        for name in setting.path[:-1]:
+            within = within.setdefault(name, {})
+        if value is not None:
+            within[setting.path[-1]] = _plain(value)
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_table(kind: type[SettingsT], table: Mapping[str, Any]) -> SettingsT:
+    """Returns the settings that `to_table` wrote, or someone by hand; what is missing is as it is by default.
+
+    Raises:
+        ConfigError: a name is unknown, or a value has another type or is out of range.
+    """
+    return built(kind, values_in_table(kind, table))
+
+
+def values_in_table(kind: type, table: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Returns the values of nested tables by path.
+
+    Raises:
+        ConfigError: a name is unknown, or a value has another type.
+    """
+    known = {setting.path: setting for setting in settings_of(kind)}
+    values = {}
+    for path, value in _flat(table, {path[:-1] for path in known}, ()):
+        if path not in known:
+            raise ConfigError(f"{'.'.join(path)} is no setting of this version")
+        values[path] = _typed(known[path], value)
+    return values
+
+
+def _flat(
+    table: Mapping[str, Any], parts: set[tuple[str, ...]], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in table.items():
+        here = (*path, name)
+        if isinstance(value, Mapping) and any(part[: len(here)] == here for part in parts):
+            yield from _flat(value, parts, here)
+        else:
+            yield here, value
+
+
+def _typed(setting: Setting, value: Any) -> Any:
+    label = ".".join(setting.path)
+    if setting.is_many:
+        if isinstance(value, list):
+            return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+    elif setting.choices:
+        setting.require_choice(value, label)
+        return value
+    elif setting.type is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif setting.type is Path and isinstance(value, str):
+        return Path(value)
+    elif isinstance(value, setting.type) and isinstance(value, bool) == (setting.type is bool):
+        return value
+    raise ConfigError(f"{label} is {value!r}, which is no {getattr(setting.type, '__name__', 'list')}")

@@ -1,0 +1,138 @@
+"""A command's options come from dataclasses: names, help, ranges, choices, defaults and panels are written once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bertsmith.cli.options import DeclaredCommand, Given, declares
+from bertsmith.errors import ConfigError
+from bertsmith.options import changed, from_table, option, settings_of, to_table
+
+
+@dataclass(frozen=True)
+class Oven:
+    panel: ClassVar[str] = "The oven"
+
+    heat: int = option(180, help="Degrees.", min=50, max=300)
+    mode: Literal["top", "fan"] = option("top", help="Where the heat comes from.")
+    light: bool = option(False, help="Switch the lamp on.")
+    steam: bool | None = option(None, help="Add water.")
+    heated_for: int = 0
+
+
+def _halves(text: str) -> tuple[int, ...]:
+    return tuple(int(half) for half in text.split("+"))
+
+
+@dataclass(frozen=True)
+class Cake:
+    panel: ClassVar[str] = "The cake"
+
+    flour: float = option(help="Kilos.", name="flour_kilos")
+    shape: str = option("round", help="Of the tin.", shown_default="as the tin is")
+    fruit: tuple[str, ...] = option((), help="Once for each.")
+    layers: tuple[int, ...] = option((), help="A+B.", parse=_halves)
+    tin: Path | None = option(None, help="File that describes it.")
+    oven: Oven = field(default_factory=Oven)
+
+
+@pytest.fixture
+def bake():
+    """Runs the command; returns what it received, or the line of an error."""
+    received = {}
+
+    @declares(cake=lambda: Cake, oven=lambda: Clock)
+    def command(eggs: Annotated[int, typer.Argument()], *, cake: Given[Cake], oven: Given[Clock]) -> None:
+        """Bakes."""
+        received.update(eggs=eggs, cake=cake, clock=oven)
+
+    app = typer.Typer()
+    app.command("bake", cls=DeclaredCommand)(command)
+    app.command("other")(lambda: None)
+
+    def run(*words: str):
+        result = CliRunner().invoke(app, ["bake", *words])
+        if isinstance(result.exception, ConfigError):
+            raise result.exception
+        return received, result.output
+
+    return run
+
+
+@dataclass(frozen=True)
+class Clock:
+    minutes: int = option(40, help="To wait.")
+
+
+def test_what_is_typed_reaches_the_part_that_declares_it(bake):
+    words = "3 --flour-kilos 0.5 --heat 200 --mode fan --light --no-steam --fruit fig --fruit pear --layers 1+2 --tin t"
+    received, output = bake(*words.split(), "--minutes", "5")
+    oven = Oven(200, "fan", light=True, steam=False)
+    assert received["cake"].build() == Cake(0.5, "round", ("fig", "pear"), (1, 2), Path("t"), oven), output
+    assert (received["eggs"], received["clock"].build()) == (3, Clock(5))
+
+
+def test_what_is_not_typed_is_told_from_the_default(bake):
+    received, _ = bake("1", "--flour-kilos", "1", "--heat", "180")
+    assert received["cake"].values == {"flour_kilos": 1.0, "heat": 180}
+    assert received["cake"].typed("heat", "mode") == ["--heat"]
+    chosen_by_others = Cake(2.0, "square", oven=Oven(90, "fan"))
+    assert received["cake"].over(chosen_by_others) == Cake(1.0, "square", oven=Oven(180, "fan"))
+
+
+def test_the_help_says_ranges_choices_defaults_and_panels(bake):
+    _, output = bake("--help")
+    for said in ("Bakes.", "The oven", "The cake", "Degrees.", "50<=x<=300", "top|fan", "180", "as the tin is", "40"):
+        assert said in output, said
+    assert "heated" not in output
+
+
+def test_a_word_that_is_no_choice_and_a_number_out_of_range_are_refused(bake):
+    with pytest.raises(ConfigError, match=r"--mode 'side' is unknown; use top or fan"):
+        bake("1", "--flour-kilos", "1", "--mode", "side")
+    assert "equal to 300" in bake("1", "--flour-kilos", "1", "--heat", "301")[1]
+    assert "--flour-kilos" in bake("1")[1]
+
+
+def test_a_setting_cannot_be_declared_twice():
+    @dataclass(frozen=True)
+    class Twice:
+        heat: int = option(1, help="")
+        again: int = option(1, help="", name="heat")
+
+    with pytest.raises(ValueError, match="two settings are called heat"):
+        settings_of(Twice)
+
+
+def test_settings_survive_a_file_and_are_changed_by_name():
+    cake = Cake(0.5, fruit=("fig",), layers=(1, 2), tin=Path("t"), oven=Oven(heat=200, heated_for=9))
+    table = to_table(cake)
+    assert table["oven"] == {"heat": 200, "mode": "top", "light": False}
+    assert from_table(Cake, table) == changed(cake, heat=200, shape="round").__class__(
+        0.5, fruit=("fig",), layers=(1, 2), tin=Path("t"), oven=Oven(200)
+    )
+    assert changed(cake, mode="fan", flour_kilos=3.0).oven == Oven(200, "fan", heated_for=9)
+    with pytest.raises(ConfigError, match="there is no setting 'speed'"):
+        changed(cake, speed=1)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"flour": 1, "oven": {"heat": "hot"}}, "oven.heat is 'hot', which is no int"),
+        ({"flour": 1, "oven": {"heat": True}}, "oven.heat is True"),
+        ({"flour": 1, "oven": {"mode": "side"}}, "oven.mode 'side' is unknown"),
+        ({"flour": 1, "oven": {"sound": 1}}, "oven.sound is no setting"),
+        ({"flour": 1, "oven": 3}, "oven is no setting"),
+        ({"flour": 1, "fruit": "fig"}, "fruit is 'fig'"),
+    ],
+)
+def test_a_file_by_hand_is_checked(table, said):
+    with pytest.raises(ConfigError, match=said):
+        from_table(Cake, table)
