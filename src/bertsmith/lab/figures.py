@@ -104,7 +104,7 @@ def draw_heads(
     layers, heads = values.shape
     shape = "%{z:.1%}" if share else "%{z:.2f}"
     figure = go.Figure(
-        go.Drawing(
+        go.Heatmap(
             z=values,
             x=list(range(1, heads + 1)),
             y=list(range(1, layers + 1)),
@@ -185,7 +185,7 @@ def draw_matrix(texts: Sequence[str], values: NDArray[np.float32]) -> go.Figure:
     shown = [label(text, 50) for text in texts]
     few = len(texts) <= 12
     figure = go.Figure(
-        go.Drawing(
+        go.Heatmap(
             z=values,
             x=places,
             y=places,
