@@ -10,8 +10,9 @@ import pytest
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.interpret.attention_folder import write_attention
 from bertsmith.interpret.attention_page import attention_page
-from bertsmith.interpret.figures import draw_cls, write_picture
+from bertsmith.interpret.attention_plots import draw_cls
 from bertsmith.interpret.maps import AttentionMaps, load_for_maps, maps_of, rollout
+from bertsmith.reporting.drawing import write_picture
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -67,7 +68,7 @@ def test_markup_in_the_text_cannot_leave_the_data():
 def test_the_page_names_no_other_place_and_forbids_all():
     page = attention_page(random_attention(1, 1, 4))
     assert not re.findall(r"https?:|//[a-z0-9.-]+\.[a-z]{2,}/|@import|url\(", page)
-    assert "default-src &#x27;none&#x27;" in page
+    assert "default-src &#39;none&#39;" in page
 
 
 def test_a_text_that_was_cut_is_said_on_the_page(tiny_model):

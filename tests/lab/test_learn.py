@@ -10,7 +10,7 @@ import gradio as gr
 from bertsmith.errors import InputError
 from bertsmith.lab import learn
 from bertsmith.lab.models import LabError, LabModels
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn import COMPUTATIONS, Study, compute, find_lesson, lessons
 from bertsmith.model import BertConfig, BertForMaskedLM
 from bertsmith.serve.app import build_app
@@ -101,9 +101,9 @@ def odd(tmp_path_factory):
 @pytest.fixture(params=["en", "zh"])
 def page(request, odd, tmp_path):
     with gr.Blocks() as page:
-        frame = Frame(odd, request.param)
+        state = PageState(odd, request.param)
         with gr.Tabs(), gr.Tab("Learn") as tab:
-            learn.build(frame, tmp_path / "cards.json", tab)
+            learn.build(state, tmp_path / "cards.json", tab)
     return page
 
 

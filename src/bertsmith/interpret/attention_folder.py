@@ -7,9 +7,10 @@ from pathlib import Path
 from bertsmith.errors import RunFolderError
 from bertsmith.files import make_folder, write_text
 from bertsmith.interpret.attention_page import attention_page, require_head
-from bertsmith.interpret.figures import draw_cls, draw_heads, draw_pair_shares, draw_summaries, write_picture
-from bertsmith.interpret.heatmap import Heatmap, draw_heatmap
+from bertsmith.interpret.attention_plots import draw_cls, draw_heads, draw_pair_shares, draw_summaries
+from bertsmith.interpret.heatmap import draw_heatmap
 from bertsmith.interpret.maps import AttentionMaps, mean_over_heads, rollout
+from bertsmith.reporting.drawing import Drawing, write_picture
 
 PAGE = "attention.html"
 
@@ -36,9 +37,9 @@ def write_attention(
     require_head(attention, layer, head)
     _claim(folder)
     page = attention_page(attention, layer=layer, head=head)
-    pictures: dict[str, Heatmap] = {
+    pictures: dict[str, Drawing] = {
         "head.png": _single(attention, layer, head),
-        "heads.png": Heatmap(draw_heads(attention), ""),
+        "heads.png": Drawing(draw_heads(attention), ""),
         "cls.png": draw_cls(attention),
         "rollout.png": draw_heatmap(
             attention.tokens,
@@ -46,10 +47,10 @@ def write_attention(
             title=f"Attention rollout, up to layer {attention.maps.shape[0]}",
             token_type_ids=attention.token_type_ids,
         ),
-        "measures.png": Heatmap(draw_summaries(attention), ""),
+        "measures.png": Drawing(draw_summaries(attention), ""),
     }
     if attention.is_pair:
-        pictures["pair.png"] = Heatmap(draw_pair_shares(attention), "")
+        pictures["pair.png"] = Drawing(draw_pair_shares(attention), "")
     notes = [attention.note]
     # 上一次是句对、这一次不是：旧的 pair.png 不能留下来冒充
     (folder / "pair.png").unlink(missing_ok=True)
@@ -64,7 +65,7 @@ def write_attention(
     return [f"{summary}: {files}", *dict.fromkeys(note for note in notes if note)]
 
 
-def _single(attention: AttentionMaps, layer: int, head: int | None) -> Heatmap:
+def _single(attention: AttentionMaps, layer: int, head: int | None) -> Drawing:
     weights = mean_over_heads(attention.maps)[layer] if head is None else attention.maps[layer, head]
     name = "mean over heads" if head is None else f"head {head + 1}"
     return draw_heatmap(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import zlib
 from importlib import resources
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.interpret.maps import AttentionMaps, Floats, cls_attention, rollout, thumbnails
 from bertsmith.interpret.summaries import MEASURES, PAIRS, pair_shares, summaries
+from bertsmith.reporting.page import environment
 
 _THUMBNAIL = 32
 """Cells a side of the small maps."""
@@ -66,15 +66,16 @@ def attention_page(attention: AttentionMaps, *, layer: int | None = None, head: 
     files = resources.files("bertsmith.interpret") / "pages"
     style, script = ((files / f"attention.{ending}").read_text(encoding="utf-8") for ending in ("css", "js"))
     policy = f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'"
-    return _PAGE.format(
-        policy=html.escape(policy),
+    template = environment("bertsmith.interpret").get_template("attention.html")
+    return template.render(
+        policy=policy,
         style=style,
         script=script,
         payload=payload,
-        lead=html.escape(_lead(attention)),
-        note=f"<p><b>{html.escape(attention.note)}</b></p>" if attention.note else "",
-        hide_pairs="" if attention.is_pair else " hidden",
-        legend="".join(f"<span><i id='hue-{place}'></i>{name}</span>" for place, name in enumerate(PAIRS)),
+        lead=_lead(attention),
+        note=attention.note,
+        pairs=attention.is_pair,
+        pairs_named=PAIRS,
     )
 
 
@@ -138,59 +139,3 @@ def _base64(content: bytes) -> str:
 
 def _digest(content: str) -> str:
     return "sha256-" + _base64(hashlib.sha256(content.encode("utf-8")).digest())
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Attention</title><link rel="icon" href="data:,"><style>{style}</style></head><body>
-<h1>Attention</h1>
-<p class="quiet">{lead}. A row is a token, and says how much it reads from every token; a row adds up to 100 %.</p>
-{note}<noscript><p><b>This page draws its pictures with a script of its own; allow it to run.</b></p></noscript>
-<p id="problem" role="alert" hidden></p>
-<h2 id="name"></h2>
-<div class="controls">
-<label>Layer <select id="layer"></select></label>
-<label>Head <select id="head"></select></label>
-<label{hide_pairs}><input type="checkbox" id="pairs" checked> colours for the pair</label>
-</div>
-<div class="legend" id="legend"{hide_pairs}>{legend}</div>
-<h3>In the text</h3>
-<p class="quiet">Point at a token, or go there with the arrow keys: the stronger a colour, the more it reads there.</p>
-<label><input type="checkbox" id="reverse"> the other way round: who reads it</label>
-<div class="tokens" id="tokens" role="toolbar" aria-label="Tokens"></div>
-<output id="tokenreadout"></output>
-<h3>As a map</h3>
-<div class="controls">
-<label>Cells <input type="range" id="cell" min="4" max="40" value="20" aria-label="size of the cells"></label>
-<button type="button" id="fit">Fit</button>
-</div>
-<output id="readout"></output>
-<div><div class="view" id="map"></div></div>
-<p class="quiet">Colours grow with the square root of the weight, up to the largest in the map. Weights are stored in
-8 bits: right to 0.4 percentage points, small ones far better.</p>
-<h2>All heads</h2>
-<p class="quiet">Each on its own scale; the last layer is on top. Choose one to see it large.</p>
-<div class="grid" id="grid"></div>
-<h2>[CLS] by layer</h2>
-<h3>What it reads, mean of the heads</h3>
-<output id="clsreadout"></output>
-<div><div class="view" id="cls"></div></div>
-<h3>What reaches it: attention rollout</h3>
-<p class="quiet">A state is half itself and half what it reads; multiplied through the layers, this is how much of
-each input token arrives (Abnar and Zuidema 2020). It knows nothing of values and feed-forward layers.</p>
-<output id="clsrolloutreadout"></output>
-<div><div class="view" id="clsrollout"></div></div>
-<h2>What each head does</h2>
-<p class="quiet">Means over the tokens; layers from below, heads from the left; entropy in nats, distance in tokens.</p>
-<output id="measurereadout"></output>
-<div class="measures" id="measures"></div>
-<h3>In numbers</h3>
-<p class="quiet">Choose a heading to sort, a head to see it.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Measures of all heads"><table><thead><tr id="headings"></tr>
-</thead><tbody id="rows"></tbody></table></div>
-<script type="application/json" id="data">{payload}</script>
-<script>{script}</script>
-</body></html>
-"""

@@ -26,8 +26,7 @@ from bertsmith.interpret.attributed_text import (
     printable,
 )
 from bertsmith.interpret.attribution import Attribution
-from bertsmith.interpret.figures import write_picture
-from bertsmith.interpret.heatmap import Heatmap
+from bertsmith.reporting.drawing import Drawing, write_picture
 from bertsmith.reporting.fonts import drawable
 
 _WIDTH, _MARGIN, _LINE = 9.0, 0.3, 0.36
@@ -35,7 +34,7 @@ _WIDTH, _MARGIN, _LINE = 9.0, 0.3, 0.36
 
 _MOST_LINES = 160
 _LONG = 40
-"""What no token covers is broken at its spaces from so many characters on; a token never is."""
+"""Characters: text that no token covers is broken at its spaces from this length on; a token is never broken."""
 
 
 class _Placed(NamedTuple):
@@ -48,7 +47,7 @@ class _Placed(NamedTuple):
     value: float | None
 
 
-def draw_attribution(attribution: Attribution) -> Heatmap:
+def draw_attribution(attribution: Attribution) -> Drawing:
     """Draws the coloured text; its note says what the picture could not show."""
     texts = coloured_runs(attribution)
     target = printable(attribution.scored.target)[:90]
@@ -78,7 +77,7 @@ def draw_attribution(attribution: Attribution) -> Heatmap:
             box = Rectangle(corner, length / _WIDTH, 0.3 / height, color=(red, green, blue), linewidth=0)
             figure.add_artist(box)
         figure.text(left / _WIDTH, middle, text, fontproperties=font, va="center", parse_math=False)
-    return Heatmap(figure, " ".join(notes))
+    return Drawing(figure, " ".join(notes))
 
 
 def write_attribution(attribution: Attribution, path: Path) -> str:

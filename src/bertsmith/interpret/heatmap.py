@@ -7,7 +7,6 @@ text makes a large picture rather than one whose labels cannot be read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,20 +19,13 @@ from numpy.typing import NDArray
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import BertModel
+from bertsmith.reporting.drawing import Drawing
 from bertsmith.reporting.fonts import drawable
 
 Origin = Literal["upper", "lower"]
 
 _ROOMY, _CLOSE = 40, 120
-"""Up to so many tokens labels have room to spare; from so many on they are as close as they can be read."""
-
-
-@dataclass(frozen=True)
-class Heatmap:
-    """A figure, and a note for the reader where its labels had to be numbers."""
-
-    figure: Figure
-    note: str
+"""Number of tokens up to which labels have room to spare, and from which they are as close as can be read."""
 
 
 @torch.inference_mode()
@@ -57,7 +49,7 @@ def attention_weights(model: BertModel, input_ids: Sequence[int], *, layer: int)
 
 def draw_heatmap(
     pieces: Sequence[str], weights: NDArray[np.float32], *, title: str, token_type_ids: Sequence[int] | None = None
-) -> Heatmap:
+) -> Drawing:
     """Draws one attention map with its tokens on both axes.
 
     Args:
@@ -84,7 +76,7 @@ def draw_heatmap(
     axes.set_ylabel("by token")
     axes.set_title(title, fontsize=11, loc="left")
     figure.colorbar(shades, ax=axes, cax=bar_axes, shrink=min(0.75, 6 / side), label="attention probability")
-    return Heatmap(figure, note)
+    return Drawing(figure, note)
 
 
 def draw_weights(
@@ -121,7 +113,7 @@ def label_axes(labels: Sequence[str], width: float, height: float, *, square: bo
     Args:
         labels: of the tokens below the axes.
         width: of the axes, in inches.
-        height: likewise.
+        height: of the axes, in inches.
         square: the same labels stand beside the axes as well, and cells are to be squares.
     """
     if len(labels) <= _CLOSE:

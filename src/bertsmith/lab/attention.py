@@ -16,7 +16,7 @@ from bertsmith.interpret.summaries import MEASURES, PAIRS, pair_shares, summarie
 from bertsmith.lab.figures import PAIR_COLOURS, draw_heads, draw_map, map_width
 from bertsmith.lab.markup import details, notice, percent, table, written
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
 MEAN, ROLLOUT = "mean", "rollout"
@@ -86,35 +86,35 @@ def look(model: LabModel, first: str, second: str, layer: int, head: str) -> Vie
     return View(attention, weights, layer - 1, int(head) - 1)
 
 
-def build(frame: Frame) -> None:
+def build(state: PageState) -> None:
     """Lays the tab out."""
-    frame.lead(
+    state.lead(
         Text(
             "A row is a token that reads, a column one that is read; the darker, the more. Point at a cell for the"
             " weight.",
             "行是“在读”的词元，列是“被读”的词元；颜色越深，权重越大。指向一格可以看到权重。",
         )
     )
-    place = frame.place_for_notice()
+    place = state.place_for_notice()
     first = gr.Textbox(
-        starting_text(frame.first.tokenizer, _STARTS), label=frame.say(_FIRST), max_lines=6, elem_id="attention-first"
+        starting_text(state.first.tokenizer, _STARTS), label=state.say(_FIRST), max_lines=6, elem_id="attention-first"
     )
-    second = gr.Textbox(label=frame.say(_SECOND), max_lines=6, elem_id="attention-second")
+    second = gr.Textbox(label=state.say(_SECOND), max_lines=6, elem_id="attention-second")
     with gr.Row(elem_classes="controls"):
         layer = gr.Dropdown(
-            **_layers(frame.first), label=frame.say(Text("Layer", "层")), elem_id="attention-layer", min_width=120
+            **_layers(state.first), label=state.say(Text("Layer", "层")), elem_id="attention-layer", min_width=120
         )
         head = gr.Dropdown(
-            **_heads(frame, frame.first), label=frame.say(Text("Head", "头")), elem_id="attention-head", min_width=120
+            **_heads(state, state.first), label=state.say(Text("Head", "头")), elem_id="attention-head", min_width=120
         )
-    by_pair = gr.Checkbox(label=frame.say(Text("Colour by pair", "按文本对着色")), elem_id="attention-pairs")
-    button = gr.Button(frame.say(Text("Look", "看注意力")), variant="primary", elem_id="attention-button")
+    by_pair = gr.Checkbox(label=state.say(Text("Colour by pair", "按文本对着色")), elem_id="attention-pairs")
+    button = gr.Button(state.say(Text("Look", "看注意力")), variant="primary", elem_id="attention-button")
     told = gr.HTML(elem_id="attention-told")
     figure = gr.Plot(show_label=False, elem_id="attention-map", elem_classes="scrolls", container=False)
     measure = gr.Dropdown(
-        [(frame.say(_MEASURES[name]), name) for name in MEASURES],
+        [(state.say(_MEASURES[name]), name) for name in MEASURES],
         value="entropy",
-        label=frame.say(Text("Every head by", "比较所有的头，按")),
+        label=state.say(Text("Every head by", "比较所有的头，按")),
         elem_id="attention-measure",
         filterable=False,
     )
@@ -123,22 +123,22 @@ def build(frame: Frame) -> None:
     def show(model: LabModel, one: str, two: str, layer: int, head: str, pairs: bool, name: str) -> tuple[Any, ...]:
         view = look(model, one, two, layer, head)
         attention = view.attention
-        words = frame.say(Text("reads", "在读")), frame.say(Text("is read", "被读"))
+        words = state.say(Text("reads", "在读")), state.say(Text("is read", "被读"))
         coloured = bool(pairs) and attention.is_pair
         drawn = draw_map(attention.tokens, view.weights, attention.token_type_ids, words=words, by_pair=coloured)
-        axes = frame.say(Text("layer", "层")), frame.say(Text("head", "头"))
+        axes = state.say(Text("layer", "层")), state.say(Text("head", "头"))
         of_all = summaries(attention)
         # 均值和 rollout 不属于某一个头：概览图里标出该层的第一个头会误导，于是不标
         marked = (view.layer, -9 if view.head is None else view.head)
         overview = draw_heads(of_all[name], share=MEASURES[name].is_share, words=axes, chosen=marked)
-        return _told(frame, view, of_all, coloured, bool(pairs)), drawn, overview
+        return _told(state, view, of_all, coloured, bool(pairs)), drawn, overview
 
     inputs = [first, second, layer, head, by_pair, measure]
     outputs = [told, figure, heads]
     triggers = [button.click, first.submit, second.submit, layer.input, head.input, by_pair.input, measure.input]
-    frame.answer(triggers, show, inputs, place, outputs)
-    frame.on_choice(
-        lambda model: ["", None, None, gr.Dropdown(**_layers(model)), gr.Dropdown(**_heads(frame, model))],
+    state.answer(triggers, show, inputs, place, outputs)
+    state.on_choice(
+        lambda model: ["", None, None, gr.Dropdown(**_layers(model)), gr.Dropdown(**_heads(state, model))],
         [*outputs, layer, head],
     )
 
@@ -148,18 +148,18 @@ def _layers(model: LabModel) -> dict[str, Any]:
     return {"choices": list(range(1, count + 1)), "value": count, "filterable": False}
 
 
-def _heads(frame: Frame, model: LabModel) -> dict[str, Any]:
+def _heads(state: PageState, model: LabModel) -> dict[str, Any]:
     count = model.served.config.num_attention_heads
     named = [(str(number), str(number)) for number in range(1, count + 1)]
     named += [
-        (frame.say(Text("mean of all", "全部头的平均")), MEAN),
-        (frame.say(Text("rollout", "逐层追溯（rollout）")), ROLLOUT),
+        (state.say(Text("mean of all", "全部头的平均")), MEAN),
+        (state.say(Text("rollout", "逐层追溯（rollout）")), ROLLOUT),
     ]
     return {"choices": named, "value": "1", "filterable": False}
 
 
-def _told(frame: Frame, view: View, of_all: dict[str, Floats], coloured: bool, wanted: bool) -> str:
-    """Says what there is to say about the map: whether the text was cut, the head's measures, the pair's shares."""
+def _told(state: PageState, view: View, of_all: dict[str, Floats], coloured: bool, wanted: bool) -> str:
+    """Describes the map: whether the text was cut, the head's measures, the pair's shares."""
     attention = view.attention
     # 图至少这么宽：手机上横向滚动，标签不会挤在一起
     parts = [f"<style>#attention-map .js-plotly-plot{{min-width:{map_width(len(attention.tokens))}px}}</style>"]
@@ -169,14 +169,14 @@ def _told(frame: Frame, view: View, of_all: dict[str, Floats], coloured: bool, w
             attention.note,
             f"文本有 {read + attention.dropped} 个词元，模型只读 {read} 个：末尾的 {attention.dropped} 个被截去了。",
         )
-        parts.append(notice(frame.say(said)))
+        parts.append(notice(state.say(said)))
     if wanted and not attention.is_pair:
-        parts.append(notice(frame.say(Text("Colours by pair need a text B.", "按文本对着色需要文本 B。"))))
+        parts.append(notice(state.say(Text("Colours by pair need a text B.", "按文本对着色需要文本 B。"))))
     if view.head is not None:
         values = {name: float(of_all[name][view.layer, view.head]) for name in MEASURES}
         cells = [percent(value) if MEASURES[name].is_share else f"{value:.2f}" for name, value in values.items()]
-        names = [frame.say(_MEASURES[name]) for name in MEASURES]
-        parts.append(table(names, [cells], name=frame.say(Text("This head in numbers", "这个头的数字")), texts=0))
+        names = [state.say(_MEASURES[name]) for name in MEASURES]
+        parts.append(table(names, [cells], name=state.say(Text("This head in numbers", "这个头的数字")), texts=0))
     if coloured:
         shares = pair_shares(view.weights[None, None], attention.token_type_ids)[0, 0]
         keys = [
@@ -184,17 +184,17 @@ def _told(frame: Frame, view: View, of_all: dict[str, Floats], coloured: bool, w
             for name, colour, share in zip(PAIRS, PAIR_COLOURS.values(), shares.ravel(), strict=True)
         ]
         parts.append(f"<p class='key'>{' '.join(keys)}</p>")
-    parts.append(_strongest(frame, view))
+    parts.append(_strongest(state, view))
     return "".join(parts)
 
 
-def _strongest(frame: Frame, view: View) -> str:
+def _strongest(state: PageState, view: View) -> str:
     """Says in words what the map shows when pointed at: for each token what it reads most."""
     tokens = view.attention.tokens
     rows = []
     for token, weights in zip(tokens, view.weights, strict=True):
         best = np.argsort(-weights, kind="stable")[:STRONGEST]
         rows.append([token, *(f"{tokens[place]} {percent(float(weights[place]))}" for place in best)])
-    head = [frame.say(Text("token", "词元")), frame.say(Text("reads most", "读得最多的")), *[""] * (len(rows[0]) - 2)]
-    name = frame.say(Text("The strongest weights, as a table", "最大的权重，列成表"))
+    head = [state.say(Text("token", "词元")), state.say(Text("reads most", "读得最多的")), *[""] * (len(rows[0]) - 2)]
+    name = state.say(Text("The strongest weights, as a table", "最大的权重，列成表"))
     return details(name, table(head, rows, name=name, texts=len(head)))

@@ -11,7 +11,7 @@ import gradio as gr
 from bertsmith.inference import Candidate
 from bertsmith.lab.markup import Bar, bars, percent
 from bertsmith.lab.models import LabError, LabModel, missing_head, received, starting_text
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
 TOP = 10
@@ -79,27 +79,27 @@ def inserted(model: LabModel, text: str, mask_number: int, piece: str) -> str:
     return before.rstrip(" ") + piece[2:] + after if piece.startswith("##") else before + piece + after
 
 
-def build(frame: Frame) -> None:
+def build(state: PageState) -> None:
     """Lays the tab out."""
-    frame.lead(
+    state.lead(
         Text(
             "Write a text with <code>[MASK]</code> in it. The model was trained to guess what stands there; choose a"
             " guess to write it into the text.",
             "写一段带有 <code>[MASK]</code> 的文字。模型受过训练，会猜那里原来是什么词；点一个猜测，就写进文本里。",
         )
     )
-    place = frame.place_for_notice(
+    place = state.place_for_notice(
         lambda model: None if "fill-mask" in model.served.pipelines else missing_head(model, "fill-mask")
     )
     text = gr.Textbox(
-        starting_text(frame.first.tokenizer, _STARTS),
-        label=frame.say(_NAME),
+        starting_text(state.first.tokenizer, _STARTS),
+        label=state.say(_NAME),
         max_lines=6,
         elem_id="fill-text",
     )
     with gr.Row(elem_classes="buttons"):
-        button = gr.Button(frame.say(Text("Fill", "填词")), variant="primary", elem_id="fill-button")
-        mask = gr.Button(frame.say(Text("Add [MASK]", "加上 [MASK]")), elem_id="fill-add")
+        button = gr.Button(state.say(Text("Fill", "填词")), variant="primary", elem_id="fill-button")
+        mask = gr.Button(state.say(Text("Add [MASK]", "加上 [MASK]")), elem_id="fill-add")
     results = gr.HTML(
         elem_id="fill-results",
         js_on_load=(
@@ -112,7 +112,7 @@ def build(frame: Frame) -> None:
 
     def show(model: LabModel, typed: str) -> tuple[str, list[list[Candidate]]]:
         filled = fill(model, typed)
-        return _results(frame, filled.masks), filled.masks
+        return _results(state, filled.masks), filled.masks
 
     def choose(
         model: LabModel, typed: str, masks: Sequence[Sequence[Candidate]], event: Mapping[str, Any]
@@ -122,11 +122,11 @@ def build(frame: Frame) -> None:
         # 填上一个词，其余空的猜测也会跟着变：有空就接着算
         if model.tokenizer.special_tokens.mask in chosen:
             filled = fill(model, chosen)
-            return chosen, _results(frame, filled.masks), filled.masks
-        return chosen, f"<p class='done' role='status'>{frame.say(_DONE)}</p>", []
+            return chosen, _results(state, filled.masks), filled.masks
+        return chosen, f"<p class='done' role='status'>{state.say(_DONE)}</p>", []
 
-    frame.answer([button.click, text.submit], show, [text], place, [results, shown])
-    frame.answer([results.click], choose, [text, shown], place, [text, results, shown], with_event=True)
+    state.answer([button.click, text.submit], show, [text], place, [results, shown])
+    state.answer([results.click], choose, [text, shown], place, [text, results, shown], with_event=True)
     mask.click(
         lambda typed: f"{(typed or '').rstrip()} [MASK]".lstrip(),
         [text],
@@ -135,17 +135,17 @@ def build(frame: Frame) -> None:
         show_progress="hidden",
         api_visibility="private",
     )
-    frame.on_choice(lambda _: ["", []], [results, shown])
+    state.on_choice(lambda _: ["", []], [results, shown])
 
 
 _DONE = Text("Written into the text.", "已写进文本。")
 
 
-def _results(frame: Frame, masks: Sequence[Sequence[Candidate]]) -> str:
+def _results(state: PageState, masks: Sequence[Sequence[Candidate]]) -> str:
     parts = []
     for number, candidates in enumerate(masks):
-        caption = frame.say(Text(f"Mask {number + 1}", f"第 {number + 1} 个空")) if len(masks) > 1 else ""
+        caption = state.say(Text(f"Mask {number + 1}", f"第 {number + 1} 个空")) if len(masks) > 1 else ""
         rows = [Bar(one.piece, one.probability, percent(one.probability)) for one in candidates]
-        hint = frame.say(Text("write it into the text", "写进文本"))
+        hint = state.say(Text("write it into the text", "写进文本"))
         parts.append(bars(rows, caption=caption, choice=str(number), hint=hint))
     return "".join(parts)

@@ -19,7 +19,7 @@ from bertsmith.serve.http_errors import RefusalError
 _HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]*)?", re.IGNORECASE)
 
 
-class OwnNames:
+class HostCheck:
     """Refuses requests that were sent to another name than this machine's."""
 
     def __init__(self, app: Application, *, host: str) -> None:

@@ -17,7 +17,7 @@ import gradio as gr
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.lab.markup import notice, table, written
 from bertsmith.lab.models import LabError, LabModel, received
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn import (
     COMPUTATIONS,
     Card,
@@ -129,7 +129,7 @@ def section_html(section: Section, found: Computation | None) -> str:
     )
 
 
-def opened(frame: Frame, model: LabModel, section: Section) -> str:
+def opened(state: PageState, model: LabModel, section: Section) -> str:
     """Returns a section as it is first seen: computed with what its fields begin with, or why it cannot be."""
     id = section.computation
     if id is None:
@@ -137,10 +137,10 @@ def opened(frame: Frame, model: LabModel, section: Section) -> str:
     recipe = COMPUTATIONS[id]
     try:
         study = model.study() if recipe.needs_study else None
-        return section_html(section, computed(id, frame.language, study, {}))
+        return section_html(section, computed(id, state.language, study, {}))
     except BertsmithError as error:
         # 一个计算做不到，只在它自己的位置说明：同一课的其余部分照常
-        title, told = written(recipe.title(frame.language)), notice(frame.in_words(error), wrong=True)
+        title, told = written(recipe.title(state.language)), notice(state.in_words(error), wrong=True)
         return f"<div class='lesson'><section class='steps'><h4>{title}</h4>{told}</section></div>"
 
 
@@ -159,52 +159,52 @@ def renewed(values: Sequence[str | None], names: Sequence[tuple[str, str]], star
     ]
 
 
-def build(frame: Frame, progress: Path | None, tab: gr.Tab) -> None:
+def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
     """Lays the tab out.
 
     Args:
-        frame: of the page.
+        state: of the page.
         progress: the file of the flash cards; None for the reader's own, see `bertsmith.learn.default_path`.
         tab: this tab; opening it opens the chosen part.
     """
-    frame.lead(
+    state.lead(
         Text(
             "The BERT paper in six parts, worked by hand. The computations run on the model above, on inputs of yours.",
             "六个部分讲完 BERT 论文，亲手算一遍。计算用的是上面所选的模型，输入都可以改。",
         )
     )
-    story = lessons(frame.language)
-    place = frame.place_for_notice()
+    story = lessons(state.language)
+    place = state.place_for_notice()
     part = gr.Dropdown(
         [(f"{lesson.number}  {lesson.title}", lesson.id) for lesson in story],
         value=story[0].id,
-        label=frame.say(Text("Part", "部分")),
+        label=state.say(Text("Part", "部分")),
         elem_id="learn-part",
         filterable=False,
     )
-    again = gr.Button(frame.say(Text("Compute with this model", "用这个模型计算")), elem_id="learn-again", size="sm")
-    starts = {name: _starts(frame.models.named(name)) for name in frame.models.names}
+    again = gr.Button(state.say(Text("Compute with this model", "用这个模型计算")), elem_id="learn-again", size="sm")
+    starts = {name: _starts(state.models.named(name)) for name in state.models.names}
     columns: list[Opened] = []
     fields: Fields = {}
     for lesson in story:
         with gr.Column(visible=lesson is story[0], elem_id=f"lesson-{lesson.id}") as column:
             texts = []
             for number, section in enumerate(lesson.sections, 1):
-                text, inputs = _section(frame, section, f"{lesson.id}-{number}", starts[frame.first.name])
+                text, inputs = _section(state, section, f"{lesson.id}-{number}", starts[state.first.name])
                 texts.append(text)
                 fields |= inputs
-            gr.HTML(f"<h3>{frame.say(Text('Questions', '问题'))}</h3>")
+            gr.HTML(f"<h3>{state.say(Text('Questions', '问题'))}</h3>")
             for question in lesson.questions:
-                _question(frame, question)
-            gr.HTML(_links(frame, lesson))
+                _question(state, question)
+            gr.HTML(_links(state, lesson))
         columns.append((lesson, column, texts))
-    _cards(frame, story, part, progress)
-    _wire_opening(frame, [tab.select, part.input, again.click], part, place, columns)
-    _wire_starts(frame, starts, place, fields)
+    _cards(state, story, part, progress)
+    _wire_opening(state, [tab.select, part.input, again.click], part, place, columns)
+    _wire_starts(state, starts, place, fields)
 
 
 def _wire_opening(
-    frame: Frame, triggers: Sequence[Any], part: gr.Dropdown, place: gr.HTML, columns: Sequence[Opened]
+    state: PageState, triggers: Sequence[Any], part: gr.Dropdown, place: gr.HTML, columns: Sequence[Opened]
 ) -> None:
     everything = [*(column for _, column, _ in columns), *(text for _, _, texts in columns for text in texts)]
 
@@ -214,28 +214,28 @@ def _wire_opening(
             if lesson.id != chosen:
                 shown += [gr.skip()] * len(texts)
                 continue
-            shown += [opened(frame, model, section) for section in lesson.sections]
+            shown += [opened(state, model, section) for section in lesson.sections]
         return shown
 
-    frame.answer(triggers, open_part, [part], place, everything, slow=True)
+    state.answer(triggers, open_part, [part], place, everything, slow=True)
 
 
 def _starts(model: LabModel) -> dict[str, dict[str, str]]:
     return {id: recipe.sentences(model.tokenizer) for id, recipe in COMPUTATIONS.items() if recipe.needs_study}
 
 
-def _wire_starts(frame: Frame, starts: Starts, place: gr.HTML, fields: Fields) -> None:
+def _wire_starts(state: PageState, starts: Starts, place: gr.HTML, fields: Fields) -> None:
     names = list(fields)
 
     def renew(model: LabModel, *values: str | None) -> list[Any]:
         return renewed(values, names, starts, model.name)
 
     components = list(fields.values())
-    frame.answer([frame.chosen.change], renew, components, place, components)
+    state.answer([state.chosen.change], renew, components, place, components)
 
 
 def _section(
-    frame: Frame, section: Section, name: str, starts: Mapping[str, Mapping[str, str]]
+    state: PageState, section: Section, name: str, starts: Mapping[str, Mapping[str, str]]
 ) -> tuple[gr.HTML, Fields]:
     """Lays a section out: its text, and below it what can be changed about its computation.
 
@@ -247,22 +247,22 @@ def _section(
     if id is None or not COMPUTATIONS[id].inputs:
         return text, {}
     recipe, begin = COMPUTATIONS[id], starts.get(id, {})
-    with gr.Accordion(frame.say(Text("Change the inputs", "改一改输入")), open=False):
-        place = frame.place_for_notice()
-        fields = {given.name: _field(frame, given, begin.get(given.name, typed(given))) for given in recipe.inputs}
-        button = gr.Button(frame.say(Text("Compute", "计算")), elem_id=f"compute-{name}")
+    with gr.Accordion(state.say(Text("Change the inputs", "改一改输入")), open=False):
+        place = state.place_for_notice()
+        fields = {given.name: _field(state, given, begin.get(given.name, typed(given))) for given in recipe.inputs}
+        button = gr.Button(state.say(Text("Compute", "计算")), elem_id=f"compute-{name}")
 
     def run(model: LabModel, *values: Any) -> tuple[str]:
         given = {each.name: parsed(each, value) for each, value in zip(recipe.inputs, values, strict=True)}
         study = model.study() if recipe.needs_study else None
-        return (section_html(section, computed(id, frame.language, study, given)),)
+        return (section_html(section, computed(id, state.language, study, given)),)
 
-    frame.answer([button.click], run, list(fields.values()), place, [text], slow=True)
+    state.answer([button.click], run, list(fields.values()), place, [text], slow=True)
     return text, {(id, name): fields[name] for name in begin}
 
 
-def _field(frame: Frame, given: Input, start: Any) -> Any:
-    name = frame.say(given.label)
+def _field(state: PageState, given: Input, start: Any) -> Any:
+    name = state.say(given.label)
     if given.kind == "choice":
         return gr.Dropdown(list(given.choices), value=start, label=name, filterable=False)
     if given.kind == "integer":
@@ -270,7 +270,7 @@ def _field(frame: Frame, given: Input, start: Any) -> Any:
     return gr.Textbox(start, label=name)
 
 
-def _question(frame: Frame, question: Question) -> None:
+def _question(state: PageState, question: Question) -> None:
     choices = [(choice, number) for number, choice in enumerate(question.choices)]
     radio = gr.Radio(choices, value=None, label=question.prompt, elem_classes="question")
     told = gr.HTML()
@@ -280,29 +280,29 @@ def _question(frame: Frame, question: Question) -> None:
             return ""
         marked = grade(question, int(choice))
         verdict = Text("Right.", "对。") if marked.correct else Text(f"No: {marked.answer}", f"不对：{marked.answer}")
-        return f"<div role='status'>{markdown(f'**{frame.say(verdict)}** {marked.explanation}')}</div>"
+        return f"<div role='status'>{markdown(f'**{state.say(verdict)}** {marked.explanation}')}</div>"
 
     radio.input(show, [radio], [told], queue=False, show_progress="hidden", api_visibility="private")
 
 
-def _links(frame: Frame, lesson: Lesson) -> str:
+def _links(state: PageState, lesson: Lesson) -> str:
     rows = "".join(
         f"<li>{written(link.about)}: <code>{written(link.name)}</code>, {written(link.file)}</li>"
         for link in lesson.code_links
     )
-    return f"<h3>{frame.say(Text('In the code', '在代码里'))}</h3><ul class='code-links'>{rows}</ul>"
+    return f"<h3>{state.say(Text('In the code', '在代码里'))}</h3><ul class='code-links'>{rows}</ul>"
 
 
-def _cards(frame: Frame, story: Sequence[Lesson], part: gr.Dropdown, progress: Path | None) -> None:
+def _cards(state: PageState, story: Sequence[Lesson], part: gr.Dropdown, progress: Path | None) -> None:
     """Lays the flash cards out: the front, then the back, then how well it went."""
-    gr.HTML(f"<h3>{frame.say(Text('Flash cards', '记忆卡片'))}</h3>")
-    place = frame.place_for_notice()
+    gr.HTML(f"<h3>{state.say(Text('Flash cards', '记忆卡片'))}</h3>")
+    place = state.place_for_notice()
     face = gr.HTML(elem_id="card")
     with gr.Row(elem_classes="buttons"):
-        ask = gr.Button(frame.say(Text("Next card", "下一张")), elem_id="card-next")
-        turn = gr.Button(frame.say(Text("Turn it over", "翻面")), elem_id="card-turn", visible=False)
+        ask = gr.Button(state.say(Text("Next card", "下一张")), elem_id="card-next")
+        turn = gr.Button(state.say(Text("Turn it over", "翻面")), elem_id="card-turn", visible=False)
         marks = [
-            gr.Button(frame.say(name), elem_id=f"card-{answer}", visible=False, size="sm") for answer, name in _GRADES
+            gr.Button(state.say(name), elem_id=f"card-{answer}", visible=False, size="sm") for answer, name in _GRADES
         ]
     current = gr.State("")
     buttons = [ask, turn, *marks]
@@ -311,14 +311,14 @@ def _cards(frame: Frame, story: Sequence[Lesson], part: gr.Dropdown, progress: P
         return [gr.Button(visible=on) for on in (asking, turning, *([marking] * len(marks)))]
 
     def deck() -> Deck:
-        return Deck(progress, frame.language)
+        return Deck(progress, state.language)
 
     def next_card(lesson: str) -> list[Any]:
         due = deck().due(lesson=lesson)
         if not due:
             done = Text("No card of this part is due; come back another day.", "这一部分没有到期的卡片，改天再来。")
-            return [notice(frame.say(done)), "", *shown(True, False, False)]
-        left = frame.say(Text(f"{len(due)} due", f"到期 {len(due)} 张"))
+            return [notice(state.say(done)), "", *shown(True, False, False)]
+        left = state.say(Text(f"{len(due)} due", f"到期 {len(due)} 张"))
         front = f"<div class='card'><small>{left}</small>{markdown(due[0].front)}</div>"
         return [front, due[0].id, *shown(False, True, False)]
 
@@ -335,10 +335,10 @@ def _cards(frame: Frame, story: Sequence[Lesson], part: gr.Dropdown, progress: P
         return mark
 
     outputs = [face, current, *buttons]
-    frame.answer([ask.click], next_card, [part], place, outputs, with_model=False)
-    frame.answer([turn.click], turned, [current], place, outputs, with_model=False)
+    state.answer([ask.click], next_card, [part], place, outputs, with_model=False)
+    state.answer([turn.click], turned, [current], place, outputs, with_model=False)
     for (answer, _), button in zip(_GRADES, marks, strict=True):
-        frame.answer([button.click], marker(answer), [part, current], place, outputs, with_model=False)
+        state.answer([button.click], marker(answer), [part, current], place, outputs, with_model=False)
 
 
 def _card(story: Sequence[Lesson], id: str) -> Card:

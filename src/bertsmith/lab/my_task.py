@@ -17,7 +17,7 @@ from bertsmith.inference.task_file import paired_of
 from bertsmith.interpret.attribution import Attribution
 from bertsmith.lab.markup import Bar, Mark, attributed, bars, details, marked, notice, percent, table, written
 from bertsmith.lab.models import LabError, LabModel, received
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
 MOST_LINES = 100
@@ -164,7 +164,7 @@ def in_chinese(target: str) -> str:
     return f" {target}"
 
 
-def build(frame: Frame) -> None:
+def build(state: PageState) -> None:
     """Lays the tab out."""
 
     def unfit(model: LabModel) -> LabError | None:
@@ -174,65 +174,65 @@ def build(frame: Frame) -> None:
             return error
         return None
 
-    place = frame.place_for_notice(unfit)
-    lead, able, shown_first, shown_second, shown_lines = _layout(frame, frame.first)
+    place = state.place_for_notice(unfit)
+    lead, able, shown_first, shown_second, shown_lines = _layout(state, state.first)
     said = gr.HTML(lead)
     first = gr.Textbox(**shown_first, max_lines=6, elem_id="task-first")
     second = gr.Textbox(**shown_second, max_lines=12, elem_id="task-second")
     lines = gr.Textbox(**shown_lines, lines=4, max_lines=12, elem_id="task-lines")
     with gr.Row(elem_classes="buttons"):
-        button = gr.Button(frame.say(Text("Predict", "预测")), variant="primary", visible=able, elem_id="task-button")
-        why = gr.Button(frame.say(Text("Which words?", "凭哪些词？")), visible=able, elem_id="task-why")
+        button = gr.Button(state.say(Text("Predict", "预测")), variant="primary", visible=able, elem_id="task-button")
+        why = gr.Button(state.say(Text("Which words?", "凭哪些词？")), visible=able, elem_id="task-why")
     results = gr.HTML(elem_id="task-results")
     reasons = gr.HTML(elem_id="task-reasons")
 
     def show(model: LabModel, one: str, two: str, many: str) -> tuple[str, str]:
         texts = texts_of(model, one, two, many)
-        return _results(frame, task_of(model), texts, predict(model, texts)), ""
+        return _results(state, task_of(model), texts, predict(model, texts)), ""
 
     def show_reasons(model: LabModel, one: str, two: str, many: str) -> tuple[str]:
-        return (_reasons(frame, explain(model, texts_of(model, one, two, many))),)
+        return (_reasons(state, explain(model, texts_of(model, one, two, many))),)
 
     inputs = [first, second, lines]
-    frame.answer([button.click, first.submit, second.submit], show, inputs, place, [results, reasons])
-    frame.answer([why.click], show_reasons, inputs, place, [reasons], slow=True)
+    state.answer([button.click, first.submit, second.submit], show, inputs, place, [results, reasons])
+    state.answer([why.click], show_reasons, inputs, place, [reasons], slow=True)
 
     def other_model(model: LabModel) -> list[Any]:
-        told, able, *shown = _layout(frame, model)
+        told, able, *shown = _layout(state, model)
         buttons = [gr.Button(visible=able), gr.Button(visible=able)]
         return [told, *(gr.Textbox(**one) for one in shown), *buttons, "", ""]
 
-    frame.on_choice(other_model, [said, first, second, lines, button, why, results, reasons])
+    state.on_choice(other_model, [said, first, second, lines, button, why, results, reasons])
 
 
-def _layout(frame: Frame, model: LabModel) -> tuple[str, bool, dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _layout(state: PageState, model: LabModel) -> tuple[str, bool, dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Returns the sentence at the top, whether there is a task, and labels and visibility of the three fields."""
     if model.task is None:
         hidden: dict[str, Any] = {"visible": False, "label": ""}
         return "", False, hidden, hidden, hidden
     fields = fields_of(model)
-    kind = frame.say(_KINDS[model.task])
+    kind = state.say(_KINDS[model.task])
     said = Text(f"The head of this model is for <b>{kind}</b>.", f"这个模型的头用于<b>{kind}</b>。")
-    lead = f"<p class='lead'>{frame.say(said)}</p>"
+    lead = f"<p class='lead'>{state.say(said)}</p>"
     shown = [
-        {"visible": name is not None, "label": "" if name is None else frame.say(name)}
+        {"visible": name is not None, "label": "" if name is None else state.say(name)}
         for name in (fields.first, fields.second, fields.lines)
     ]
     return lead, True, shown[0], shown[1], shown[2]
 
 
-def _results(frame: Frame, task: str, texts: Sequence[str], found: Any) -> str:
+def _results(state: PageState, task: str, texts: Sequence[str], found: Any) -> str:
     """Returns a prediction as HTML."""
     if isinstance(found, Prediction):
         best = sorted(found.probabilities.items(), key=lambda item: -item[1])
         return bars([Bar(name, share, percent(share)) for name, share in best])
     if isinstance(found, LabelsPrediction):
         best = sorted(found.probabilities.items(), key=lambda item: -item[1])
-        none = frame.say(Text("No label is likely enough.", "没有一个标签的概率够高。"))
+        none = state.say(Text("No label is likely enough.", "没有一个标签的概率够高。"))
         rows = [Bar(f"{'✓ ' if name in found.labels else ''}{name}", share, percent(share)) for name, share in best]
         return ("" if found.labels else notice(none)) + bars(rows)
     if isinstance(found, Answered):
-        return _answer(frame, texts[1], found)
+        return _answer(state, texts[1], found)
     if isinstance(found, Choice):
         ordered = sorted(zip(texts[1:], found.probabilities, strict=True), key=lambda item: -item[1])
         return bars([Bar(text, share, percent(share)) for text, share in ordered])
@@ -240,47 +240,47 @@ def _results(frame: Frame, task: str, texts: Sequence[str], found: Any) -> str:
         ranking: list[Ranked] = found
         return bars([Bar(one.text, one.score, f"{one.score:.3f}") for one in ranking])
     if task in ("tag", "features"):
-        return _entities(frame, texts[0], found)
+        return _entities(state, texts[0], found)
     return f"<p class='number-found'>{float(found):.4f}</p>"
 
 
-def _answer(frame: Frame, passage: str, found: Answered) -> str:
+def _answer(state: PageState, passage: str, found: Answered) -> str:
     if found.no_answer:
         none = Text(
             f"The passage does not answer the question ({percent(found.probability)}).",
             f"段落里没有答案（{percent(found.probability)}）。",
         )
-        top = notice(frame.say(none)) + marked(passage, [])
+        top = notice(state.say(none)) + marked(passage, [])
     else:
         top = marked(passage, [Mark(found.start, found.end, percent(found.probability))])
     rows = [Bar(one.text, one.probability, percent(one.probability)) for one in found.candidates[:5]]
-    return top + bars(rows, caption=frame.say(Text("Best spans", "最好的片段")))
+    return top + bars(rows, caption=state.say(Text("Best spans", "最好的片段")))
 
 
-def _entities(frame: Frame, text: str, found: Sequence[TextEntity]) -> str:
+def _entities(state: PageState, text: str, found: Sequence[TextEntity]) -> str:
     types = list(dict.fromkeys(one.type for one in found))
     marks = [Mark(one.start, one.end, one.type, types.index(one.type)) for one in found]
     if not found:
-        return notice(frame.say(Text("Nothing was found in this text.", "这段文本里什么也没找到。"))) + marked(text, [])
-    head = [frame.say(one) for one in (Text("text", "文字"), Text("type", "类型"), Text("probability", "概率"))]
+        return notice(state.say(Text("Nothing was found in this text.", "这段文本里什么也没找到。"))) + marked(text, [])
+    head = [state.say(one) for one in (Text("text", "文字"), Text("type", "类型"), Text("probability", "概率"))]
     rows = [[one.text, one.type, percent(one.probability)] for one in found]
-    return marked(text, marks) + table(head, rows, name=frame.say(Text("Entities", "实体")), texts=2)
+    return marked(text, marks) + table(head, rows, name=state.say(Text("Entities", "实体")), texts=2)
 
 
-def _reasons(frame: Frame, attribution: Attribution) -> str:
-    raises, lowers = frame.say(Text("raises it", "推高它")), frame.say(Text("lowers it", "压低它"))
+def _reasons(state: PageState, attribution: Attribution) -> str:
+    raises, lowers = state.say(Text("raises it", "推高它")), state.say(Text("lowers it", "压低它"))
     found, target = attribution.completeness, attribution.scored.target
-    heading = frame.say(Text(f"What speaks for {target}", f"是什么支持{in_chinese(target)}"))
+    heading = state.say(Text(f"What speaks for {target}", f"是什么支持{in_chinese(target)}"))
     checked = Text(
         f"Integrated gradients from a text of [MASK]. {attribution.check[0].upper()}{attribution.check[1:]}.",
         f"积分梯度，基线是全部换成 [MASK] 的文本。归因之和 {found.total:+.4f}，应为"
         f" {found.difference:+.4f}，相差 {found.gap:.2%}（{found.steps} 步）。",
     )
     numbers = [[token, f"{value:+.4f}"] for token, value in zip(attribution.tokens, attribution.values, strict=True)]
-    head = [frame.say(Text("token", "词元")), frame.say(Text("attribution", "归因"))]
-    values = details(frame.say(Text("Values", "数值")), table(head, numbers, name=heading))
+    head = [state.say(Text("token", "词元")), state.say(Text("attribution", "归因"))]
+    values = details(state.say(Text("Values", "数值")), table(head, numbers, name=heading))
     note = notice(attribution.scored.note)
     return (
         f"<h3>{written(heading)}</h3>{note}{attributed(attribution, raises=raises, lowers=lowers)}"
-        f"<p class='lead'>{written(frame.say(checked))}</p>{values}"
+        f"<p class='lead'>{written(state.say(checked))}</p>{values}"
     )

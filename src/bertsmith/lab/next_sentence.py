@@ -6,7 +6,7 @@ import gradio as gr
 
 from bertsmith.lab.markup import Bar, bars, percent
 from bertsmith.lab.models import LabModel, missing_head, received, starting_text
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
 _FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B", "文本 B")
@@ -27,33 +27,33 @@ def follows(model: LabModel, first: str, second: str) -> float:
         return float(pipeline([received(first, _FIRST)], [received(second, _SECOND)])[0])
 
 
-def build(frame: Frame) -> None:
+def build(state: PageState) -> None:
     """Lays the tab out."""
-    frame.lead(
+    state.lead(
         Text(
             "Two texts. In pre-training, B was in half of the pairs what really came after A, and something random in"
             " the others.",
             "两段文字。预训练时，一半的 B 确实接在 A 之后，另一半是随机取来的。",
         )
     )
-    place = frame.place_for_notice(
+    place = state.place_for_notice(
         lambda model: None if "next-sentence" in model.served.pipelines else missing_head(model, "next-sentence")
     )
-    start = starting_text(frame.first.tokenizer, [first for first, _ in _STARTS])
-    first = gr.Textbox(start, label=frame.say(_FIRST), max_lines=6, elem_id="next-first")
-    second = gr.Textbox(dict(_STARTS)[start], label=frame.say(_SECOND), max_lines=6, elem_id="next-second")
+    start = starting_text(state.first.tokenizer, [first for first, _ in _STARTS])
+    first = gr.Textbox(start, label=state.say(_FIRST), max_lines=6, elem_id="next-first")
+    second = gr.Textbox(dict(_STARTS)[start], label=state.say(_SECOND), max_lines=6, elem_id="next-second")
     button = gr.Button(
-        frame.say(Text("Does B follow A?", "B 接在 A 之后吗？")), variant="primary", elem_id="next-button"
+        state.say(Text("Does B follow A?", "B 接在 A 之后吗？")), variant="primary", elem_id="next-button"
     )
     results = gr.HTML(elem_id="next-results")
 
     def show(model: LabModel, one: str, two: str) -> tuple[str]:
         probability = follows(model, one, two)
         rows = [
-            Bar(frame.say(Text("B follows A", "B 接在 A 之后")), probability, percent(probability)),
-            Bar(frame.say(Text("B is random", "B 是随机的")), 1 - probability, percent(1 - probability)),
+            Bar(state.say(Text("B follows A", "B 接在 A 之后")), probability, percent(probability)),
+            Bar(state.say(Text("B is random", "B 是随机的")), 1 - probability, percent(1 - probability)),
         ]
         return (bars(rows),)
 
-    frame.answer([button.click, first.submit, second.submit], show, [first, second], place, [results])
-    frame.on_choice(lambda _: [""], [results])
+    state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results])
+    state.on_choice(lambda _: [""], [results])

@@ -23,12 +23,12 @@ from gradio.themes.utils import colors, sizes
 
 from bertsmith.lab import attention, fill_mask, learn, my_task, next_sentence, similarity, tokens, training
 from bertsmith.lab.models import LabModels
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.lab.training import RunFolders
 from bertsmith.learn.lesson import LANGUAGES, Language, Text
 
 _TITLE = Text("bertsmith lab", "bertsmith 实验室")
-_TABS: tuple[tuple[str, Text, Callable[[Frame], None]], ...] = (
+_TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
     ("fill", Text("Fill the mask", "完形填空"), fill_mask.build),
     ("attention", Text("Attention", "注意力"), attention.build),
     ("next", Text("Next sentence", "下一句"), next_sentence.build),
@@ -49,17 +49,17 @@ def build_page(models: LabModels, runs: RunFolders, language: Language, progress
     page = gr.Blocks(title=_TITLE(language), analytics_enabled=False)
     with page:
         gr.HTML(_header(language))
-        frame = Frame(models, language)
+        state = PageState(models, language)
         with gr.Tabs(elem_id="tabs"):
             opened = []
             for name, title, build in _TABS:
-                with gr.Tab(frame.say(title), id=name) as tab:
-                    build(frame)
+                with gr.Tab(state.say(title), id=name) as tab:
+                    build(state)
                 opened.append(tab)
-            with gr.Tab(frame.say(_TRAINING), id="training") as watching:
-                timer = training.build(frame, runs, watching)
-            with gr.Tab(frame.say(_LEARN), id="learn") as tab:
-                learn.build(frame, progress, tab)
+            with gr.Tab(state.say(_TRAINING), id="training") as watching:
+                timer = training.build(state, runs, watching)
+            with gr.Tab(state.say(_LEARN), id="learn") as tab:
+                learn.build(state, progress, tab)
             training.look_while_open(timer, watching, [*opened, tab])
     return page
 

@@ -21,7 +21,7 @@ Work = Callable[..., Sequence[Any]]
 """Takes a model (or none, see `answer`) and the inputs' values; returns the outputs' values."""
 
 
-class Frame:
+class PageState:
     """The page around the tabs.
 
     Attributes:

@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertsmith.errors import InputError
-from bertsmith.lab.host_check import BodyLimit, OwnNames
+from bertsmith.lab.host_check import BodyLimit, HostCheck
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page import mount
 from bertsmith.lab.training import RunFolders
@@ -54,7 +54,7 @@ def build_lab(
     app.add_middleware(BodyLimit, paths=[f"/{each}" for each in LANGUAGES], most=settings.limits.body_bytes)
     # 没有密钥，同源规则就是唯一的门：只在本机监听时，别的域名一律不认
     if is_loopback(settings.host):
-        app.add_middleware(OwnNames, host=settings.host)
+        app.add_middleware(HostCheck, host=settings.host)
     return app
 
 

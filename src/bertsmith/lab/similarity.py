@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bertsmith.lab.figures import draw_matrix, draw_scatter
 from bertsmith.lab.markup import written
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
 MOST_LINES = 200
@@ -88,24 +88,24 @@ def principal_components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float
     return points, (float(shares[0]), float(shares[1]))
 
 
-def build(frame: Frame) -> None:
+def build(state: PageState) -> None:
     """Lays the tab out."""
-    frame.lead(
+    state.lead(
         Text(
             "A text on each line. The closer two points, the more alike the model finds their texts; the matrix has the"
             " cosine of every two. Fine-tuned models show how their task sees texts.",
             "每行一段文本。两个点越近，模型认为两段文本越相像；矩阵里是每两段的余弦相似度。微调过的模型显示它的任务怎样看文本。",
         )
     )
-    place = frame.place_for_notice()
+    place = state.place_for_notice()
     text = gr.Textbox(
-        starting_text(frame.first.tokenizer, _STARTS),
-        label=frame.say(_NAME),
+        starting_text(state.first.tokenizer, _STARTS),
+        label=state.say(_NAME),
         lines=6,
         max_lines=14,
         elem_id="similarity-text",
     )
-    button = gr.Button(frame.say(Text("Compare", "比较")), variant="primary", elem_id="similarity-button")
+    button = gr.Button(state.say(Text("Compare", "比较")), variant="primary", elem_id="similarity-button")
     listed = gr.HTML(elem_id="similarity-lines")
     scatter = gr.Plot(show_label=False, elem_id="similarity-scatter", container=False)
     matrix = gr.Plot(show_label=False, elem_id="similarity-matrix", elem_classes="scrolls", container=False)
@@ -113,7 +113,7 @@ def build(frame: Frame) -> None:
     def show(model: LabModel, typed: str) -> tuple[Any, ...]:
         found = similarity_map(model, typed)
         axes = tuple(
-            frame.say(Text(f"component {n} ({share:.0%} of the variance)", f"主成分 {n}（占方差 {share:.0%}）"))
+            state.say(Text(f"component {n} ({share:.0%} of the variance)", f"主成分 {n}（占方差 {share:.0%}）"))
             for n, share in enumerate(found.shares, 1)
         )
         items = "".join(f"<li>{written(line)}</li>" for line in found.lines)
@@ -124,5 +124,5 @@ def build(frame: Frame) -> None:
             draw_matrix(found.lines, found.matrix),
         )
 
-    frame.answer([button.click, text.submit], show, [text], place, [listed, scatter, matrix])
-    frame.on_choice(lambda _: ["", None, None], [listed, scatter, matrix])
+    state.answer([button.click, text.submit], show, [text], place, [listed, scatter, matrix])
+    state.on_choice(lambda _: ["", None, None], [listed, scatter, matrix])

@@ -15,7 +15,7 @@ from bertsmith.interpret.maps import encode_whole
 from bertsmith.lab.figures import draw_norms
 from bertsmith.lab.markup import notice, table, written
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
 _FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B, or nothing", "文本 B，可以不写")
@@ -100,34 +100,34 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
     return Tokens(rows, norms, dropped)
 
 
-def build(frame: Frame) -> None:
+def build(state: PageState) -> None:
     """Lays the tab out."""
-    frame.lead(
+    state.lead(
         Text(
             "A text is cut into pieces of the vocabulary. Each becomes the sum of three learned vectors: which piece it"
             " is, which text it is from, where it stands.",
             "文本先切成词表里的词片。每个词片变成三个学来的向量之和：它是哪个词片，属于哪段文本，在第几个位置。",
         )
     )
-    place = frame.place_for_notice()
+    place = state.place_for_notice()
     first = gr.Textbox(
-        starting_text(frame.first.tokenizer, _STARTS), label=frame.say(_FIRST), max_lines=6, elem_id="tokens-first"
+        starting_text(state.first.tokenizer, _STARTS), label=state.say(_FIRST), max_lines=6, elem_id="tokens-first"
     )
-    second = gr.Textbox(label=frame.say(_SECOND), max_lines=6, elem_id="tokens-second")
-    button = gr.Button(frame.say(Text("Cut into tokens", "切成词元")), variant="primary", elem_id="tokens-button")
+    second = gr.Textbox(label=state.say(_SECOND), max_lines=6, elem_id="tokens-second")
+    button = gr.Button(state.say(Text("Cut into tokens", "切成词元")), variant="primary", elem_id="tokens-button")
     results = gr.HTML(elem_id="tokens-results")
     figure = gr.Plot(show_label=False, elem_id="tokens-norms", elem_classes="scrolls", container=False)
 
     def show(model: LabModel, one: str, two: str) -> tuple[Any, ...]:
         found = tokens_of(model, one, two)
-        norms = {frame.say(name): found.norms[key].tolist() for key, name in _NORMS.items()}
-        return _results(frame, found), draw_norms([row.piece for row in found.rows], norms)
+        norms = {state.say(name): found.norms[key].tolist() for key, name in _NORMS.items()}
+        return _results(state, found), draw_norms([row.piece for row in found.rows], norms)
 
-    frame.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
-    frame.on_choice(lambda _: ["", None], [results, figure])
+    state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
+    state.on_choice(lambda _: ["", None], [results, figure])
 
 
-def _results(frame: Frame, found: Tokens) -> str:
+def _results(state: PageState, found: Tokens) -> str:
     width = 120 + 26 * len(found.rows)
     parts = [f"<style>#tokens-norms .js-plotly-plot{{min-width:{width}px}}</style>"]
     if found.dropped:
@@ -135,15 +135,15 @@ def _results(frame: Frame, found: Tokens) -> str:
             f"The model reads {len(found.rows)} tokens; the last {found.dropped} are cut off.",
             f"模型只读 {len(found.rows)} 个词元，末尾的 {found.dropped} 个被截去了。",
         )
-        parts.append(notice(frame.say(said)))
+        parts.append(notice(state.say(said)))
     pieces = "".join(f"<li class='segment{row.segment % 2}'>{written(row.piece)}</li>" for row in found.rows)
     parts.append(f"<ol class='pieces'>{pieces}</ol>")
     head = [
-        *(frame.say(one) for one in (Text("piece", "词片"), Text("in the text", "原文"))),
+        *(state.say(one) for one in (Text("piece", "词片"), Text("in the text", "原文"))),
         "id",
-        *(frame.say(one) for one in (Text("characters", "字符"), Text("segment", "片段"), Text("position", "位置"))),
-        *(f"‖{frame.say(one)}‖" for one in _NORMS.values()),
-        frame.say(Text("‖after LayerNorm‖", "‖LayerNorm 之后‖")),
+        *(state.say(one) for one in (Text("characters", "字符"), Text("segment", "片段"), Text("position", "位置"))),
+        *(f"‖{state.say(one)}‖" for one in _NORMS.values()),
+        state.say(Text("‖after LayerNorm‖", "‖LayerNorm 之后‖")),
     ]
     columns = [values.tolist() for values in found.norms.values()]
     rows = [
@@ -158,5 +158,5 @@ def _results(frame: Frame, found: Tokens) -> str:
         ]
         for row in found.rows
     ]
-    parts.append(table(head, rows, name=frame.say(Text("Tokens", "词元")), texts=2))
+    parts.append(table(head, rows, name=state.say(Text("Tokens", "词元")), texts=2))
     return "".join(parts)

@@ -18,7 +18,7 @@ import gradio as gr
 from bertsmith.lab.figures import draw_curves
 from bertsmith.lab.markup import notice, table
 from bertsmith.lab.models import LabError
-from bertsmith.lab.page_state import Frame
+from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 from bertsmith.train.monitor import read_metrics
 
@@ -139,40 +139,40 @@ def curve(run: Run, figure: Figure, over: str) -> tuple[list[float], list[float]
     return [x for x, _ in kept], [y for _, y in kept]
 
 
-def build(frame: Frame, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
+def build(state: PageState, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
     """Lays the tab out.
 
     Args:
-        frame: of the page.
+        state: of the page.
         runs: what is watched.
         tab: this tab.
 
     Returns:
         What makes the tab look at the files, at rest; see `look_while_open`.
     """
-    frame.lead(
+    state.lead(
         Text(
             "Runs of <code>bertsmith pretrain</code> and <code>bertsmith finetune</code>, as they go; choose several to"
             " compare them.",
             "<code>bertsmith pretrain</code> 和 <code>bertsmith finetune</code> 的运行，边训练边看；可以选几个来比较。",
         )
     )
-    place = frame.place_for_notice()
+    place = state.place_for_notice()
     names = list(runs.find())
-    chosen = gr.CheckboxGroup(names, value=names[:6], label=frame.say(Text("Runs", "运行")), elem_id="training-runs")
+    chosen = gr.CheckboxGroup(names, value=names[:6], label=state.say(Text("Runs", "运行")), elem_id="training-runs")
     with gr.Row(elem_classes="stacks"):
-        figures = _figure_choices(frame, figures_of([runs.read(folder) for folder in runs.find().values()]))
+        figures = _figure_choices(state, figures_of([runs.read(folder) for folder in runs.find().values()]))
         figure = gr.Dropdown(
             figures,
             value=figures[0][1] if figures else None,
-            label=frame.say(Text("Figure", "指标")),
+            label=state.say(Text("Figure", "指标")),
             elem_id="training-figure",
             filterable=False,
         )
         over = gr.Dropdown(
-            [(frame.say(text), name) for name, text in _AXES.items()],
+            [(state.say(text), name) for name, text in _AXES.items()],
             value="step",
-            label=frame.say(Text("Over", "横轴")),
+            label=state.say(Text("Over", "横轴")),
             elem_id="training-over",
             filterable=False,
         )
@@ -191,7 +191,7 @@ def build(frame: Frame, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
                 )
             )
         read = {run: runs.read(there[run]) for run in wanted or [] if run in there}
-        options = _figure_choices(frame, figures_of(list(read.values())))
+        options = _figure_choices(state, figures_of(list(read.values())))
         values = [value for _, value in options]
         name = name if name in values else (values[0] if values else None)
         stamp = repr((list(there), [(run, len(found.rows)) for run, found in read.items()], name, axis, values))
@@ -204,9 +204,9 @@ def build(frame: Frame, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
             curves = {run: curve(found, wanted_figure, axis) for run, found in read.items()}
             curves = {run: points for run, points in curves.items() if points[0]}
             if curves:
-                drawn = draw_curves(curves, over=frame.say(_AXES[axis]), title=_figure_name(frame, wanted_figure))
+                drawn = draw_curves(curves, over=state.say(_AXES[axis]), title=_figure_name(state, wanted_figure))
         missing = Text(f"No chosen run has this figure over {axis}.", "所选的运行都没有这个横轴上的这个指标。")
-        said = _states(frame, read) + ("" if drawn is not None or name is None else notice(frame.say(missing)))
+        said = _states(state, read) + ("" if drawn is not None or name is None else notice(state.say(missing)))
         # 运行目录可能已被删除：选项和已选的都要跟着变，否则下一次刷新会因“不在选项里”而失败
         boxes = gr.CheckboxGroup(choices=list(there), value=list(read))
         return said, drawn, gr.Dropdown(options, value=name), boxes, stamp
@@ -214,7 +214,7 @@ def build(frame: Frame, runs: RunFolders, tab: gr.Tab) -> gr.Timer:
     inputs = [chosen, figure, over, shown]
     outputs = [states, plot, figure, chosen, shown]
     triggers = [tab.select, timer.tick, chosen.input, figure.input, over.input]
-    frame.answer(triggers, show, inputs, place, outputs, with_model=False)
+    state.answer(triggers, show, inputs, place, outputs, with_model=False)
     return timer
 
 
@@ -252,21 +252,21 @@ def _figure(name: str) -> Figure:
     return kind, figure
 
 
-def _figure_name(frame: Frame, figure: Figure) -> str:
+def _figure_name(state: PageState, figure: Figure) -> str:
     kind, name = figure
-    return f"{name.replace('_', ' ')}, {frame.say(_KINDS.get(kind, Text(kind, kind)))}"
+    return f"{name.replace('_', ' ')}, {state.say(_KINDS.get(kind, Text(kind, kind)))}"
 
 
-def _figure_choices(frame: Frame, figures: Sequence[Figure]) -> list[tuple[str, str]]:
-    return [(_figure_name(frame, figure), "/".join(figure)) for figure in figures]
+def _figure_choices(state: PageState, figures: Sequence[Figure]) -> list[tuple[str, str]]:
+    return [(_figure_name(state, figure), "/".join(figure)) for figure in figures]
 
 
-def _states(frame: Frame, runs: Mapping[str, Run]) -> str:
+def _states(state: PageState, runs: Mapping[str, Run]) -> str:
     """Returns a line for every run: how far it is, or what is wrong."""
     rows = []
     for name, run in runs.items():
         last = run.rows[-1] if run.rows else {}
-        reached = ", ".join(f"{frame.say(_AXES[axis])} {last[axis]:,}" for axis in AXES if _is_number(last.get(axis)))
-        rows.append([name, reached or "–", "" if run.trouble is None else frame.say(run.trouble)])
-    head = [frame.say(text) for text in (Text("run", "运行"), Text("reached", "进度"), Text("note", "备注"))]
-    return table(head, rows, name=frame.say(Text("Runs", "运行")), texts=3) if rows else ""
+        reached = ", ".join(f"{state.say(_AXES[axis])} {last[axis]:,}" for axis in AXES if _is_number(last.get(axis)))
+        rows.append([name, reached or "–", "" if run.trouble is None else state.say(run.trouble)])
+    head = [state.say(text) for text in (Text("run", "运行"), Text("reached", "进度"), Text("note", "备注"))]
+    return table(head, rows, name=state.say(Text("Runs", "运行")), texts=3) if rows else ""

@@ -7,43 +7,20 @@ most weights are small, and would all look white otherwise.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from bertsmith.files import atomic_path
-from bertsmith.interpret.heatmap import Heatmap, draw_weights, label_axes, label_points, token_inches
+from bertsmith.interpret.heatmap import draw_weights, label_axes, label_points, token_inches
 from bertsmith.interpret.maps import AttentionMaps, Floats, cls_attention, thumbnails
 from bertsmith.interpret.summaries import MEASURES, PAIRS, pair_shares, summaries
+from bertsmith.reporting.drawing import Drawing
 from bertsmith.reporting.fonts import drawable
 
 _MAP_COLOURS = "Blues"
 _TILE_PIXELS = 96
-_MAX_SIDE = 6600
-"""Pixels: what a picture of 512 tokens needs for its labels; more would cost memory and show nothing."""
-
-
-def write_picture(figure: Figure, path: Path) -> str:
-    """Writes a figure as PNG.
-
-    Returns:
-        A note for the reader: empty, or that no font has some of its characters.
-
-    Raises:
-        RunFolderError: the file cannot be written.
-    """
-    width, height = figure.get_size_inches()
-    dpi = min(130.0, _MAX_SIDE / max(width, height))
-    with atomic_path(path) as temporary, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.savefig(temporary, format="png", dpi=dpi, pil_kwargs={"compress_level": 4})
-    # 缺字形时 matplotlib 只发警告、画方框：转成给读者的一句话
-    missing = sum("missing from font" in str(warning.message) for warning in caught)
-    return f"{path.name}: no font here has some of its characters; they are boxes" if missing else ""
 
 
 def draw_heads(attention: AttentionMaps) -> Figure:
@@ -77,7 +54,7 @@ def draw_heads(attention: AttentionMaps) -> Figure:
     return figure
 
 
-def draw_cls(attention: AttentionMaps) -> Heatmap:
+def draw_cls(attention: AttentionMaps) -> Drawing:
     """Draws what `[CLS]` reads in each layer, the mean of its heads."""
     weights = cls_attention(attention.maps)
     num_layers, size = weights.shape
@@ -91,7 +68,7 @@ def draw_cls(attention: AttentionMaps) -> Heatmap:
     axes.set_ylabel("layer")
     axes.set_title("What [CLS] reads, mean over heads", fontsize=11, loc="left")
     figure.colorbar(shades, ax=axes, cax=bar_axes, label="attention probability")
-    return Heatmap(figure, note)
+    return Drawing(figure, note)
 
 
 def draw_summaries(attention: AttentionMaps) -> Figure:
