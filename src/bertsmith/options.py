@@ -30,7 +30,7 @@ class Option:
         min: least value.
         max: greatest value.
         shown_default: the default in words, where it is not the value of the field; empty for that.
-        parse: turns the text of the command line into the value; None where the type says how.
+        parse: turns the text of the command line into the value, or into each of many; None where the type says how.
     """
 
     help: str

@@ -181,9 +181,10 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _typer_type(setting: Setting) -> Any:
+    kind: Any = get_args(setting.type)[0] if setting.is_many else setting.type
     if setting.option.parse is not None or setting.choices:
-        return str
-    return list.__class_getitem__(get_args(setting.type)[0]) if setting.is_many else setting.type
+        kind = str
+    return list.__class_getitem__(kind) if setting.is_many else kind
 
 
 def _shown(setting: Setting) -> str | bool:
@@ -197,7 +198,10 @@ def _value(setting: Setting, typed: Any) -> Any:
     Raises:
         ConfigError: it is not one of the choices.
     """
-    if setting.option.parse is not None:
-        return setting.option.parse(typed)
+    parse = setting.option.parse
+    if setting.is_many:
+        return tuple(typed if parse is None else map(parse, typed))
+    if parse is not None:
+        return parse(typed)
     setting.require_choice(typed, flag_of(setting.name))
-    return tuple(typed) if setting.is_many else typed
+    return typed
