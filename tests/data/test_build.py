@@ -153,22 +153,6 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
-def test_workers_end_with_their_killed_parent(is_gone):
-    code = (
-        "import os, time\nfrom bertsmith.tokenizer.parallel import map_batches\n"
-        "for number in map_batches(lambda _: os.getpid(), iter(range(10**9)), 2):\n"
-        "    print(number, flush=True); time.sleep(0.01)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    workers = {int(process.stdout.readline()) for _ in range(40)}
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 10
-    while not all(map(is_gone, workers)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert all(map(is_gone, workers))
-
-
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs a small file system")
 def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_units):
     place = tmp_path / "small"
@@ -552,11 +536,3 @@ def test_an_address_that_leads_nowhere(tokenizer, tmp_path, url, message):
     with pytest.raises(InputError, match=message) as caught:
         build_corpus([url], tokenizer, tmp_path / "out")
     assert url in str(caught.value)
-
-
-# The engine.
-
-
-def test_an_unknown_engine_is_refused(tokenizer, text, tmp_path):
-    with pytest.raises(ConfigError, match="use local or ray"):
-        build_corpus([text], tokenizer, tmp_path / "out", engine="slurm")

@@ -1,12 +1,7 @@
 """Ids and places of many texts as arrays: the same as text by text, in one process or several."""
 
 import itertools
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import InputError
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.tokenizer.parallel import map_batches
 
 VOCAB = [
     "[PAD]",
@@ -126,17 +120,6 @@ def test_wrong_input_is_refused() -> None:
         tokenizer().encode_stream(["the"], workers=0)
 
 
-def die(batch: int) -> int:
-    if batch == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return batch
-
-
-def test_a_killed_worker_is_reported() -> None:
-    with pytest.raises(BertsmithError, match="fewer workers"):
-        list(map_batches(die, range(6), workers=2))
-
-
 @pytest.mark.parametrize("folder", ["corpus_zh", "corpus/wiki"])
 def test_flat_ids_of_real_text(shared_data: Path, folder: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in sorted((shared_data / folder).glob("*.txt"))]
@@ -144,68 +127,3 @@ def test_flat_ids_of_real_text(shared_data: Path, folder: str) -> None:
     one = WordPieceTokenizer.load(shared_data / "vocab-chinese-21128.txt")
     assert rows(one.encode_flat(lines), "ids") == one.encode_batch(lines)
     check_places(one, lines)
-
-
-INTERRUPTED = """
-import signal, time
-from bertsmith.tokenizer.parallel import map_batches
-
-def work(seconds):
-    time.sleep(seconds)
-    return seconds
-
-# a shell without job control starts what runs in the background with SIGINT ignored, and children inherit that
-signal.signal(signal.SIGINT, signal.default_int_handler)
-try:
-    for done in map_batches(work, [0, 60], 3):
-        print("working", flush=True)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_control_c_ends_the_workers_at_once_and_without_a_word() -> None:
-    """One worker is busy for a minute and two are idle when the terminal sends SIGINT to all of them."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "working\n"
-    time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)
-    said, complaints = process.communicate(timeout=30)
-    assert (said, complaints, process.returncode) == ("interrupted\n", "", 0)
-
-
-INTERRUPTED_INSIDE = """
-import signal, threading, time
-from bertsmith.tokenizer.parallel import map_batches
-
-enter, armed = threading.Condition.__enter__, []
-
-def interrupted_enter(self):
-    entered = enter(self)
-    if armed and threading.current_thread() is threading.main_thread():
-        armed.clear()
-        signal.raise_signal(signal.SIGINT)
-    return entered
-
-threading.Condition.__enter__ = interrupted_enter
-signal.signal(signal.SIGINT, signal.default_int_handler)
-try:
-    for done in map_batches(time.sleep, [0, 60], 2):
-        armed.append(True)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_control_c_inside_the_pool_leaves_no_lock_behind() -> None:
-    """The signal comes at the worst moment: a lock of the pool is taken, and its block not yet entered."""
-    command = [sys.executable, "-c", INTERRUPTED_INSIDE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)

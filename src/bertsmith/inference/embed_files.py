@@ -25,8 +25,6 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.cores import available_cores
-from bertsmith.data.corpus.engine import Engine as UnitEngine
-from bertsmith.data.corpus.engine import map_units
 from bertsmith.data.reading.decoding import check_encoding, detect_encoding
 from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.reading.sources import Span
@@ -36,6 +34,8 @@ from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import Engine, InferenceConfig
 from bertsmith.inference.precision import Precision
+from bertsmith.parallel import Engine as ParallelEngine
+from bertsmith.parallel import parallel_map
 
 ENDINGS = (".npy", ".parquet")
 _REQUEST = "request.json"
@@ -99,7 +99,7 @@ def embed_files(
     out: str | Path,
     settings: EmbedSettings | None = None,
     *,
-    engine: UnitEngine = "local",
+    engine: ParallelEngine = "local",
     workers: int | None = 1,
     on_progress: Progress | None = None,
 ) -> Embedded:
@@ -111,7 +111,7 @@ def embed_files(
         out: `.npy` for an array [lines, width] float32, or `.parquet` for a column `vector` of fixed-size lists. What
             stands there is replaced at the end.
         settings: what the vectors are.
-        engine: `local` or `ray`, see `map_units`.
+        engine: `local` or `ray`, see `parallel_map`.
         workers: processes, each with its share of the cores; one file is the work of one of them. None for all cores.
         on_progress: told how many lines are done and how many there are; at first of what an earlier call left.
 
@@ -237,7 +237,7 @@ def _planned(
     files: Sequence[str | Path],
     folder: str | Path,
     settings: EmbedSettings,
-    engine: UnitEngine,
+    engine: ParallelEngine,
     workers: int | None,
 ) -> tuple[list[_File], str, int]:
     """Returns the files, precision and width of the work that was broken off here, or plans it and writes that down."""
@@ -263,7 +263,7 @@ def _planned(
         raise InputError(f"{', '.join(map(str, files))}: no line to embed")
     # 多进程时在子进程里量：父进程一旦用过 OpenMP 线程，之后派生的子进程就会卡死
     precision, width = next(
-        map_units(_Probe(str(folder), _state(folder), settings), [0], engine=engine, workers=workers)
+        parallel_map(_Probe(str(folder), _state(folder), settings), [0], engine=engine, workers=workers)
     )
     written = {
         "request": request,
@@ -290,7 +290,7 @@ class _Probe:
 
 
 def _make_parts(
-    work: _FileWork, todo: Sequence[_File], engine: UnitEngine, workers: int | None, report: Callable[[int], None]
+    work: _FileWork, todo: Sequence[_File], engine: ParallelEngine, workers: int | None, report: Callable[[int], None]
 ) -> None:
     # 先报上次留下的：速度与剩余时间只按这一次做的算
     done = sum(part.lines for part in _parts_of_all(work, todo) if part.path.is_file())
@@ -298,7 +298,7 @@ def _make_parts(
     # 单进程时逐部分报告进度；多进程时一个文件做完才有消息
     alone = engine == "local" and workers == 1
     by_part = (count for file in todo for count in work.steps(file))
-    for count in by_part if alone else map_units(work, todo, engine=engine, workers=workers):
+    for count in by_part if alone else parallel_map(work, todo, engine=engine, workers=workers):
         done += count
         report(done)
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tokenizer.batches import split_batches
 from bertsmith.tokenizer.cache import ChunkCache
 from bertsmith.tokenizer.flat import FlatTokens, join_tokens
 from bertsmith.tokenizer.match import PACKED, WordMatcher, pack_id
 from bertsmith.tokenizer.normalize import Normalizer
-from bertsmith.tokenizer.parallel import split_batches
 from bertsmith.tokenizer.special import WrittenTokens
 
 _BATCH_CHARS = 1 << 14

@@ -18,9 +18,10 @@ from operator import itemgetter
 from pathlib import Path
 
 from bertsmith.errors import RunFolderError
+from bertsmith.parallel import parallel_map
+from bertsmith.tokenizer.batches import split_batches
 from bertsmith.tokenizer.cache import ChunkCache
 from bertsmith.tokenizer.normalize import Normalizer
-from bertsmith.tokenizer.parallel import map_batches, split_batches
 from bertsmith.tokenizer.special import WrittenTokens
 
 # 内存中最多这么多个不同的词，超过就写盘；每个约 200 字节
@@ -65,7 +66,7 @@ def count_words(
     done = 0
     with tempfile.TemporaryDirectory(prefix="bertsmith-words-") as folder:
         totals = _Totals(Path(folder), max_words)
-        for chars, counts in map_batches(counter, split_batches(texts, _BATCH_CHARS), workers):
+        for chars, counts in parallel_map(counter, split_batches(texts, _BATCH_CHARS), workers=workers):
             totals.add(counts)
             done += chars
             if on_text is not None:

@@ -17,7 +17,9 @@ from typing import Any, Literal
 import numpy as np
 
 from bertsmith.errors import InputError
+from bertsmith.parallel import parallel_map
 from bertsmith.tokenizer.align import TokenAligner
+from bertsmith.tokenizer.batches import split_batches
 from bertsmith.tokenizer.collector import collector_paused
 from bertsmith.tokenizer.decode import join_pieces
 from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
@@ -26,7 +28,6 @@ from bertsmith.tokenizer.flat import FlatIds, FlatTokens
 from bertsmith.tokenizer.learn import Progress, learn_from_texts, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder
 from bertsmith.tokenizer.match import WordMatcher
-from bertsmith.tokenizer.parallel import map_batches, split_batches
 from bertsmith.tokenizer.settings import Settings
 from bertsmith.tokenizer.special import BERT_TOKENS, SpecialTokens, WrittenTokens, check_user_tokens
 from bertsmith.tokenizer.vocabulary import check_vocab
@@ -256,7 +257,7 @@ class WordPieceTokenizer:
             InputError: `texts` is one string or holds something else, or `workers` is below 1.
             BertsmithError: a worker process was killed (while iterating).
         """
-        return map_batches(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers)
+        return parallel_map(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers=workers)
 
     def tokenize(self, text: str, *, parse_special: bool = False) -> list[str]:
         """Cuts a text into pieces.

@@ -21,7 +21,6 @@ from typing import Any, Literal
 from bertsmith.data.corpus.chart import draw_statistics
 from bertsmith.data.corpus.commit import PARTS, SHARD_NAME, Dropping, apply_commit, finish
 from bertsmith.data.corpus.duplicates import NearDuplicates
-from bertsmith.data.corpus.engine import Engine, map_units
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys, require_same_settings
 from bertsmith.data.corpus.partial_shards import ShardSettings, read_parts, unit_tokens, write_unit
 from bertsmith.data.corpus.plan import WorkUnit, find_sources, plan_units, read_unit
@@ -31,6 +30,7 @@ from bertsmith.data.reading.sources import Source, Span, is_url
 from bertsmith.data.reading.text import DocumentRule, no_text_error, resolve_documents
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder, write_text
+from bertsmith.parallel import Engine, parallel_map
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _PLAN = "plan.json"
@@ -98,7 +98,7 @@ def build_corpus(
         tokenizer: makes the ids.
         folder: where the shards go, with `manifest.json`, `statistics.json` and `statistics.png`.
         options: what the corpus is like; the defaults if left out.
-        engine: `local` or `ray`, see `map_units`.
+        engine: `local` or `ray`, see `parallel_map`.
         workers: processes; None for all cores. Neither this nor the engine changes the result.
         on_progress: told after every unit how many bytes are done, how many there are, and how many ids were made.
 
@@ -194,7 +194,7 @@ def _make_units(
     total = sum(unit.size for unit in units)
     done = sum(unit.size for unit in ready)
     tokens = sum(unit_tokens(work.path(unit)) for unit in ready)
-    for unit, made in zip(todo, map_units(work, todo, engine=engine, workers=workers), strict=True):
+    for unit, made in zip(todo, parallel_map(work, todo, engine=engine, workers=workers), strict=True):
         done += unit.size
         tokens += made
         if on_progress is not None:

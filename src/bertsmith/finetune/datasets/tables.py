@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertsmith.data.reading.decoding import MAX_LINE_LENGTH
-from bertsmith.data.reading.lines import numbered_lines, require_file
+from bertsmith.data.reading.lines import MAX_LINE_LENGTH, numbered_lines, require_file
 from bertsmith.errors import InputError
 
 TableKind = Literal["tsv", "csv", "jsonl", "parquet"]

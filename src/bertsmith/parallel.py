@@ -1,14 +1,16 @@
-"""The same work on many batches, spread over processes: in order, in bounded memory, and loud when a worker dies.
+"""One function over many items: by processes on this machine, or by Ray on a cluster; the results come in order.
 
 Notable:
 - on Linux the workers are forks: they start at once and inherit the vocabulary and the warm cache instead of having
   them sent; they run nothing but this package's Python and numpy's element-wise functions, no thread pools
-- only a few batches are on their way at any time, so an endless stream of texts is no problem
+- only a few items are on their way at any time, so an endless stream of texts is no problem
 - a worker ends with its parent, also when that is killed: otherwise it would wait for work for ever
 - Ctrl-C, which the terminal sends to all of them, is the parent's to answer: it ends the workers, and they say nothing
 - it never comes while the parent is inside the pool: raised on the way into one of its locks, it would leave that lock
   held, and the pool's thread, which then waits for it, could not be ended
 """
+
+from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
@@ -23,75 +25,58 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.cores import available_cores
+from bertsmith.errors import BertsmithError, ConfigError, InputError
 
-Batch = TypeVar("Batch")
+Engine = Literal["local", "ray"]
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _work: Callable[[Any], Any]
 
 
-def map_batches(work: Callable[[Batch], Result], batches: Iterable[Batch], workers: int) -> Iterator[Result]:
-    """Applies a function to every batch.
+def parallel_map(
+    work: Callable[[Item], Result], items: Iterable[Item], *, workers: int | None = None, engine: Engine = "local"
+) -> Iterator[Result]:
+    """Applies a function to every item.
 
     Args:
-        work: the function; where processes cannot be forked it must be picklable.
-        batches: what to work on; read only a little ahead of the results.
-        workers: processes; 1 works right here.
+        work: the function; where processes cannot be forked, and for Ray, it must be picklable.
+        items: what to work on. Processes read it only a little ahead of the results, Ray reads all of it at once.
+        workers: processes, 1 works right here; None for all cores of the machine or cluster.
+        engine: `local` for processes on this machine; `ray` for the cluster at `RAY_ADDRESS`, or a new local one. With
+            Ray, all machines must see input and output under the same names.
 
     Returns:
-        An iterator over the results in the order of the batches.
+        An iterator over the results in the order of the items.
 
     Raises:
         InputError: `workers` is below 1.
-        BertsmithError: a worker process was killed (while iterating).
+        ConfigError: the engine is unknown or not installed.
+        BertsmithError: what `work` raised, or a worker was killed (while iterating).
     """
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is too small; give at least 1")
-    return map(work, batches) if workers == 1 else _map_processes(work, batches, workers)
+    if engine == "ray":
+        return _map_ray(work, list(items), workers)
+    if engine != "local":
+        raise ConfigError(f"--engine {engine!r} is unknown; use local or ray")
+    workers = workers or available_cores()
+    return map(work, items) if workers == 1 else _map_processes(work, items, workers)
 
 
-def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
-    """Groups texts until a batch holds about `chars` characters.
-
-    Args:
-        texts: any texts.
-        chars: a batch ends with the text that reaches this.
-
-    Yields:
-        Lists of texts, none empty.
-
-    Raises:
-        InputError: `texts` is one string, or holds something that is not a string.
-    """
-    if isinstance(texts, str):
-        raise InputError("texts is a single string; pass a list or another iterable of strings")
-    batch: list[str] = []
-    room = chars
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"text {number} is {type(text).__name__}, not str; decode it first")
-        batch.append(text)
-        room -= len(text) + 1
-        if room <= 0:
-            yield batch
-            batch, room = [], chars
-    if batch:
-        yield batch
-
-
-def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], workers: int) -> Iterator[Result]:
+def _map_processes(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     waiting: deque[Future[Result]] = deque()
     stop_read, stop_write = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, context, initializer=_remember, initargs=(work, stop_read))
     try:
-        for batch in batches:
+        for item in items:
             with _HeldInterrupt():
-                waiting.append(pool.submit(_run, batch))
-            # 在途的批次有上限：结果按次序取出，内存不随语料增长
+                waiting.append(pool.submit(_run, item))
+            # 在途的任务有上限：结果按次序取出，内存不随语料增长
             if len(waiting) > 2 * workers:
                 yield _result_of(waiting.popleft())
         while waiting:
@@ -101,7 +86,7 @@ def _map_processes(work: Callable[[Batch], Result], batches: Iterable[Batch], wo
             "a worker process was killed, probably for lack of memory; run again with fewer workers"
         ) from error
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        # 没有人再要结果：不等手头的批次做完（一个语料单元要几十秒），立刻叫停
+        # 没有人再要结果：不等手头的任务做完（语料的一块要几十秒），立刻叫停
         stop_write.send(None)
         raise
     finally:
@@ -117,6 +102,8 @@ class _HeldInterrupt:
     def __init__(self) -> None:
         self._woken: SimpleQueue[bool] = SimpleQueue()
         self._came = False
+        self._holds = False
+        self._before: Any = None
 
     def __enter__(self) -> SimpleQueue[bool]:
         # 处理函数只在主线程里运行，也只有主线程可以更换；不是 Python 装的（None）就换不回去，不动它
@@ -164,5 +151,40 @@ def _end_with(sentinel: int, stop: Connection) -> None:
     os._exit(1)
 
 
-def _run(batch: Any) -> Any:
-    return _work(batch)
+def _run(item: Any) -> Any:
+    return _work(item)
+
+
+def _map_ray(work: Callable[[Any], Any], items: list[Any], workers: int | None) -> Iterator[Any]:
+    try:
+        import ray
+        from ray.util import ActorPool
+    except ImportError:
+        raise ConfigError("--engine ray needs ray; install it with: pip install 'bertsmith[cluster]'") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    count = min(workers or int(ray.cluster_resources().get("CPU", 1)), max(1, len(items)))
+    # 每个 actor 只收一次函数（连同词表），缓存在它的一生里越用越热
+    actor = ray.remote(num_cpus=1)(_Worker)
+    actors = [actor.remote(work) for _ in range(count)]
+    try:
+        yield from ActorPool(actors).map(lambda worker, item: worker.run.remote(item), items)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, BertsmithError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayActorError as error:
+        raise BertsmithError(f"a Ray worker was lost ({type(error).__name__}); run the same command again") from None
+    finally:
+        for worker in actors:
+            ray.kill(worker)
+
+
+class _Worker:
+    """What lives in a Ray process."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def run(self, item: Any) -> Any:
+        return self._work(item)
