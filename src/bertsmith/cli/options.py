@@ -181,10 +181,11 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _typer_type(setting: Setting) -> Any:
-    kind: Any = get_args(setting.type)[0] if setting.is_many else setting.type
     if setting.option.parse is not None or setting.choices:
-        kind = str
-    return list.__class_getitem__(kind) if setting.is_many else kind
+        return str
+    if setting.is_many:
+        return list.__class_getitem__(str if setting.option.parse_each else get_args(setting.type)[0])
+    return setting.type
 
 
 def _shown(setting: Setting) -> str | bool:
@@ -198,10 +199,7 @@ def _value(setting: Setting, typed: Any) -> Any:
     Raises:
         ConfigError: it is not one of the choices.
     """
-    parse = setting.option.parse
-    if setting.is_many:
-        return tuple(typed if parse is None else map(parse, typed))
-    if parse is not None:
-        return parse(typed)
+    if setting.option.parse is not None:
+        return setting.option.parse(typed)
     setting.require_choice(typed, flag_of(setting.name))
-    return typed
+    return tuple(map(setting.option.parse_each or (lambda one: one), typed)) if setting.is_many else typed

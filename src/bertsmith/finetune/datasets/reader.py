@@ -54,7 +54,7 @@ class ReadingOptions:
     )
     label_column: ColumnName | None = option(None, help="That of the label.", parse=column_name)
     choice_columns: tuple[ColumnName, ...] | None = option(
-        None, name="choice_column", help="choose: that of a choice; once for each.", parse=column_name
+        None, name="choice_column", help="choose: that of a choice; once for each.", parse_each=column_name
     )
     header: bool | None = option(None, help="Whether the first row is names; default: if it has known ones.")
     separator: str | None = option(None, help="multilabel: between the labels of a cell; default: a comma.")
