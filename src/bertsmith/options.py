@@ -31,6 +31,7 @@ class Option:
         max: greatest value.
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse: turns the text of the command line into the value; None where the type says how.
+        parse_each: of many values, turns the text of each into one; None where the type says how.
         in_file_only: it is a setting of the file, and no option of a command.
     """
 
@@ -40,6 +41,7 @@ class Option:
     max: float | None = None
     shown_default: str = ""
     parse: Callable[[str], Any] | None = None
+    parse_each: Callable[[str], Any] | None = None
     in_file_only: bool = False
 
 
@@ -52,6 +54,7 @@ def option(
     max: float | None = None,
     shown_default: str = "",
     parse: Callable[[str], Any] | None = None,
+    parse_each: Callable[[str], Any] | None = None,
     in_file_only: bool = False,
 ) -> Any:
     """Declares a field of a dataclass as a setting.
@@ -64,9 +67,10 @@ def option(
         max: None for any.
         shown_default: empty for `default`.
         parse: None where the type says how.
+        parse_each: None where the type says how.
         in_file_only: False makes it an option of the command too.
     """
-    declared = Option(help, name, min, max, shown_default, parse, in_file_only)
+    declared = Option(help, name, min, max, shown_default, parse, parse_each, in_file_only)
     return field(default=default, metadata={_OPTION: declared})
 
 

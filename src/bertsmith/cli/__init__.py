@@ -42,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("quickstart")(quickstart.quickstart)
-app.command("vocab")(vocab.vocab)
+app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus")(corpus.corpus)
 app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
 app.command("report")(report.report)

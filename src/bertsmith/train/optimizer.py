@@ -82,9 +82,9 @@ def parameter_groups(
         layer_decay: the rate of each layer is that of the layer above it times this, in (0, 1]; with L layers the
             embeddings get `learning_rate * layer_decay ** (L + 1)`.
         weight_decay: of matrices, at least 0; biases and norms do not decay.
-        units: glob pattern of parameter names, such as `classifier.*` → the unit in which they are measured, positive. They learn as they
-            would in units of 1: in steps so many times as large, decaying as much. For AdamW alone, and with gradients
-            that whoever trains multiplies by the group's `unit`.
+        units: glob pattern of parameter names, such as `classifier.*` → the unit in which they are measured,
+            positive. They learn as they would in units of 1: in steps so many times as large, decaying as much. For
+            AdamW alone, and with gradients that whoever trains multiplies by the group's `unit`.
 
     Returns:
         Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
