@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference import Answer, Choose, Classify, Rank, load_pipeline
+from bertsmith.inference import Answer, Choose, Classify, Embed, Rank, load_pipeline
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
