@@ -17,7 +17,7 @@ from rich.table import Table
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import FillMask
-from bertsmith.inference.pretrained import add_special_tokens
+from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.quickstart.report import FilledExample, write_report
