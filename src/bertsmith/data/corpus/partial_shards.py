@@ -29,7 +29,7 @@ from bertsmith.errors import RunFolderError
 from bertsmith.files import atomic_path
 from bertsmith.json_files import read_json, write_json
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.tokenizer.collector import collector_paused
+from bertsmith.tokenizer.batches import collector_paused
 
 DROPPED = len(SPLITS)
 """Where a document goes that goes to no split."""
