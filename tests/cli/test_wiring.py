@@ -86,7 +86,7 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
     (tmp_path / "a.txt").write_text("the man", encoding="utf-8")
     read = []
     monkeypatch.setattr(
-        bertsmith.data.corpus.vocabulary, "read_all_text", lambda _, **named: read.append(named) or ["the man"]
+        bertsmith.data.corpus.vocabulary, "read_all_lines", lambda _, **named: read.append(named) or ["the man"]
     )
     words = (
         f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --vocab-size 77 --min-frequency 3 --limit-alphabet 9"

@@ -235,6 +235,5 @@ def _write_shard(path: Path, documents: TokenizedDocuments, vocab_size: int) -> 
 
 
 def _read_record(path: Path) -> _ChunkRecord:
-    return read_json(
-        path / _CHUNK, _ChunkRecord, RunFolderError, f"remove {path.parent} and run the same command again"
-    )
+    advice = f"remove {path.parent} and run the same command again"
+    return read_json(path / _CHUNK, _ChunkRecord, RunFolderError, advice)
