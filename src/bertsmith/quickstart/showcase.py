@@ -19,7 +19,7 @@ from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.files import write_text
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
-from bertsmith.inference.pretrained import add_special_tokens
+from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS

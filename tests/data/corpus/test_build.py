@@ -190,6 +190,26 @@ def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, smal
 # What may not be mixed up.
 
 
+def test_an_unfinished_corpus_of_an_earlier_version_says_so(tokenizer, text, tmp_path):
+    plan_file = tmp_path / "out" / ".parts" / "plan.json"
+    plan_file.parent.mkdir(parents=True)
+    plan_file.write_text(json.dumps({"request": {"tokenizer": tokenizer.fingerprint}, "units": []}))
+    with pytest.raises(RunFolderError, match=r"of another request \(.*version.*\); .* remove .*\.parts to begin anew"):
+        build_corpus([text], tokenizer, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "00000/chunk.json"])
+def test_a_damaged_unfinished_corpus_is_one_line(tokenizer, text, tmp_path, small_chunks, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.data.corpus.build.commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_corpus([text], tokenizer, tmp_path / "out")
+    (tmp_path / "out" / ".parts" / name).write_text("{")
+    with pytest.raises(RunFolderError, match=rf"{name}: damaged .* remove .*\.parts") as caught:
+        build_corpus([text], tokenizer, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
 def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tmp_path, small_chunks, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:

@@ -108,9 +108,9 @@ def test_documents_at_hand_and_files_of_them_give_the_same_shards(tokenizer, tmp
     documents += documents[:5]
     path = tmp_path / "a.txt"
     path.write_text("\n\n".join(" ".join(sentence.capitalize() for sentence in d.sentences) for d in documents))
-    options = CorpusOptions(keep_duplicates=True, heldout_share=0.1, shard_tokens=500)
+    options = CorpusOptions(keep_duplicates=True, heldout_share=0.1)
     build_corpus([path], tokenizer, tmp_path / "files", options)
-    build_from_documents(documents, tokenizer, tmp_path / "hand", heldout_share=0.1, shard_tokens=500)
+    build_from_documents(documents, tokenizer, tmp_path / "hand", heldout_share=0.1)
     for shard in (tmp_path / "files").glob("*.arrow"):
         assert shard.read_bytes() == (tmp_path / "hand" / shard.name).read_bytes()
 
