@@ -21,7 +21,7 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.model import BertConfig, BertForPreTraining, BertModel
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
@@ -134,11 +134,11 @@ def show_report(
 ) -> None:
     """Writes `report.html` into the run folder."""
     rows = read_metrics(run / "metrics.jsonl")
-    trained = FillMask.load(run / "model")
-    ids = _heatmap_ids(corpus, trained.tokenizer)
-    layer = trained.model.config.num_hidden_layers
-    weights = attention_weights(trained.model.bert, ids, layer=-1).mean(0)
-    pieces = [trained.tokenizer.vocab[index] for index in ids]
+    model, tokenizer = BertModel.from_pretrained(run / "model").eval(), WordPieceTokenizer.load(run / "model")
+    ids = _heatmap_ids(corpus, tokenizer)
+    layer = model.config.num_hidden_layers
+    weights = attention_weights(model, ids, layer=-1).mean(0)
+    pieces = [tokenizer.vocab[index] for index in ids]
     heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
     parts: list[Part] = [
         figures_table(result.figures),

@@ -4,7 +4,7 @@ import pytest
 from bertsmith.data.corpus.build import build_corpus, build_from_documents
 from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.data.reading.text import Document
+from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
 from bertsmith.files import locked
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -104,10 +104,10 @@ def test_a_corpus_that_is_there_is_not_replaced(tokenizer, tmp_path):
 
 
 def test_documents_at_hand_and_files_of_them_give_the_same_shards(tokenizer, tmp_path):
-    documents = make_documents(80)
-    documents += documents[:5]
+    texts = [" ".join(document.sentences) for document in make_documents(80)]
     path = tmp_path / "a.txt"
-    path.write_text("\n\n".join(" ".join(sentence.capitalize() for sentence in d.sentences) for d in documents))
+    path.write_text("\n\n".join([*texts, *texts[:5]]))
+    documents = list(read_documents([path]))
     options = CorpusOptions(keep_duplicates=True, heldout_share=0.1)
     build_corpus([path], tokenizer, tmp_path / "files", options)
     build_from_documents(documents, tokenizer, tmp_path / "hand", heldout_share=0.1)
