@@ -106,7 +106,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
         precision=precision,
         seed=options.seed,
         minutes=options.minutes,
-        total_steps=None if options.minutes else WORLD_STEPS,
+        steps=None if options.minutes else WORLD_STEPS,
     )
 
 
@@ -114,7 +114,7 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
     """Notes what this folder is for, or makes sure that it is for this; the text is compared when it is read."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
-        "size": recipe.size,
+        "size": recipe.model.size,
         "minutes": options.minutes,
         "vocab_size": options.vocab_size,
         "encoding": options.encoding,
