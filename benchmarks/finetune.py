@@ -148,7 +148,7 @@ def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[s
         )
         result = fine_tune(task, setting.model, split.train, split.dev, folder, settings, test=split.test)
         assert result.test is not None
-        return {"seconds": result.seconds, "epoch": result.epoch, **result.test.figures}
+        return {"seconds": result.seconds, "epoch": result.epoch, **result.test.metrics}
 
 
 def peer_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -95,8 +95,8 @@ def finetune(
     stride: Annotated[int | None, typer.Option(min=0, help="answer: pieces that neighbouring windows share.")] = None,
     max_answer_tokens: Annotated[int | None, typer.Option(min=1, help="answer: longest answer, in pieces.")] = None,
     layers: Annotated[str | None, typer.Option(help="features: layers of the frozen encoder to read.")] = None,
-    top: Annotated[str | None, typer.Option(help="features: bilstm or linear.")] = None,
-    top_size: Annotated[int | None, typer.Option(min=1, help="features: width of the BiLSTM; default 768.")] = None,
+    tagger_head: Annotated[str | None, typer.Option(help="features: bilstm or linear.")] = None,
+    tagger_head_size: Annotated[int | None, typer.Option(min=1, help="features: width of the BiLSTM.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training file; default: 3.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples in a step; default: 16.")] = None,
     learning_rate: Annotated[
@@ -138,7 +138,8 @@ def finetune(
 
     from bertsmith.errors import ConfigError
     from bertsmith.finetune.job import Job, run_job
-    from bertsmith.finetune.settings import FineTuningSettings, usual_rate
+    from bertsmith.finetune.settings import FineTuningSettings
+    from bertsmith.finetune.tasks.registry import task_named
     from bertsmith.kernels.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
 
@@ -146,7 +147,7 @@ def finetune(
         if search is not None and given is not None:
             raise ConfigError(f"{option} {given}: --search tries several by itself; leave one of the two out")
     if learning_rate is None:
-        learning_rate = usual_rate(task.value, adapter.value if adapter else "")
+        learning_rate = task_named(task.value).spec.usual_rate(adapter.value if adapter else "")
     settings = FineTuningSettings(
         epochs=epochs or FineTuningSettings.epochs,
         batch_size=batch_size or FineTuningSettings.batch_size,
@@ -186,16 +187,18 @@ def finetune(
         settings,
         test=test,
         reading=reading,
-        options={
-            "balanced": balanced,
-            "metric": metric,
-            "scoring": scoring,
-            "stride": stride,
-            "max_answer_tokens": max_answer_tokens,
-            "layers": layers,
-            "top": top,
-            "top_size": top_size,
-        },
+        options=_given(
+            {
+                "balanced": balanced,
+                "metric": metric,
+                "scoring": scoring,
+                "stride": stride,
+                "max_answer_tokens": max_answer_tokens,
+                "layers": layers,
+                "tagger_head": tagger_head,
+                "tagger_head_size": tagger_head_size,
+            }
+        ),
         grid=None if search is None else search.value,
         seeds=seeds,
         baselines=baselines,
@@ -240,6 +243,7 @@ def evaluate(
 
     from bertsmith.files import require_other_file, write_text
     from bertsmith.finetune.evaluate import evaluate_folder
+    from bertsmith.json_files import to_json
 
     options = _reading_options(
         text_column=text_column,
@@ -259,7 +263,7 @@ def evaluate(
     found = evaluate_folder(model, file, options, adapter=adapter, precision=precision)
     print(_line(str(file), found))
     if out is not None:
-        write_text(out, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write_text(out, json.dumps(to_json(found), indent=1, ensure_ascii=False) + "\n")
     if found.classes:
         table = Table()
         for heading in ("label", "precision", "recall", "F1", "examples"):
@@ -283,18 +287,22 @@ def _reading_options(
     return ReadingOptions(choice_columns=choices, word_column=word_column, header=header, **columns)  # type: ignore[arg-type]
 
 
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _column(value: str | None) -> str | int | None:
     is_number = value is not None and value.removeprefix("-").isdecimal() and value.isascii()
     return int(value) if value is not None and is_number else value
 
 
 def _line(name: str, found: Evaluation) -> str:
-    """Returns the figures in one line, with their intervals."""
+    """Returns the metrics in one line, with their intervals."""
     from bertsmith.finetune.metrics.classification import in_digits
 
-    figures = []
-    for figure, value in found.figures.items():
-        interval = found.intervals.get(figure)
+    metrics = []
+    for metric, value in found.metrics.items():
+        interval = found.intervals.get(metric)
         bounds = f" ({in_digits(interval.low)}-{in_digits(interval.high)})" if interval else ""
-        figures.append(f"{figure} {in_digits(value)}{bounds}")
-    return f"{name}: {', '.join(figures)}"
+        metrics.append(f"{metric} {in_digits(value)}{bounds}")
+    return f"{name}: {', '.join(metrics)}"

@@ -12,14 +12,13 @@ from rich.console import Console
 
 from bertsmith.errors import ConfigError
 from bertsmith.files import write_text
-from bertsmith.finetune.baselines.scoring import add_baselines, add_tagging_baseline, check_baselines
-from bertsmith.finetune.datasets.reading import ReadingOptions, read_examples
+from bertsmith.finetune.datasets.reading import ReadingOptions
 from bertsmith.finetune.report.card import DataFile, model_card
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import load_task, make_task
+from bertsmith.finetune.tasks.registry import all_tasks, load_task, task_named
 from bertsmith.finetune.trials import RUNS, SearchResult
 
 GRIDS = {"paper": paper_grid}
@@ -31,7 +30,7 @@ class Job:
     """What is asked for.
 
     Attributes:
-        task: a name of `tasks.TASKS`.
+        task: its name.
         model: the folder to start from.
         train: the training file.
         dev: the file that chooses.
@@ -39,11 +38,10 @@ class Job:
         out: the run folder.
         settings: the recipe.
         reading: how the files are read.
-        options: of the task, as `make_task` takes them.
+        options: of the task, the fields of its `spec.options` that were chosen.
         grid: a name of `GRIDS`; None for the settings alone.
         seeds: how many.
-        baselines: whether simpler models are scored as well: all of `BASELINES` for `classify`, each word's most
-            frequent tag for `tag`.
+        baselines: whether simpler models are scored as well, see `Task.add_baselines`.
     """
 
     task: str
@@ -70,16 +68,18 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         CheckpointError: the model folder is not usable.
         TrainingStopped: a signal came, and the state is saved.
     """
-    if job.baselines and job.task not in ("classify", "tag"):
-        raise ConfigError(f"baselines are for classify and tag, not for {job.task}; leave them out")
+    kind = task_named(job.task)
+    if job.baselines and not kind.spec.has_baselines:
+        compared = [name for name, task in all_tasks().items() if task.spec.has_baselines]
+        raise ConfigError(f"baselines are for {' and '.join(compared)}, not for {job.task}; leave them out")
     if job.grid is not None and job.grid not in GRIDS:
         raise ConfigError(f"search {job.grid!r} is unknown; use {', '.join(GRIDS)}")
     files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
-    examples = {name: read_examples(job.task, path, job.reading) for name, path in files.items()}
+    examples = {name: kind.spec.reader.read(path, job.reading, task=job.task) for name, path in files.items()}
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
-    task = make_task(job.task, train, **job.options)
-    if job.baselines and job.task == "classify":
-        check_baselines(train, dev, test)
+    task = kind.of(train, **job.options)
+    if job.baselines:
+        task.check_baselines(train, dev, test)
     searched = None
     how: dict[str, Any] = {"test": test, "console": console, "device": device}
     if job.grid is not None or job.seeds > 1:
@@ -95,16 +95,9 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     _write_cards(job, result, settings, named, searched)
     write_report(job.out)
     if job.baselines:
-        if job.task == "tag":
-            add_tagging_baseline(job.out, task, train, dev, test)
-        else:
-            how = {
-                "metric": task.metric,
-                "balanced": bool(job.options.get("balanced")),
-                "console": console,
-                "device": device,
-            }
-            add_baselines(job.out, train, dev, test, job.model, seed=job.settings.seed, **how)
+        task.add_baselines(
+            job.out, train, dev, test, model_folder=job.model, seed=job.settings.seed, console=console, device=device
+        )
         write_report(job.out)
     return result
 

@@ -102,16 +102,6 @@ class FineTuningSettings:
         return AdapterSettings(self.adapter, self.adapter_size)  # type: ignore[arg-type]
 
 
-def usual_rate(task: str, adapter: str) -> float:
-    """Returns a peak learning rate to begin with: the paper's, or one for few and fresh weights.
-
-    Args:
-        task: its name.
-        adapter: the kind of adapter; empty for none.
-    """
-    return 1e-3 if adapter or task == "features" else FineTuningSettings.learning_rate
-
-
 def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:
     """Returns the dtype that a precision means on a device.
 

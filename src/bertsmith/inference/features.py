@@ -33,9 +33,14 @@ def load_feature_tagger(
             raise CheckpointError(
                 f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
             )
-        labels, layers, top, size = values["labels"], values["layers"], values["top"], int(values["top_size"])
+        labels, layers, top, size = (
+            values["labels"],
+            values["layers"],
+            values["tagger_head"],
+            int(values["tagger_head_size"]),
+        )
         if not isinstance(layers, str | int) or top not in get_args(Top) or size < (top == "bilstm"):
-            raise ValueError(f"layers {layers!r}, top {top!r} and top_size {size}")
+            raise ValueError(f"layers {layers!r}, tagger_head {top!r} and tagger_head_size {size}")
         if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"labels {labels!r}")
     model: Any = BertWithFeatures.load(folder, labels, layers, top, size)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ thresholds, how long an answer may be. Folders of other origin have none, and ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Any
 import torch
 
 from bertsmith.errors import CheckpointError
-from bertsmith.files import write_text
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.precision import Precision
+from bertsmith.json_files import read_json, write_json
 
 TASK_FILE = "task.json"
+TASK_FILE_ADVICE = "copy the folder again, or remove the file to read the model with defaults"
 
 
 def write_task_file(folder: str | Path, values: dict[str, Any]) -> None:
@@ -29,7 +29,7 @@ def write_task_file(folder: str | Path, values: dict[str, Any]) -> None:
         folder: the model folder.
         values: JSON: `task`, `max_length`, and what the task's `describe` says.
     """
-    write_text(Path(folder) / TASK_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    write_json(Path(folder) / TASK_FILE, values)
 
 
 def read_task_file(folder: str | Path) -> dict[str, Any]:
@@ -39,15 +39,13 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
         CheckpointError: the file is damaged.
     """
     path = Path(folder) / TASK_FILE
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values["task"], str) or int(values["max_length"]) < 0:
-            raise ValueError("task and max_length are of another kind")
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
-    return dict(values)
+    values = read_json(path, dict[str, Any], CheckpointError, TASK_FILE_ADVICE)
+    for name, kind in (("task", str), ("max_length", int)):
+        if not isinstance(values.get(name), kind) or (kind is int and values[name] < 0):
+            raise CheckpointError(f"{path}: damaged ({name} is {values.get(name)!r}); {TASK_FILE_ADVICE}")
+    return values
 
 
 @contextmanager
@@ -61,7 +59,7 @@ def task_values(folder: str | Path) -> Iterator[dict[str, Any]]:
         yield read_task_file(folder)
     except (ValueError, OverflowError, KeyError, TypeError) as error:
         path = Path(folder) / TASK_FILE
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error}); {TASK_FILE_ADVICE}") from None
 
 
 def paired_of(folder: str | Path) -> bool | None:

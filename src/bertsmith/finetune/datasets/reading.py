@@ -52,13 +52,16 @@ class ReadingOptions:
     encoding: str = "auto"
 
 
-def read_examples(task: str, path: str | Path, options: ReadingOptions | None = None) -> list[Any]:
+def read_examples(
+    task: str, path: str | Path, options: ReadingOptions | None = None, *, task_name: str = ""
+) -> list[Any]:
     """Reads a labelled file for a task.
 
     Args:
         task: its name, such as `classify`.
         path: the file.
         options: how it is read.
+        task_name: whose files these are, for messages; empty for the same.
 
     Raises:
         ConfigError: an option is given that the task's files have no use for.
@@ -68,8 +71,26 @@ def read_examples(task: str, path: str | Path, options: ReadingOptions | None = 
     read, known = _READERS[task]
     for field in fields(options):
         if field.name not in (*known, "encoding") and getattr(options, field.name) is not None:
-            raise ConfigError(f"--{field.name.replace('_', '-')} is not for the files of {task}; leave it out")
+            raise ConfigError(
+                f"--{field.name.replace('_', '-')} is not for the files of {task_name or task}; leave it out"
+            )
     return read(Path(path), options)
+
+
+@dataclass(frozen=True)
+class TaskReader:
+    """Reads the files of one task."""
+
+    of: str
+
+    def read(self, path: str | Path, options: ReadingOptions | None = None, *, task: str = "") -> list[Any]:
+        """Reads a labelled file, see `read_examples`; `task` is whose files these are, for messages."""
+        return read_examples(self.of, path, options, task_name=task)
+
+
+def reader(task: str) -> TaskReader:
+    """Returns the reader of a task's files."""
+    return TaskReader(task)
 
 
 def _columns(options: ReadingOptions) -> Columns:
