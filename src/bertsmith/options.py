@@ -31,6 +31,8 @@ class Option:
         max: greatest value.
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse: turns the text of the command line into the value; None where the type says how.
+        parse_each: of many values, turns the text of each into one; None where the type says how.
+        panel: heading in the help; empty for that of the dataclass.
     """
 
     help: str
@@ -39,6 +41,8 @@ class Option:
     max: float | None = None
     shown_default: str = ""
     parse: Callable[[str], Any] | None = None
+    parse_each: Callable[[str], Any] | None = None
+    panel: str = ""
 
 
 def option(
@@ -50,6 +54,8 @@ def option(
     max: float | None = None,
     shown_default: str = "",
     parse: Callable[[str], Any] | None = None,
+    parse_each: Callable[[str], Any] | None = None,
+    panel: str = "",
 ) -> Any:
     """Declares a field of a dataclass as a setting.
 
@@ -61,8 +67,11 @@ def option(
         max: None for any.
         shown_default: empty for `default`.
         parse: None where the type says how.
+        parse_each: None where the type says how.
+        panel: empty for that of the dataclass.
     """
-    return field(default=default, metadata={_OPTION: Option(help, name, min, max, shown_default, parse)})
+    declared = Option(help, name, min, max, shown_default, parse, parse_each, panel)
+    return field(default=default, metadata={_OPTION: declared})
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
             declared = one.metadata[_OPTION]
             bare, optional = _without_none(hints[one.name])
             name = declared.name or one.name
-            panel = getattr(kind, "panel", "")
+            panel = declared.panel or getattr(kind, "panel", "")
             yield Setting((*path, one.name), name, bare, optional, one.default, declared, panel)
         elif is_dataclass(hints[one.name]):
             yield from _settings_of(hints[one.name], (*path, one.name))

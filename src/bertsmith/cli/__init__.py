@@ -30,6 +30,7 @@ from bertsmith.cli import (
     sizes,
     vocab,
 )
+from bertsmith.cli.options import DeclaredCommand
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -41,13 +42,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("quickstart")(quickstart.quickstart)
-app.command("vocab")(vocab.vocab)
+app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus")(corpus.corpus)
 app.command("pretrain")(pretrain.pretrain)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
-app.command("finetune")(finetune.finetune)
-app.command("evaluate")(finetune.evaluate)
+app.command("finetune", cls=DeclaredCommand)(finetune.finetune)
+app.command("evaluate", cls=DeclaredCommand)(finetune.evaluate)
 app.command("predict")(predict.predict)
 app.command("embed")(predict.embed)
 app.command("similarity")(predict.similarity)

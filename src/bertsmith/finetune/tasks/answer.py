@@ -21,8 +21,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.questions import QuestionExample
-from bertsmith.finetune.datasets.reading import reader
+from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
 from bertsmith.finetune.metrics.spans import SpanScores, best_null_threshold, cmrc_scores, squad_scores
 from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText, InputFields, TaskSpec
@@ -75,7 +74,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         "answer",
         ("question answering from a passage", "阅读理解：在段落里找答案"),
         BertForQuestionAnswering,
-        reader("answer"),
+        QUESTIONS,
         Answer,
         InputFields(("Question", "问题"), ("Passage", "段落"), least=2, most=2),
         CardText(

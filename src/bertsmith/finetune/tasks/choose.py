@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.choices import ChoiceExample
-from bertsmith.finetune.datasets.reading import reader
+from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
 from bertsmith.finetune.metrics.classification import mean_reciprocal_rank
 from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
@@ -39,7 +38,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
         "choose",
         ("multiple choice", "多项选择"),
         BertForMultipleChoice,
-        reader("choose"),
+        CHOICES,
         Choose,
         InputFields(("Context", "上文"), lines=("Choices, one a line", "选项，每行一个"), least=3, most=10**6),
         CardText(

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.readers import LabelledText, labels_of
-from bertsmith.finetune.datasets.reading import reader
+from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import (
     bootstrap_interval,
     confusion_intervals,
@@ -80,7 +79,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         "classify",
         ("classification: one class of several", "分类：多个类别里选一个"),
         BertForSequenceClassification,
-        reader("classify"),
+        LABELLED,
         Classify,
         TEXT_INPUTS,
         text_card("assigns one label to a text", "Every text gets one of the labels, also one that none of them fits."),

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.readers import MultiLabelledText, labels_of
-from bertsmith.finetune.datasets.reading import reader
+from bertsmith.finetune.datasets.texts import MULTILABELLED, MultiLabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import multilabel_scores
 from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
@@ -51,7 +50,7 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         "multilabel",
         ("labels, any number of them", "多标签：可以有任意多个"),
         BertForSequenceClassification,
-        reader("multilabel"),
+        MULTILABELLED,
         MultiLabel,
         TEXT_INPUTS,
         text_card(

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.rankings import RankingExample
-from bertsmith.finetune.datasets.reading import reader
+from bertsmith.finetune.datasets.rankings import RANKINGS, RankingExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
 from bertsmith.finetune.metrics.classification import reciprocal_ranks
 from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
@@ -51,7 +50,7 @@ class RankingTask(Task[RankingExample, float]):
         "rank",
         ("ranking by relevance to a query", "按与查询的相关度排序"),
         BertForSequenceClassification,
-        reader("rank"),
+        RANKINGS,
         Rank,
         InputFields(("Query", "查询"), lines=("Texts to rank, one a line", "要排序的文本，每行一段"), least=2, most=2),
         CardText(

@@ -10,6 +10,7 @@ a package that names it as an entry point of the group `bertsmith.tasks`:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import make_dataclass
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
@@ -18,8 +19,10 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError
 from bertsmith.finetune import tasks
+from bertsmith.finetune.tasks.spec import NoOptions
 from bertsmith.finetune.tasks.task import Task, TaskT
 from bertsmith.inference.task_file import TASK_FILE, TASK_FILE_ADVICE, read_task_file, write_task_file
+from bertsmith.options import Setting, option, settings_of
 
 
 def register(task: type[TaskT]) -> type[TaskT]:
@@ -59,6 +62,22 @@ def make_task(name: str, train: Sequence[Any], **options: Any) -> Task[Any, Any]
         InputError: the examples are not enough for the task.
     """
     return task_named(name).of(train, **options)
+
+
+def options_of_all_tasks() -> type:
+    """Returns a dataclass with the options of every task, for the command line; their help says whose they are."""
+    settings: dict[str, Setting] = {}
+    names: dict[str, list[str]] = {}
+    for name, task in all_tasks().items():
+        for setting in settings_of(task.spec.options):
+            settings.setdefault(setting.name, setting)
+            names.setdefault(setting.name, []).append(name)
+    declared = []
+    for name, setting in settings.items():
+        said = {**vars(setting.option), "help": f"{', '.join(names[name])}: {setting.option.help}"}
+        kind = setting.type | None if setting.optional else setting.type
+        declared.append((name, kind, option(setting.default, **said)))
+    return make_dataclass("TaskOptions", declared, frozen=True, namespace={"panel": NoOptions.panel})
 
 
 def save_task(task: Task[Any, Any], folder: Path, max_length: int) -> None:

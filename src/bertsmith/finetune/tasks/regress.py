@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.readers import ScoredText
-from bertsmith.finetune.datasets.reading import reader
+from bertsmith.finetune.datasets.texts import SCORED, ScoredText
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
 from bertsmith.finetune.metrics.classification import pearson, spearman
 from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
@@ -44,7 +43,7 @@ class RegressionTask(Task[ScoredText, float]):
         "regress",
         ("a number", "回归：给出一个数"),
         BertForSequenceClassification,
-        reader("regress"),
+        SCORED,
         Regress,
         TEXT_INPUTS,
         text_card(

@@ -8,30 +8,13 @@ a `TaskSpec`, the class attribute `spec` of each task.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from bertsmith.finetune.datasets.reader import Reader
 from bertsmith.model import PretrainedBert
 
 Bilingual = tuple[str, str]
 """The same in English and in Chinese."""
-
-
-class ExampleReader(Protocol):
-    """Reads labelled files; see `finetune.datasets`."""
-
-    def read(self, path: str | Path, options: Any = None, *, task: str = "") -> list[Any]:
-        """Returns the examples of a file.
-
-        Args:
-            path: the file.
-            options: how it is read, `ReadingOptions`; None for as the reader finds it.
-            task: whose files these are, for messages.
-
-        Raises:
-            ConfigError: an option is given that such files have no use for.
-            InputError: the file is not usable; the message names file and line.
-        """
 
 
 @dataclass(frozen=True)
@@ -112,7 +95,7 @@ class TaskSpec:
     name: str
     title: Bilingual
     architecture: type[PretrainedBert]
-    reader: ExampleReader
+    reader: Reader[Any]
     pipeline: Any
     inputs: InputFields
     card: CardText

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.reading import reader
-from bertsmith.finetune.datasets.tagged import TaggedWords, tags_of
+from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 from bertsmith.finetune.metrics.bootstrap import Floats, bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import accuracy, class_scores, confusion_matrix, macro_f1
 from bertsmith.finetune.metrics.entities import entity_counts, entity_scores
@@ -53,7 +52,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         "tag",
         ("tagging: a tag for every word", "标注：每个词一个标签"),
         BertForTokenClassification,
-        reader("tag"),
+        TAGGED,
         Tag,
         InputFields(("Text", "文本")),
         CardText(
