@@ -41,14 +41,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("quickstart")(quickstart.quickstart)
+app.command("quickstart", cls=DeclaredCommand)(quickstart.quickstart)
 app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
-app.command("corpus")(corpus.corpus)
+app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
 app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
-app.command("finetune")(finetune.finetune)
-app.command("evaluate")(finetune.evaluate)
+app.command("finetune", cls=DeclaredCommand)(finetune.finetune)
+app.command("evaluate", cls=DeclaredCommand)(finetune.evaluate)
 app.command("predict")(predict.predict)
 app.command("embed")(predict.embed)
 app.command("similarity")(predict.similarity)
