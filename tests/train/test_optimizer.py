@@ -44,12 +44,12 @@ def test_rates_fall_from_the_head_to_the_embeddings():
     found = by_name(model := classifier(), parameter_groups(model, 0.8, layer_decay=0.5))
     expected = {
         "classifier.linear.weight": 0.8,
-        "bert.pooler.bias": 0.8,
-        "bert.encoder.blocks.2.output_norm.weight": 0.4,
-        "bert.encoder.blocks.1.attention.project.weight": 0.2,
-        "bert.encoder.blocks.0.expand.bias": 0.1,
-        "bert.embedding.word.weight": 0.05,
-        "bert.embedding.norm.bias": 0.05,
+        "backbone.pooler.bias": 0.8,
+        "backbone.encoder.blocks.2.output_norm.weight": 0.4,
+        "backbone.encoder.blocks.1.attention.qkv.weight": 0.2,
+        "backbone.encoder.blocks.0.intermediate.bias": 0.1,
+        "backbone.embedding.word.weight": 0.05,
+        "backbone.embedding.norm.bias": 0.05,
     }
     assert {name: found[name]["lr"] for name in expected} == pytest.approx(expected)
     assert all(group["lr"] == pytest.approx(0.8 * group["rate_factor"]) for group in found.values())
@@ -65,14 +65,14 @@ def test_freezing_does_not_move_the_other_rates():
 
 def test_rates_by_pattern_multiply():
     model = classifier()
-    rates = {"classifier.*": 10.0, "*.bias": 0.5, "bert.encoder.blocks.[01].*": 0.1}
+    rates = {"classifier.*": 10.0, "*.bias": 0.5, "backbone.encoder.blocks.[01].*": 0.1}
     found = by_name(model, parameter_groups(model, 1.0, layer_decay=0.5, rates=rates))
     expected = {
         "classifier.linear.weight": 10.0,
         "classifier.linear.bias": 5.0,
-        "bert.encoder.blocks.2.expand.weight": 0.5,
-        "bert.encoder.blocks.1.expand.weight": 0.025,
-        "bert.encoder.blocks.0.expand.bias": 0.00625,
+        "backbone.encoder.blocks.2.intermediate.weight": 0.5,
+        "backbone.encoder.blocks.1.intermediate.weight": 0.025,
+        "backbone.encoder.blocks.0.intermediate.bias": 0.00625,
     }
     assert {name: found[name]["lr"] for name in expected} == pytest.approx(expected)
 
@@ -84,7 +84,7 @@ def test_an_optimizer_moves_each_layer_at_its_own_rate():
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    for name, moved in (("classifier.linear.bias", 0.5), ("bert.encoder.blocks.0.expand.bias", 0.0625)):
+    for name, moved in (("classifier.linear.bias", 0.5), ("backbone.encoder.blocks.0.intermediate.bias", 0.0625)):
         torch.testing.assert_close(before[name] - moved, model.get_parameter(name).detach())
 
 
@@ -103,7 +103,7 @@ def test_the_trainers_optimizer_keeps_its_order_of_parameters():
     ("options", "message"),
     [
         ({"rates": {"clasifier.*": 2.0}}, r"'clasifier.\*' matches no parameter that learns; names look like"),
-        ({"rates": {"bert.embedding.*": 2.0}}, "matches no parameter that learns"),
+        ({"rates": {"backbone.embedding.*": 2.0}}, "matches no parameter that learns"),
         ({"rates": {"classifier.*": 0.0}}, "must be positive; freeze"),
         ({"rates": {"classifier.*": math.nan}}, "must be positive"),
         ({"layer_decay": 0.0}, r"layer_decay 0.0 is outside \(0, 1\]"),

@@ -80,7 +80,7 @@ def test_missing_heads_start_afresh(village, general, tmp_path, architecture):
     architecture.from_pretrained(general).save_pretrained(tmp_path / "headless")
     model = build_model(recipe_to_continue(tmp_path / "headless", **SMALL), corpus)
     whole = BertForPreTraining.from_pretrained(general)
-    assert model.bert.embedding.word.weight.equal(whole.bert.embedding.word.weight)
+    assert model.backbone.embedding.word.weight.equal(whole.backbone.embedding.word.weight)
     assert model.next_sentence.linear.weight.abs().sum() > 0
     if architecture is BertModel:
         prior = torch.from_numpy((corpus.piece_counts + 1.0) / (corpus.piece_counts + 1.0).sum()).float()

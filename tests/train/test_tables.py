@@ -53,7 +53,7 @@ def trained(parts, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"parts": 3}, {"fails_at": 2}, {"optimizer": "lamb"}, {"units": {"bert.embedding.*": 0.5}}],
+    [{}, {"parts": 3}, {"fails_at": 2}, {"optimizer": "lamb"}, {"units": {"backbone.embedding.*": 0.5}}],
     ids=["plain", "in parts", "a step skipped", "lamb", "in units"],
 )
 def test_training_moves_every_weight_as_with_whole_gradients(settings, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_table_tied_to_the_output_gets_both_gradients():
         with context:
             PreTrainingObjective()(model, batch).loss.backward()
         tables.lay_out()
-        gradients.append(model.bert.embedding.word.weight.grad.clone())
+        gradients.append(model.backbone.embedding.word.weight.grad.clone())
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-8)
 
 
@@ -100,7 +100,7 @@ def test_other_gradients_stay_whole():
     with pytest.raises(ZeroDivisionError):
         BertTrainer(model, lambda model, batch: 1 / 0, TrainerSettings(20, 1e-2)).train_batch(batch_of(0))
     ClassificationObjective()(model, batch_of(0)).loss.backward()
-    assert not model.bert.embedding.word.weight.grad.is_sparse
+    assert not model.backbone.embedding.word.weight.grad.is_sparse
 
 
 def test_a_table_that_is_to_be_sparse_always_stays_so():

@@ -38,9 +38,9 @@ from bertsmith.finetune.tasks.task import (
 )
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import ModelConfig, PretrainedModel
+from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
-from bertsmith.model.stored import fingerprint_weights
 from bertsmith.model.surgery import freeze
 from bertsmith.objectives.loss_output import RunningAverages
 from bertsmith.seeding import generator, torch_seed
@@ -155,7 +155,7 @@ def fine_tune(
         raise InputError("the training file and the dev file must hold at least one example each")
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
-    config = BertConfig.load(model_folder)
+    config = ModelConfig.load(model_folder)
     if settings.max_length > config.max_position_embeddings:
         raise ConfigError(
             f"max length {settings.max_length}: {model_folder} reads {config.max_position_embeddings} pieces at most"
@@ -199,7 +199,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.console = console
         self.device = torch.device(device)
         self.tokenizer = WordPieceTokenizer.load(model_folder)
-        require_fit(self.tokenizer, BertConfig.load(model_folder), model_folder)
+        require_fit(self.tokenizer, ModelConfig.load(model_folder), model_folder)
         self.model = self._start()
         self.dtype = compute_dtype(settings.precision, device)
         self.inference = InferenceConfig(self.device, runs_in(settings.precision), settings.max_length)
@@ -247,7 +247,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         _remove_state(self.folder)
         return result
 
-    def _start(self) -> PretrainedBert:
+    def _start(self) -> PretrainedModel:
         """Returns the model before its first step."""
         model = self.task.build(self.start_folder, self.settings)
         adapter = self.settings.adapter_settings()
@@ -259,7 +259,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         model.set_gradient_checkpointing(self.settings.checkpointing())
         return model
 
-    def _trainer(self) -> BertTrainer[PretrainedBert]:
+    def _trainer(self) -> BertTrainer[PretrainedModel]:
         settings = self.settings
         trainer = BertTrainer(
             self.model,
@@ -345,11 +345,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             return
         self._write_model(self.model)
 
-    def _write_model(self, model: PretrainedBert) -> None:
+    def _write_model(self, model: PretrainedModel) -> None:
         model.save_pretrained(self.folder / "model")
         self.tokenizer.save(self.folder / "model", model_max_length=model.config.max_position_embeddings)
 
-    def _best_model(self) -> PretrainedBert:
+    def _best_model(self) -> PretrainedModel:
         """Returns the model of the best epoch."""
         if self.settings.adapter:
             return load_adapted(self.start_folder, self.folder / "adapter")

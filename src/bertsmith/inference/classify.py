@@ -21,7 +21,7 @@ from bertsmith.inference.checks import parts, require_fit, require_list, require
 from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import inference_config_of, paired_of, task_values
-from bertsmith.model import BertConfig, BertForSequenceClassification
+from bertsmith.model import BertForSequenceClassification, ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -53,7 +53,7 @@ class TextScorer:
 
     def __init__(
         self,
-        config: BertConfig,
+        config: ModelConfig,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,

@@ -27,7 +27,7 @@ from bertsmith.inference.checks import PART, require_fit, require_list
 from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner, stream_rows
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.sentence_folder import read_sentence_folder
-from bertsmith.model import BertConfig, BertModel
+from bertsmith.model import BertModel, ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
@@ -258,7 +258,7 @@ READS: dict[Pooling, Callable[[BertModel, RaggedBatch], Tensor]] = {
 }
 
 
-def check_pooling(pooling: str, config: BertConfig) -> None:
+def check_pooling(pooling: str, config: ModelConfig) -> None:
     """Makes sure that a model can pool in a way.
 
     Raises:

@@ -11,7 +11,7 @@ from bertsmith.errors import CheckpointError
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.tag import Tag
 from bertsmith.inference.task_file import inference_config_of, task_values
-from bertsmith.model.feature_tagger import BertWithFeatures, Top
+from bertsmith.model.feature_tagger import FeatureTagger, Top
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -38,6 +38,6 @@ def load_feature_tagger(
             raise ValueError(f"layers {layers!r}, top {top!r} and top_size {size}")
         if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"labels {labels!r}")
-    model: Any = BertWithFeatures.load(folder, labels, layers, top, size)  # type: ignore[arg-type]
+    model: Any = FeatureTagger.load(folder, labels, layers, top, size)  # type: ignore[arg-type]
     inference = inference_config_of(folder, precision=precision, device=device)
     return Tag(model, WordPieceTokenizer.load(folder), inference)

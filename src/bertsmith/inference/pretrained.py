@@ -194,14 +194,17 @@ class NextSentence:
 def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
     """Reads [M, V] float32, the logits at M places among the tokens of a batch."""
     head = model.masked_lm
-    states = model.bert(batch).hidden_states.index_select(0, places)
+    states = model.backbone(batch).hidden_states.index_select(0, places)
     # 解码用 float32：词嵌入本就是 float32，不必每次把整张表转成 bf16
-    return head.decode(head.norm(head.activation(head.transform(states))).float(), model.bert.embedding.word.weight)
+    logits: Tensor = head.decode(
+        head.norm(head.activation(head.transform(states))).float(), model.backbone.embedding.word.weight
+    )
+    return logits
 
 
 def next_sentence_logits(model: BertForNextSentencePrediction | BertForPreTraining, batch: RaggedBatch) -> Tensor:
     """Reads [N, 2], the logits of "B follows A" and "B is random"."""
-    logits: Tensor = model.next_sentence(model.bert(batch).pooled)
+    logits: Tensor = model.next_sentence(model.backbone(batch).pooled)
     return logits
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.task_file import read_task_file
-from bertsmith.model import BertConfig
-from bertsmith.model.checkpoint import read_architecture
+from bertsmith.model import ModelConfig
+from bertsmith.model.folder import read_architecture
 
 _HEADS = {
     "BertModel": ("embed",),
@@ -37,7 +37,7 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
         return (str(task),)
     architecture = read_architecture(folder)
     if architecture == "BertForSequenceClassification":
-        config = BertConfig.load(folder)
+        config = ModelConfig.load(folder)
         # 只有一个输出、又没有注明类型的，是交叉编码器
         single = "rank" if len(config.id2label) == 1 else "classify"
         return (_PROBLEMS.get(config.problem_type or "", single),)
@@ -48,7 +48,7 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
         )
         raise CheckpointError(f"{folder}: {holds}; it must be one of {known}")
     # 只认一种句段的模型读不了句对：有那个头也没有用
-    lone = BertConfig.load(folder).type_vocab_size < 2
+    lone = ModelConfig.load(folder).type_vocab_size < 2
     return tuple(kind for kind in _HEADS[architecture] if not (lone and kind == "next-sentence"))
 
 

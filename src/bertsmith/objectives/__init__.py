@@ -10,7 +10,7 @@ from bertsmith.objectives.pretraining import (
     PreTrainingObjective,
     build_objective,
     build_pretraining_model,
-    pretraining_architecture,
+    has_pairs,
 )
 from bertsmith.objectives.sentence_order import SOPLoss
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
@@ -33,5 +33,5 @@ __all__ = [
     "TaggingObjective",
     "build_objective",
     "build_pretraining_model",
-    "pretraining_architecture",
+    "has_pairs",
 ]

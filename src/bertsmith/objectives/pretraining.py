@@ -11,14 +11,13 @@ With span masking the span boundary loss comes on top of masked LM.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
+from bertsmith.batch import CAUSAL, FULL
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import OBJECTIVES, StreamSettings
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
-from bertsmith.model.architectures import PreTrainingOutput
-from bertsmith.model.span_boundary import SpanPreTrainingOutput
+from bertsmith.model import BertForPreTraining, ModelConfig
 from bertsmith.objectives.causal_lm import CausalLMLoss
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.masked_lm import MaskedLMLoss
@@ -66,18 +65,16 @@ class PreTrainingObjective:
             model: as `build_pretraining_model` makes it for this objective, wrapped or not.
             batch: of a stream with the same objective.
         """
-        if self.span_boundary is None:
-            output = model(batch.tokens, batch.masked_positions, causal=self.causal)
-        else:
-            output = model(batch.tokens, batch.masked_positions, batch.masked_spans)
+        spans = batch.masked_spans if self.span_boundary is not None else None
+        mask = CAUSAL if self.causal else FULL
+        output = model(batch.tokens, batch.masked_positions, mask=mask, masked_spans=spans)
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
-        logits = output if isinstance(output, Tensor) else output.mlm_logits
-        measures: list[LossOutput] = [self.pieces(logits, batch.masked_labels, total=batch.global_masked)]
+        measures: list[LossOutput] = [self.pieces(output.mlm_logits, batch.masked_labels, total=batch.global_masked)]
         if self.pairs is not None:
-            assert isinstance(output, PreTrainingOutput | SpanPreTrainingOutput)
+            assert output.nsp_logits is not None
             measures.append(self.pairs(output.nsp_logits, batch.next_sentence_labels, total=batch.global_labelled))
         if self.span_boundary is not None:
-            assert isinstance(output, SpanPreTrainingOutput)
+            assert output.sbo_logits is not None
             measures.append(self.span_boundary(output.sbo_logits, batch.masked_labels, total=batch.global_masked))
         # 各部分已是各自的平均，直接相加即论文的损失（附录 A.2），不另设权重
         loss = measures[0].loss
@@ -91,18 +88,16 @@ def build_objective(settings: StreamSettings) -> PreTrainingObjective:
     return PreTrainingObjective(settings.objective, span_boundary=settings.masking.kind == "span")
 
 
-def pretraining_architecture(objective: str) -> type[BertForPreTraining] | type[BertForMaskedLM]:
-    """Returns the model that an objective trains: with the pair head where the objective has pairs.
+def has_pairs(objective: str) -> bool:
+    """Tells whether an objective trains the pair head.
 
     Raises:
         ConfigError: there is no such objective.
     """
-    return BertForPreTraining if _parts(objective)[1] else BertForMaskedLM
+    return bool(_parts(objective)[1])
 
 
-def build_pretraining_model(
-    objective: str, config: BertConfig, *, span_boundary: bool = False
-) -> BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary:
+def build_pretraining_model(objective: str, config: ModelConfig, *, span_boundary: bool = False) -> BertForPreTraining:
     """Returns a fresh model for an objective.
 
     Args:
@@ -113,8 +108,10 @@ def build_pretraining_model(
     Raises:
         ConfigError: there is no such objective.
     """
-    plain = pretraining_architecture(objective)(config)
-    return BertWithSpanBoundary(plain) if span_boundary else plain
+    model = BertForPreTraining(config, pair_head=has_pairs(objective))
+    if span_boundary:
+        model.add_span_boundary()
+    return model
 
 
 def _parts(objective: str) -> tuple[str, str]:

@@ -118,7 +118,7 @@ def show_report(
     trained = FillMask.load(run / "model")
     ids = _heatmap_ids(corpus, trained.tokenizer)
     layer = trained.model.config.num_hidden_layers
-    weights = attention_weights(trained.model.bert, ids, layer=-1).mean(0)
+    weights = attention_weights(trained.model.backbone, ids, layer=-1).mean(0)
     pieces = [trained.tokenizer.vocab[index] for index in ids]
     heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
     write_report(

@@ -20,7 +20,7 @@ from bertsmith.data.stream.pairs import Pairing
 from bertsmith.data.stream.stream import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
-from bertsmith.model.config import BertConfig
+from bertsmith.model import BertConfig
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -18,17 +17,14 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
-from bertsmith.model import BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
-from bertsmith.model.checkpoint import stored_rows
-from bertsmith.model.stored import fingerprint_weights
-from bertsmith.objectives import build_objective, pretraining_architecture
+from bertsmith.model import BertForPreTraining
+from bertsmith.model.folder import fingerprint_weights, stored_rows
+from bertsmith.objectives import build_objective, has_pairs
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.trainer import BertTrainer
-
-PreTrainingModel: TypeAlias = BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary
 
 HELDOUT_SEQUENCES = 512
 """Held-out sequences per evaluation, or as many tokens in longer ones: about 10,000 masked pieces at length 128."""
@@ -63,7 +59,7 @@ def heldout_set(
     return heldout_batches(corpus, tokenizer, settings, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining | BertForMaskedLM:
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining:
     """Returns the model before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
@@ -71,15 +67,14 @@ def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTra
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
     config = recipe.model_config(len(corpus.piece_counts))
-    architecture = pretraining_architecture(recipe.objective)
-    missing = set(architecture.heads)
-    model: BertForPreTraining | BertForMaskedLM
+    pair_head = has_pairs(recipe.objective)
+    missing = {"masked_lm", "next_sentence"} if pair_head else {"masked_lm"}
     if recipe.start_from:
         missing = {head for head in missing if stored_rows(recipe.start_from, HEAD_TENSORS[head]) is None}
         changes = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
-        model = architecture.from_pretrained(recipe.start_from, new_heads=missing, **changes)
+        model = BertForPreTraining.from_pretrained(recipe.start_from, new_heads=missing, pair_head=pair_head, **changes)
     else:
-        model = architecture(config)
+        model = BertForPreTraining(config, pair_head=pair_head)
     if "masked_lm" in missing and config.tie_word_embeddings:
         # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
         counts = np.ones(config.vocab_size)
@@ -95,14 +90,15 @@ def make_trainer(
     corpus: TokenCorpus,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
-) -> BertTrainer[PreTrainingModel]:
+) -> BertTrainer[BertForPreTraining]:
     """Returns a trainer at step 0 for a recipe."""
     # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
     even_guess = math.log(len(corpus.piece_counts)) + math.log(2)
     settings = replace(recipe.trainer_settings(), loss_limit=EXPLODED_LOSS * even_guess)
-    plain = build_model(recipe, corpus)
-    # 跨度边界头只在训练时存在；保存模型目录时不写它
-    model = BertWithSpanBoundary(plain) if recipe.masking == "span" else plain
+    model = build_model(recipe, corpus)
+    if recipe.masking == "span":
+        # 跨度边界头只在训练时存在；保存模型目录时不写它
+        model.add_span_boundary()
     objective = build_objective(recipe.stream_settings())
     return BertTrainer(model, objective, settings, device=device, ranks=ranks)
 

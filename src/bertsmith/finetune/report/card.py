@@ -21,7 +21,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertConfig
+from bertsmith.model import ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -185,7 +185,7 @@ def model_card(
     missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
     if missing:
         raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")
-    config, tokenizer = BertConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
+    config, tokenizer = ModelConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
     kind, described = _KINDS[task.name], task.describe()
     sections = [
         _front_matter(kind, result, "transformers" if adapter is None else "bertsmith"),
@@ -211,7 +211,7 @@ def _front_matter(kind: _Kind, result: FineTuningResult, library: str) -> str:
 
 
 def _summary(
-    kind: _Kind, config: BertConfig, settings: FineTuningSettings, base: str, described: Mapping[str, Any]
+    kind: _Kind, config: ModelConfig, settings: FineTuningSettings, base: str, described: Mapping[str, Any]
 ) -> str:
     shape = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
     what = kind.does.replace("a text", "a pair of texts") if described.get("paired") else kind.does
@@ -301,7 +301,7 @@ def _recipe(
 
 def _limits(
     kind: _Kind,
-    config: BertConfig,
+    config: ModelConfig,
     tokenizer: WordPieceTokenizer,
     settings: FineTuningSettings,
     files: Mapping[str, DataFile],

@@ -27,7 +27,7 @@ from bertsmith.finetune.tasks.task import Evaluation, Unit
 from bertsmith.inference.engine import TOKEN_BUDGET, InferenceConfig, packs_by_length
 from bertsmith.inference.tag import Tag, WordTags
 from bertsmith.model import BertModel
-from bertsmith.model.feature_tagger import BertWithFeatures, Packs, Top, sequence_keys
+from bertsmith.model.feature_tagger import FeatureTagger, Packs, Top, sequence_keys
 from bertsmith.model.features import LayerChoice
 from bertsmith.objectives import LabelledBatch, TaggingObjective
 from bertsmith.objectives.loss_output import LossOutput
@@ -115,7 +115,7 @@ class FeatureTaggingTask:
         """Reads what `describe` returned."""
         return cls(tuple(values["labels"]), values["layers"], values["top"], int(values["top_size"]))
 
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertWithFeatures:
+    def build(self, folder: Path, settings: FineTuningSettings) -> FeatureTagger:
         """Returns the frozen encoder of a folder under a new top.
 
         Args:
@@ -135,13 +135,13 @@ class FeatureTaggingTask:
         names = dict(enumerate(self.labels))
         bert = BertModel.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
         torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
-        model = BertWithFeatures(bert, self.layers, self.top, self.top_size)
+        model = FeatureTagger(bert, self.layers, self.top, self.top_size)
         model.packs = self.packs
         return model
 
-    def load(self, folder: Path) -> BertWithFeatures:
+    def load(self, folder: Path) -> FeatureTagger:
         """Returns a trained tagger; it remembers nothing, since it may meet any number of sentences."""
-        return BertWithFeatures.load(folder, self.labels, self.layers, self.top, self.top_size)
+        return FeatureTagger.load(folder, self.labels, self.layers, self.top, self.top_size)
 
     def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[Unit]:
         """Returns units as `TaggingTask` does, and settles which of them are encoded together."""

@@ -18,7 +18,7 @@ from bertsmith.finetune.metrics.bootstrap import Interval
 from bertsmith.finetune.metrics.classification import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.seeding import torch_seed
@@ -27,7 +27,7 @@ from bertsmith.tokenizer import WordPieceTokenizer
 SHOWN_MISTAKES = 20
 """So many of the worst mistakes are kept."""
 
-ModelT = TypeVar("ModelT", bound=PretrainedBert)
+ModelT = TypeVar("ModelT", bound=PretrainedModel)
 ExampleT = TypeVar("ExampleT")
 PredictionT = TypeVar("PredictionT")
 
@@ -113,10 +113,10 @@ class Task(Protocol[ExampleT, PredictionT]):
     def describe(self) -> dict[str, Any]:
         """Returns what else than the weights makes the model, as JSON: labels, thresholds. See `tasks.load_task`."""
 
-    def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedBert:
+    def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
         """Returns a model to train: the encoder of a folder under a new head."""
 
-    def load(self, folder: Path) -> PretrainedBert:
+    def load(self, folder: Path) -> PretrainedModel:
         """Returns the model that a run of this task saved."""
 
     def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[ExampleT], max_length: int) -> list[Unit]:
@@ -195,7 +195,7 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
             "classifier_dropout": None,
         }
     if settings.from_random:
-        return architecture(BertConfig.load(folder).changed(**changes))
+        return architecture(ModelConfig.load(folder).changed(**changes))
     return architecture.from_pretrained(folder, new_heads=True, **changes)
 
 
