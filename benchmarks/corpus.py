@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bertsmith.data.reading.decoding import read_lines
+from bertsmith.data.reading.lines import read_lines
 from real_data import DATA
 
 VOCAB = DATA / "vocab-uncased-30522.txt"

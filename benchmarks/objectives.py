@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertsmith.data.corpus.shards import TokenCorpus, build_shards
-from bertsmith.data.reading.decoding import read_lines
+from bertsmith.data.reading.lines import read_lines
 from bertsmith.data.reading.text import find_text_files, read_documents, resolve_documents
 from bertsmith.kernels.layers import native_precision
 from bertsmith.model import BertForMaskedLM

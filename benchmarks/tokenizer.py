@@ -34,7 +34,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from bertsmith.data.reading.decoding import read_lines
+from bertsmith.data.reading.lines import read_lines
 from bertsmith.tokenizer import WordPieceTokenizer
 from real_data import DATA
 

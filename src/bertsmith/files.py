@@ -1,7 +1,7 @@
 """Writing files so that a crash or a full disk never leaves half of one behind.
 
-A file is written beside its place under a temporary name, flushed to the disk and renamed; a folder likewise. Readers
-see the old content or the new, nothing between. Errors of the machine become one line that names the path.
+A file or a folder is written beside its place under a temporary name, flushed to the disk and renamed. Readers see
+the old content or the new, nothing between. Errors of the machine become one line that names the path.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ class Option:
         max: greatest value.
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse: turns the text of the command line into the value; None where the type says how.
+        parse_each: of many values, turns the text of each into one; None where the type says how.
     """
 
     help: str
@@ -39,6 +40,7 @@ class Option:
     max: float | None = None
     shown_default: str = ""
     parse: Callable[[str], Any] | None = None
+    parse_each: Callable[[str], Any] | None = None
 
 
 def option(
@@ -50,6 +52,7 @@ def option(
     max: float | None = None,
     shown_default: str = "",
     parse: Callable[[str], Any] | None = None,
+    parse_each: Callable[[str], Any] | None = None,
 ) -> Any:
     """Declares a field of a dataclass as a setting.
 
@@ -61,8 +64,9 @@ def option(
         max: None for any.
         shown_default: empty for `default`.
         parse: None where the type says how.
+        parse_each: None where the type says how.
     """
-    return field(default=default, metadata={_OPTION: Option(help, name, min, max, shown_default, parse)})
+    return field(default=default, metadata={_OPTION: Option(help, name, min, max, shown_default, parse, parse_each)})
 
 
 @dataclass(frozen=True)

@@ -223,15 +223,15 @@ def test_a_rate_that_is_no_number_takes_no_folder(fails, tiny_model, tmp_path):
 def test_a_vocabulary_does_not_replace_another(fails, tiny_model, tmp_path, capsys):
     text = write(tmp_path / "a.txt", TEXT)
     before = (tiny_model / "vocab.txt").read_bytes()
-    assert "holds a model" in fails("vocab", text, "--out", tiny_model, "--size", 60)
+    assert "holds a model" in fails("vocab", text, "--out", tiny_model, "--vocab-size", 60)
     assert (tiny_model / "vocab.txt").read_bytes() == before
     for _ in range(2):
         with pytest.raises(SystemExit) as caught:
-            main(["vocab", str(text), "--out", str(tmp_path / "made"), "--size", "60"])
+            main(["vocab", str(text), "--out", str(tmp_path / "made"), "--vocab-size", "60"])
         assert caught.value.code == 0, capsys.readouterr().err
     capsys.readouterr()
     learned = (tmp_path / "made" / "vocab.txt").read_bytes()
-    assert "choose another --out" in fails("vocab", text, "--out", tmp_path / "made", "--size", 50)
+    assert "choose another --out" in fails("vocab", text, "--out", tmp_path / "made", "--vocab-size", 50)
     assert (tmp_path / "made" / "vocab.txt").read_bytes() == learned
 
 

@@ -33,7 +33,7 @@ def run(capsys, *words):
 
 def test_from_text_to_predictions(folder, capsys):
     stories, tokenizer, shards = folder / "stories.txt", folder / "tokenizer", folder / "shards"
-    assert "pieces from 1 file(s)" in run(capsys, "vocab", stories, "--out", tokenizer, "--size", 800)
+    assert "pieces from 1 file(s)" in run(capsys, "vocab", stories, "--out", tokenizer, "--vocab-size", 800)
     assert "entropy" in run(capsys, "corpus", stories, "--tokenizer", tokenizer, "--out", shards)
     common = ["--corpus", shards, "--tokenizer", tokenizer, "--size", "1/64", "--sequence-length", 32]
     trained = run(capsys, "pretrain", *common, "--steps", 20, "--out", folder / "run")
@@ -74,14 +74,14 @@ def test_a_vocabulary_is_learned_from_whatever_a_corpus_is_built_from(tmp_path, 
     inputs["json"].write_bytes(gzip.compress("\n".join(map(json.dumps, records)).encode()))
     pq.write_table(pa.Table.from_pylist(records), inputs["parquet"])
     for name, path in inputs.items():
-        said = run(capsys, "vocab", path, "--text-field", "body", "--out", tmp_path / name, "--size", 400)
+        said = run(capsys, "vocab", path, "--text-field", "body", "--out", tmp_path / name, "--vocab-size", 400)
         assert "pieces from 1 file(s)" in said
     learned = {name: (tmp_path / name / "vocab.txt").read_text(encoding="utf-8") for name in inputs}
     assert learned["json"] == learned["text"]
     assert learned["parquet"] == learned["text"]
     # one command line for both
     both = [inputs["json"], inputs["parquet"], "--text-field", "body"]
-    run(capsys, "vocab", *both, "--out", tmp_path / "tokenizer", "--size", 400)
+    run(capsys, "vocab", *both, "--out", tmp_path / "tokenizer", "--vocab-size", 400)
     assert "entropy" in run(
         capsys, "corpus", *both, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"
     )
@@ -94,7 +94,7 @@ def test_the_version(capsys):
 def test_a_vocabulary_among_its_text_is_not_learned_from(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("the man eats the bread\n" * 9, encoding="utf-8")
     for _ in range(2):
-        assert "from 1 file(s)" in run(capsys, "vocab", tmp_path, "--out", tmp_path / "made", "--size", 60)
+        assert "from 1 file(s)" in run(capsys, "vocab", tmp_path, "--out", tmp_path / "made", "--vocab-size", 60)
     # nor is a corpus built from it
     corpus = [tmp_path, "--tokenizer", tmp_path / "made", "--out", tmp_path / "shards", "--documents", "blank-line"]
     stories = "\n\n".join(story.text for story in draw_stories(0, 9))

@@ -1,10 +1,11 @@
 """Every option of a command reaches what does the work: each is given a value that is not its default."""
 
 import pytest
+import typer
 from typer.main import get_command
 
 import bertsmith.data.corpus.build
-import bertsmith.data.corpus.plan
+import bertsmith.data.corpus.vocabulary
 import bertsmith.interop
 import bertsmith.lab.run
 import bertsmith.serve.run
@@ -39,7 +40,8 @@ def told(monkeypatch, capsys):
 
 
 def options_of(command):
-    parameters = get_command(app).commands[command].params
+    chosen = get_command(app).commands[command]
+    parameters = chosen.get_params(typer.Context(chosen))
     return {option for parameter in parameters for option in parameter.opts if option.startswith("--")} - {"--help"}
 
 
@@ -84,11 +86,11 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
     (tmp_path / "a.txt").write_text("the man", encoding="utf-8")
     read = []
     monkeypatch.setattr(
-        bertsmith.data.corpus.plan, "read_all_text", lambda _, **named: read.append(named) or ["the man"]
+        bertsmith.data.corpus.vocabulary, "read_all_text", lambda _, **named: read.append(named) or ["the man"]
     )
     words = (
-        f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --size 77 --min-frequency 3 --limit-alphabet 9 --cased"
-        " --unused 5 --token <url> --token <user> --workers 2 --encoding latin-1 --text-field body"
+        f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --vocab-size 77 --min-frequency 3 --limit-alphabet 9"
+        " --cased --unused 5 --token <url> --token <user> --workers 2 --encoding latin-1 --text-field body"
     )
     values, named = told(WordPieceTokenizer, "train", *words.split())
     assert values == (["the man"],)
@@ -99,7 +101,7 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
         "min_frequency": 3,
         "limit_alphabet": 9,
         "num_unused": 5,
-        "user_tokens": ["<url>", "<user>"],
+        "user_tokens": ("<url>", "<user>"),
         "workers": 2,
     }
     assert read == [{"encoding": "latin-1", "field": "body"}]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.reading import decoding, text
-from bertsmith.data.reading.decoding import detect_encoding, read_lines
+from bertsmith.data.reading import lines, sources, text
+from bertsmith.data.reading.decoding import detect_encoding
+from bertsmith.data.reading.lines import numbered_lines, read_lines
 from bertsmith.data.reading.text import (
     Document,
     find_text_files,
@@ -186,7 +187,7 @@ def test_first_accent_far_into_the_file_still_decides(write: Write, late: str) -
 
 @pytest.mark.parametrize("shift", range(4))
 def test_character_across_a_chunk_border_is_not_torn(write: Write, monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
-    monkeypatch.setattr(decoding, "_CHUNK_SIZE", 8)
+    monkeypatch.setattr(sources, "CHUNK_SIZE", 8)
     content = "x" * shift + "中文😀é\r\nzweite Zeile\r\rü\n"
     assert list(read_lines(write("a.txt", content))) == ["x" * shift + "中文😀é", "zweite Zeile", "", "ü"]
     assert next(read_lines(write("b.txt", content.encode("utf-16")))) == "x" * shift + "中文😀é"
@@ -268,11 +269,38 @@ def test_endless_line_is_refused_without_reading_it(write: Write) -> None:
 
 
 def test_longest_line_allowed_is_read(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "MAX_LINE_LENGTH", 10)
-    monkeypatch.setattr(decoding, "_CHUNK_SIZE", 4)
+    monkeypatch.setattr(lines, "MAX_LINE_LENGTH", 10)
+    monkeypatch.setattr(sources, "CHUNK_SIZE", 4)
     assert list(read_lines(write("a.txt", "1234567890\n1234567890"))) == ["1234567890"] * 2
     with pytest.raises(InputError, match="line 2 is longer"):
         list(read_lines(write("b.txt", "a\n12345678901\nb")))
+
+
+# Files of rows.
+
+
+def test_only_a_line_feed_ends_a_row(write: Write) -> None:
+    path = write("a.tsv", "\ufeffa\u2028b\fc\r\nd\re\n\nf\r")
+    assert list(numbered_lines(path)) == [(1, "a\u2028b\fc"), (2, "d\re"), (3, ""), (4, "f")]
+
+
+def test_a_whole_file_has_no_longest_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_LENGTH", 4)
+    assert lines.read_text(write("a.json", '{"a":\r\n"longer"}\n')) == '{"a":\r\n"longer"}\n'
+    with pytest.raises(InputError, match=r"a\.json: line 2 is longer than 4 characters"):
+        list(numbered_lines(write("a.json", "abcd\nabcde")))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="ab中\n\r\u2028\f", max_size=60))
+def test_rows_are_the_same_whatever_the_chunks(tmp_path_factory: pytest.TempPathFactory, content: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "rows.txt"
+    path.write_bytes(content.encode())
+    expected = [row.removesuffix("\r") for row in content.split("\n")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "CHUNK_SIZE", 1)
+        found = [row for _, row in numbered_lines(path)]
+    assert found == (expected if content and not content.endswith("\n") else expected[:-1])
 
 
 # Lines and paragraphs.
@@ -295,7 +323,7 @@ def test_lines_are_the_same_whatever_the_chunks(tmp_path_factory: pytest.TempPat
     path.write_bytes(content.encode())
     whole = list(read_lines(path))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "_CHUNK_SIZE", 1)
+        patch.setattr(sources, "CHUNK_SIZE", 1)
         assert list(read_lines(path)) == whole
     assert "".join("".join(whole).split()) == "".join(content.split())
 

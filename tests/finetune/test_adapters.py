@@ -15,7 +15,7 @@ from bertsmith.finetune.adapters import (
     load_adapter,
     save_adapter,
 )
-from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask

@@ -7,8 +7,8 @@ import pytest
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.finetune.datasets.readers import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.predict import as_line
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings

@@ -8,7 +8,7 @@ import pytest
 
 import bertsmith.finetune.search as search_module
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.search import PAPER_GRID, grid_cells, paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings

@@ -8,7 +8,8 @@ from sklearn.metrics import accuracy_score
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.tagged import TaggedWords, read_conll, read_conllu
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.tag import TaggingTask
@@ -115,8 +116,11 @@ def test_labels_come_back_for_every_sentence_of_real_data(shared_data, max_lengt
     """WNUT-17 and UD, whole and cut into windows: every word is learned exactly once, with its own tag."""
     tokenizer = WordPieceTokenizer.load(shared_data / "vocab-uncased-30522.txt")
     tasks = shared_data / "tasks"
-    wnut = [read_conll(tasks / "wnut17" / f"{part}.conll", alternatives=",") for part in ("train", "dev", "test")]
-    ewt = [read_conllu(tasks / "ud_ewt" / f"{part}.conllu") for part in ("dev", "test")]
+    wnut = [
+        TAGGED.read(tasks / "wnut17" / f"{part}.conll", ReadingOptions(alternatives=","))
+        for part in ("train", "dev", "test")
+    ]
+    ewt = [TAGGED.read(tasks / "ud_ewt" / f"{part}.conllu") for part in ("dev", "test")]
     for files in (wnut, ewt):
         examples = [example for sentences in files for example in sentences]
         task = TaggingTask.of(examples)

@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from bertsmith.errors import CheckpointError, InputError
-from bertsmith.finetune.datasets.tagged import read_conll, read_conllu
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.tagged import TAGGED
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.tag import Tag, WordPieces, pieces_of_words, word_windows
 from bertsmith.inference.task_file import write_task_file
@@ -197,8 +198,11 @@ def test_a_folder_is_read_in_the_windows_it_was_trained_in(tiny_model, tmp_path)
 
 def real_sentences(shared_data: Path) -> list[tuple[str, ...]]:
     tasks = shared_data / "tasks"
-    files = [read_conll(tasks / "wnut17" / f"{part}.conll", alternatives=",") for part in ("train", "dev", "test")]
-    files += [read_conllu(tasks / "ud_ewt" / f"{part}.conllu") for part in ("dev", "test")]
+    files = [
+        TAGGED.read(tasks / "wnut17" / f"{part}.conll", ReadingOptions(alternatives=","))
+        for part in ("train", "dev", "test")
+    ]
+    files += [TAGGED.read(tasks / "ud_ewt" / f"{part}.conllu") for part in ("dev", "test")]
     return [sentence.words for sentences in files for sentence in sentences]
 
 

@@ -30,6 +30,7 @@ from bertsmith.cli import (
     sizes,
     vocab,
 )
+from bertsmith.cli.options import DeclaredCommand
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -41,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("quickstart")(quickstart.quickstart)
-app.command("vocab")(vocab.vocab)
+app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus")(corpus.corpus)
 app.command("pretrain")(pretrain.pretrain)
 app.command("report")(report.report)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertsmith.finetune.datasets.reading import ReadingOptions
+    from bertsmith.finetune.datasets.reader import ReadingOptions
     from bertsmith.finetune.tasks.task import Evaluation
 
 
@@ -276,16 +276,14 @@ def _reading_options(
     *, choice_columns: list[str] | None, word_column: int | None, header: bool | None, **texts: str | None
 ) -> ReadingOptions:
     """Turns what was typed into options; a column that is a whole number is one."""
-    from bertsmith.finetune.datasets.reading import ReadingOptions
+    from bertsmith.finetune.datasets.reader import ReadingOptions, column_name
 
-    columns = {name: _column(value) if name.endswith("_column") else value for name, value in texts.items()}
-    choices = None if choice_columns is None else tuple(_column(value) for value in choice_columns)
+    columns = {
+        name: column_name(value) if name.endswith("_column") and value is not None else value
+        for name, value in texts.items()
+    }
+    choices = None if choice_columns is None else tuple(map(column_name, choice_columns))
     return ReadingOptions(choice_columns=choices, word_column=word_column, header=header, **columns)  # type: ignore[arg-type]
-
-
-def _column(value: str | None) -> str | int | None:
-    is_number = value is not None and value.removeprefix("-").isdecimal() and value.isascii()
-    return int(value) if value is not None and is_number else value
 
 
 def _line(name: str, found: Evaluation) -> str:

@@ -183,7 +183,9 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 def _typer_type(setting: Setting) -> Any:
     if setting.option.parse is not None or setting.choices:
         return str
-    return list.__class_getitem__(get_args(setting.type)[0]) if setting.is_many else setting.type
+    if setting.is_many:
+        return list.__class_getitem__(str if setting.option.parse_each else get_args(setting.type)[0])
+    return setting.type
 
 
 def _shown(setting: Setting) -> str | bool:
@@ -200,4 +202,4 @@ def _value(setting: Setting, typed: Any) -> Any:
     if setting.option.parse is not None:
         return setting.option.parse(typed)
     setting.require_choice(typed, flag_of(setting.name))
-    return tuple(typed) if setting.is_many else typed
+    return tuple(map(setting.option.parse_each or (lambda one: one), typed)) if setting.is_many else typed

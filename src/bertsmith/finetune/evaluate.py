@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertsmith.finetune.adapters import load_adapted
-from bertsmith.finetune.datasets.reading import ReadingOptions, read_examples
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.reading import read_examples
 from bertsmith.finetune.settings import compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.finetune.tasks.task import Evaluation

@@ -13,7 +13,8 @@ from rich.console import Console
 from bertsmith.errors import ConfigError
 from bertsmith.files import write_text
 from bertsmith.finetune.baselines.scoring import add_baselines, add_tagging_baseline, check_baselines
-from bertsmith.finetune.datasets.reading import ReadingOptions, read_examples
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.reading import read_examples
 from bertsmith.finetune.report.card import DataFile, model_card
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune

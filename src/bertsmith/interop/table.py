@@ -12,7 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from bertsmith.interop.crc32c import masked_crc32c
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -59,7 +61,7 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
     if offset + size + _TRAILER_BYTES > len(data):
         raise ValueError("a block lies past the end of the file")
     compression, checksum = struct.unpack_from("<BI", data, offset + size)
-    if masked_crc32c(memoryview(data)[offset : offset + size + 1]) != checksum:
+    if masked_crc32c(data[offset : offset + size + 1]) != checksum:
         raise ValueError("the checksum of a block differs")
     if compression:
         name = "snappy" if compression == 1 else f"number {compression}"
@@ -86,6 +88,19 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         key = key[:shared] + block[position : position + fresh]
         yield key, block[position + fresh : stop]
         position = stop
+
+
+def masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
+    """Computes a CRC-32C in the disguise in which TensorFlow stores it: so a file can hold checksums of checksums.
+
+    Args:
+        data: any number of bytes.
+
+    Returns:
+        The CRC-32C, rotated by 15 bits plus a constant, in [0, 2^32).
+    """
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:

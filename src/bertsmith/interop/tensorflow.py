@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import CheckpointError
-from bertsmith.interop.crc32c import masked_crc32c
-from bertsmith.interop.table import read_table, read_varint
+from bertsmith.interop.table import masked_crc32c, read_table, read_varint
 
 _MOST_INDEX_BYTES = 1 << 24  # BERT large: about 50 KB and 1,200 tensors, with the optimizer's slots
 _MOST_TENSORS = 1 << 16

@@ -34,7 +34,7 @@ _WIDTH, _MARGIN, _LINE = 9.0, 0.3, 0.36
 
 _MOST_LINES = 160
 _LONG = 40
-"""What no token covers is broken at its spaces from so many characters on; a token never is."""
+"""Characters: text that no token covers is broken at its spaces from this length on; a token is never broken."""
 
 
 class _Placed(NamedTuple):

@@ -25,7 +25,7 @@ from bertsmith.reporting.fonts import drawable
 Origin = Literal["upper", "lower"]
 
 _ROOMY, _CLOSE = 40, 120
-"""Up to so many tokens labels have room to spare; from so many on they are as close as they can be read."""
+"""Number of tokens up to which labels have room to spare, and from which they are as close as can be read."""
 
 
 @torch.inference_mode()
@@ -113,7 +113,7 @@ def label_axes(labels: Sequence[str], width: float, height: float, *, square: bo
     Args:
         labels: of the tokens below the axes.
         width: of the axes, in inches.
-        height: likewise.
+        height: of the axes, in inches.
         square: the same labels stand beside the axes as well, and cells are to be squares.
     """
     if len(labels) <= _CLOSE:

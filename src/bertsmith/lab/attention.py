@@ -159,7 +159,7 @@ def _heads(state: PageState, model: LabModel) -> dict[str, Any]:
 
 
 def _told(state: PageState, view: View, of_all: dict[str, Floats], coloured: bool, wanted: bool) -> str:
-    """Says what there is to say about the map: whether the text was cut, the head's measures, the pair's shares."""
+    """Describes the map: whether the text was cut, the head's measures, the pair's shares."""
     attention = view.attention
     # 图至少这么宽：手机上横向滚动，标签不会挤在一起
     parts = [f"<style>#attention-map .js-plotly-plot{{min-width:{map_width(len(attention.tokens))}px}}</style>"]

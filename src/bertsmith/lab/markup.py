@@ -85,7 +85,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, name: str, text
         head: names of the columns.
         rows: cells of plain text.
         name: of the table, for screen readers.
-        texts: so many columns from the left are texts, the others numbers.
+        texts: number of columns from the left that hold texts; the others hold numbers.
     """
     names = "".join(f"<th scope='col'{_side(place, texts)}>{written(one)}</th>" for place, one in enumerate(head))
     body = "".join(
@@ -118,7 +118,7 @@ def attributed(attribution: Attribution, *, raises: str, lowers: str) -> str:
     Args:
         attribution: the values.
         raises: what the colour of positive values means.
-        lowers: likewise of negative ones.
+        lowers: what negative values do.
     """
     largest = largest_value(attribution)
     parts = []

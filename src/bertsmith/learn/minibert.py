@@ -153,7 +153,8 @@ class MiniBert:
         2. F = LayerNorm(R), R = U + G W_2 + b_2, G = gelu(T), T = U W_1 + b_1: `norm_gradients` gives the gain, the
            bias and d_R; (linear) gives W_2, b_2, d_G; d_T = d_G ⊙ gelu'(T); (linear) gives W_1, b_1. U is reached by
            two paths, the residual and the layer: d_U = d_R + d_T W_1ᵀ.
-        3. U = LayerNorm(X + Z W_O + b_O): likewise gain, bias, W_O, b_O and d_Z; d_X begins with the residual's part.
+        3. U = LayerNorm(X + Z W_O + b_O): gain, bias, W_O, b_O and d_Z as in step 2; d_X begins with the
+           residual's part.
         4. Z = Att V, row by row a weighted mean: d_Att = d_Z Vᵀ, d_V = Attᵀ d_Z.
         5. Att = softmax(s) along each row: ∂Att_j/∂s_k = Att_j (δ_jk - Att_k), so
            d_s = Att ⊙ (d_Att - Σ_j d_Att_j Att_j). Hidden future words have Att = 0 and get nothing.

@@ -276,7 +276,7 @@ def _fold(text: RichText, width: int) -> list[RichText]:
 
 
 def _tail(word: str, cells: int) -> int:
-    """How many characters at a word's end take at least so many cells."""
+    """Returns how many characters at a word's end take at least that many cells."""
     count = 0
     while count < len(word) - 1 and cell_len(word[len(word) - count :]) < cells:
         count += 1

@@ -17,7 +17,7 @@ from bertsmith.data.reading.text import (
 )
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
-from bertsmith.finetune.datasets.readers import LabelledText
+from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.tinyworld import draw_captions, draw_reviews, draw_stories, render
 
 STORIES, CAPTIONS = 6000, 2000

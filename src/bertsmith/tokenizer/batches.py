@@ -1,8 +1,10 @@
-"""Texts in batches of about one size, for what works on many texts at a time."""
+"""What work on many texts at a time needs: batches of about one size, and Python's cycle collector out of the way."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from bertsmith.errors import InputError
 
@@ -34,3 +36,20 @@ def split_batches(texts: Iterable[str], chars: int) -> Iterator[list[str]]:
             batch, room = [], chars
     if batch:
         yield batch
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pauses Python's cycle collector inside the block; reference counting goes on.
+
+    The collector is started by the *number* of new lists and tuples. A large batch makes it walk everything that was
+    made so far again and again and find nothing: ids, offsets and pair counts hold no cycles. On 10 MB of lines it
+    took a third of the time of tokenizing. If two threads overlap, the collector comes back a little early at worst.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

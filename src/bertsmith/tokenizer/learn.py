@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary from word counts.
+"""Learning a WordPiece vocabulary from texts.
 
 Notable:
 - words are counted first (`count`); everything after costs what the *distinct* words cost, not the corpus
@@ -12,10 +12,12 @@ Notable:
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from bertsmith.errors import InputError
+from bertsmith.options import option, settings_of
+from bertsmith.tokenizer.batches import collector_paused
 from bertsmith.tokenizer.characters import is_standalone
-from bertsmith.tokenizer.collector import collector_paused
 from bertsmith.tokenizer.count import count_words
 from bertsmith.tokenizer.merge import merge_pairs
 from bertsmith.tokenizer.normalize import Normalizer
@@ -32,45 +34,56 @@ class AlphabetError(InputError):
     """A vocabulary is too small for the characters of its text."""
 
 
-def learn_from_texts(
+@dataclass(frozen=True)
+class VocabularySettings:
+    """What a learned vocabulary holds.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    vocab_size: int = option(30522, min=1, help="Most word pieces.")
+    min_frequency: int = option(2, min=1, help="Do not merge pairs seen less often.")
+    limit_alphabet: int | None = option(None, min=1, help="Keep only this many characters, the most frequent.")
+    num_unused: int = option(0, min=0, name="unused", help="Reserve this many places: \\[unused0] and so on.")
+    user_tokens: tuple[str, ...] = option(
+        (), name="token", help="A token that is always one piece, such as <url>; may be repeated."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks the ranges that the fields declare."""
+        for setting in settings_of(VocabularySettings):
+            (name,), least = setting.path, setting.option.min
+            value = getattr(self, name)
+            if least is not None and value is not None and value < least:
+                raise InputError(f"{name}={value} is too small; give at least {least:.0f}")
+
+
+def learn_vocab(
     texts: Iterable[str],
     normalizer: Normalizer,
+    settings: VocabularySettings,
     *,
-    vocab_size: int,
-    min_frequency: int,
-    limit_alphabet: int | None,
-    num_unused: int,
-    user_tokens: tuple[str, ...],
-    workers: int,
-    on_progress: Progress | None,
+    workers: int = 1,
+    on_progress: Progress | None = None,
 ) -> list[str]:
-    """Learns a vocabulary from texts: counts words, then merges.
+    """Learns a vocabulary from texts: counts words, then merges pieces.
 
     Args:
         texts: the corpus, read once.
         normalizer: how text becomes words.
-        vocab_size: as in `learn_vocab`, like the next four.
-        min_frequency: see there.
-        limit_alphabet: see there.
-        num_unused: see there.
-        user_tokens: see there.
+        settings: what the vocabulary holds.
         workers: processes that count.
         on_progress: told the stage, what is done and the total (0 where it is unknown).
 
     Returns:
-        The vocabulary.
+        The vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
+        sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
 
     Raises:
-        InputError: as in `count_words` and `learn_vocab`.
+        InputError: there are no words, or a text is not a string.
+        AlphabetError: `vocab_size` cannot hold the alphabet.
     """
-    for name, value, least in (
-        ("vocab_size", vocab_size, 1),
-        ("min_frequency", min_frequency, 1),
-        ("limit_alphabet", 1 if limit_alphabet is None else limit_alphabet, 1),
-        ("num_unused", num_unused, 0),
-    ):
-        if value < least:
-            raise InputError(f"{name}={value} is too small; give at least {least}")
 
     def tell(stage: str, done: int, total: int) -> None:
         if on_progress is not None:
@@ -81,72 +94,40 @@ def learn_from_texts(
         normalizer,
         workers=workers,
         max_word_chars=MAX_WORD_CHARS,
-        user_tokens=user_tokens,
+        user_tokens=settings.user_tokens,
         on_text=lambda done: tell("counting", done, 0),
     )
-    return learn_vocab(
-        words,
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        limit_alphabet=limit_alphabet,
-        num_unused=num_unused,
-        user_tokens=user_tokens,
-        tokenize_chinese_chars=normalizer.tokenize_chinese_chars,
-        on_piece=lambda done, total: tell("merging", done, total),
-    )
-
-
-def learn_vocab(
-    words: dict[str, int],
-    *,
-    vocab_size: int,
-    min_frequency: int = 2,
-    limit_alphabet: int | None = None,
-    num_unused: int = 0,
-    user_tokens: tuple[str, ...] = (),
-    tokenize_chinese_chars: bool = True,
-    on_piece: Callable[[int, int], None] | None = None,
-) -> list[str]:
-    """Learns the pieces.
-
-    Args:
-        words: how often each word occurs.
-        vocab_size: most pieces in the vocabulary.
-        min_frequency: a pair seen less often is not merged.
-        limit_alphabet: keep only this many characters, the most frequent ones; None keeps all.
-        num_unused: how many `[unusedN]` places to reserve.
-        user_tokens: pieces to put in as they are.
-        tokenize_chinese_chars: CJK characters are words of their own.
-        on_piece: told now and then how many pieces there are, and how many there can be.
-
-    Returns:
-        The vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
-        sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
-
-    Raises:
-        InputError: there are no words.
-        AlphabetError: `vocab_size` cannot hold the alphabet.
-    """
     # 孤立的代理字符（JSON 里半个 😀）写不进 UTF-8 的词表；含它的词编码时反正是 [UNK]，不学
     if _SURROGATE.search("".join(set().union(*words))):
         words = {word: count for word, count in words.items() if not _SURROGATE.search(word)}
     if not words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
-    kept = _frequent_characters(words, limit_alphabet)
-    if limit_alphabet is not None:
+    kept = _frequent_characters(words, settings.limit_alphabet)
+    if settings.limit_alphabet is not None:
         words = {word: count for word, count in words.items() if kept.issuperset(word)}
     pad, *special = BERT_TOKENS
-    head = [pad, *unused_tokens(num_unused), *special, *user_tokens]
+    head = [pad, *unused_tokens(settings.num_unused), *special, *settings.user_tokens]
     # 用户的词元若恰是单个字符，就不必在字母表里再占一处
-    alphabet = [piece for piece in _alphabet(words, kept, tokenize_chinese_chars) if piece not in user_tokens]
+    alphabet = [
+        piece
+        for piece in _alphabet(words, kept, normalizer.tokenize_chinese_chars)
+        if piece not in settings.user_tokens
+    ]
     needed = len(head) + len(alphabet)
-    if vocab_size < needed:
+    if settings.vocab_size < needed:
         raise AlphabetError(
-            f"a vocabulary of {vocab_size} cannot hold the {len(head)} reserved tokens and the {len(alphabet)}"
+            f"a vocabulary of {settings.vocab_size} cannot hold the {len(head)} reserved tokens and the {len(alphabet)}"
             f" character pieces of this text; give it at least {needed}, or limit the alphabet"
         )
     with collector_paused():
-        return merge_pairs(words, head, alphabet, vocab_size, min_frequency, on_piece)
+        return merge_pairs(
+            words,
+            head,
+            alphabet,
+            settings.vocab_size,
+            settings.min_frequency,
+            lambda done, total: tell("merging", done, total),
+        )
 
 
 def unused_tokens(count: int) -> list[str]:

@@ -19,13 +19,12 @@ import numpy as np
 from bertsmith.errors import InputError
 from bertsmith.parallel import parallel_map
 from bertsmith.tokenizer.align import TokenAligner
-from bertsmith.tokenizer.batches import split_batches
-from bertsmith.tokenizer.collector import collector_paused
+from bertsmith.tokenizer.batches import collector_paused, split_batches
 from bertsmith.tokenizer.decode import join_pieces
 from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
 from bertsmith.tokenizer.files import read_tokenizer, write_tokenizer
 from bertsmith.tokenizer.flat import FlatIds, FlatTokens
-from bertsmith.tokenizer.learn import Progress, learn_from_texts, unused_tokens
+from bertsmith.tokenizer.learn import Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder
 from bertsmith.tokenizer.match import WordMatcher
 from bertsmith.tokenizer.settings import Settings
@@ -116,9 +115,9 @@ class WordPieceTokenizer:
         Args:
             texts: lines, documents, anything that does not cut words; read once, in bounded memory.
             vocab_size: most pieces; the vocabulary is smaller where the text supports no more.
-            lowercase: as in the class, like the next two.
-            strip_accents: see there.
-            tokenize_chinese_chars: see there.
+            lowercase: lower-case words.
+            strip_accents: strip accents; None means exactly when lower-casing.
+            tokenize_chinese_chars: make every CJK character a word of its own.
             min_frequency: a pair seen less often is not merged.
             limit_alphabet: keep only the most frequent characters; words with others become `[UNK]`.
             num_unused: reserve this many `[unusedN]` places after `[PAD]`.
@@ -138,17 +137,8 @@ class WordPieceTokenizer:
         taken = [*BERT_TOKENS, *unused_tokens(num_unused)]
         checked = check_user_tokens(user_tokens, taken)
         settings = Settings(lowercase, strip_accents, tokenize_chinese_chars, user_tokens=checked)
-        vocab = learn_from_texts(
-            texts,
-            settings.normalizer(),
-            workers=workers,
-            vocab_size=vocab_size,
-            min_frequency=min_frequency,
-            limit_alphabet=limit_alphabet,
-            num_unused=num_unused,
-            user_tokens=checked,
-            on_progress=on_progress,
-        )
+        wanted = VocabularySettings(vocab_size, min_frequency, limit_alphabet, num_unused, checked)
+        vocab = learn_vocab(texts, settings.normalizer(), wanted, workers=workers, on_progress=on_progress)
         return _rebuild(vocab, settings)
 
     @classmethod

@@ -26,7 +26,7 @@ from bertsmith.data.corpus.words import encode_with_words
 from bertsmith.data.reading.text import Document
 from bertsmith.files import atomic_path, write_text
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.tokenizer.collector import collector_paused
+from bertsmith.tokenizer.batches import collector_paused
 
 DROPPED = len(SPLITS)
 """Where a document goes that goes to no split."""

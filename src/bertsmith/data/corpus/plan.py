@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.data.reading.decoding import check_encoding, detect_encoding, read_lines
+from bertsmith.data.reading.decoding import check_encoding, detect_encoding
+from bertsmith.data.reading.lines import read_lines
 from bertsmith.data.reading.records import read_json_lines, read_parquet, row_group_sizes
 from bertsmith.data.reading.sources import (
     CORPUS_ENDINGS,

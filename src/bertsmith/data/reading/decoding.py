@@ -1,25 +1,22 @@
-"""Bytes on disk -> lines of text: which encoding a file is in, and its lines, one at a time.
+"""Which encoding a file is in.
 
 Notable:
 - the encoding is decided by a first pass over the whole file, never by its beginning: the first accent of a book may
   stand in its last chapter, and a wrong guess there would either crash late or quietly corrupt the text
 - nothing is guessed that cannot be told: what is neither Unicode nor clearly Western text ends with one line that
   names the place and the flag to pass, because a vocabulary learned from mis-decoded text is worthless
-- both passes read in chunks, plain, gzip or zstd, so memory does not grow with the file or with its longest line
+- the passes read in chunks, plain, gzip or zstd, so memory does not grow with the file
 """
 
+from __future__ import annotations
+
 import codecs
-import io
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from bertsmith.data.reading.sources import Span, lines_before, read_chunks
+from bertsmith.data.reading.sources import Span, read_chunks
 from bertsmith.errors import InputError
-
-MAX_LINE_LENGTH = 10_000_000
-_CHUNK_SIZE = 1 << 20
 
 # UTF-32 要排在 UTF-16 之前：小端 UTF-32 的 BOM 以 UTF-16 的 BOM 开头
 _BYTE_ORDER_MARKS = (
@@ -37,7 +34,6 @@ _C1_BYTES = re.compile(rb"[\x80-\x9f]")
 _UNDEFINED_IN_CP1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 _VALID_MULTIBYTE = re.compile("[^\x00-\x7f\udc80-\udcff]")
 _INVALID_BYTE = re.compile("[\udc80-\udcff]")
-_LINE_ENDS = ("\n", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
 
 
 def check_encoding(encoding: str) -> None:
@@ -55,68 +51,6 @@ def check_encoding(encoding: str) -> None:
             f"--encoding {encoding!r}: no such text encoding; use auto, utf-8, utf-16, iso-8859-1 "
             "or another name Python knows, such as gb18030"
         ) from None
-
-
-def read_lines(path: Path | Span, encoding: str = "auto") -> Iterator[str]:
-    """Reads the lines of a text file or a stretch of it, plain, gzip or zstd, without their line ends.
-
-    A line ends at LF, CR LF, a lone CR, NEL or U+2028. U+2029, which separates paragraphs, ends its line and adds an
-    empty one. Form feeds and vertical tabs are white space, so a page break alone on its line is a blank line and one
-    inside a paragraph does not cut it. A byte order mark at the start is dropped.
-
-    Args:
-        path: the file; packed by its first bytes or by the ending `.gz` or `.zst`. A span lies between line ends.
-        encoding: `auto` (see `detect_encoding`) or any text encoding Python knows.
-
-    Yields:
-        The lines, in order, each at most `MAX_LINE_LENGTH` characters long.
-
-    Raises:
-        InputError: unreadable or damaged file, unknown encoding, bytes that do not fit the encoding, NUL characters, or
-            a line that is too long.
-    """
-    check_encoding(encoding)
-    codec = detect_encoding(path) if encoding == "auto" else encoding
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(codec)("strict"), translate=True)
-    number = 0  # lines handed out so far
-    rest = ""  # the beginning of the line whose end has not been read yet
-    for chunk in itertools.chain(read_chunks(path, _CHUNK_SIZE), [b""]):
-        try:
-            text = decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            before = error.object[: error.start].decode(error.encoding, "replace")
-            named = "the encoding it was written in" if encoding == "auto" else "auto"
-            raise InputError(
-                f"{path}: line {lines_before(path) + _line_after(number, rest + before)} is not valid {codec}; "
-                f"pass --encoding {named}, or re-save the file as UTF-8"
-            ) from None
-        except UnicodeError as error:
-            # 有的解码器（utf-16 没有 BOM 时）只说出错，不说在哪里
-            raise InputError(f"{path}: is not {codec} ({error}); pass --encoding auto") from None
-        if number == 0 and not rest and not (isinstance(path, Span) and path.start):
-            text = text.removeprefix("\ufeff")
-        if "\0" in text:
-            raise _nul_error(path, lines_before(path) + _line_after(number, rest + text[: text.index("\0")]))
-        if "\f" in text or "\v" in text:
-            text = text.replace("\f", " ").replace("\v", " ")
-        if "\u2029" in text:
-            text = text.replace("\u2029", "\n\n")
-        lines = (rest + text).splitlines(keepends=True)
-        rest = lines.pop() if lines and not lines[-1].endswith(_LINE_ENDS) else ""
-        # 只有首行和未读完的尾行可能比一个块长：逐块检查这两行，超长的行不必读完就能报错
-        for length, place in ((len(lines[0]) - 1 if lines else 0, 1), (len(rest), len(lines) + 1)):
-            if length > MAX_LINE_LENGTH:
-                packed = {".gz": "gzip -dc", ".zst": "zstd -dc"}
-                tool = packed.get(Path(str(path)).suffix.lower(), "cat")
-                line = lines_before(path) + number + place
-                raise InputError(
-                    f"{path}: line {line} is longer than {MAX_LINE_LENGTH:,} characters; "
-                    f"break it first, for example: {tool} {path} | fold -s -w 1000 > folded.txt"
-                )
-        number += len(lines)
-        yield from (line[:-1] for line in lines)
-    if rest:
-        yield rest
 
 
 def detect_encoding(path: Path | Span) -> str:
@@ -140,7 +74,7 @@ def detect_encoding(path: Path | Span) -> str:
     nuls = [0, 0]  # at even and at odd offsets
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     is_utf8 = True
-    for chunk in read_chunks(path, _CHUNK_SIZE):
+    for chunk in read_chunks(path):
         if size == 0:
             for mark, name in _BYTE_ORDER_MARKS:
                 if chunk.startswith(mark):
@@ -161,7 +95,7 @@ def detect_encoding(path: Path | Span) -> str:
         for parity, name in ((1, "utf-16-le"), (0, "utf-16-be")):
             if size % 2 == 0 and nuls[parity] > 0.4 * half and nuls[1 - parity] < 0.01 * half:
                 return name
-        raise _nul_error(path, _line_of_first_nul(path))
+        raise nul_error(path, _line_of_first_nul(path))
     if controls > 0.05 * size:
         raise InputError(f"{path}: looks binary (control characters everywhere), not text; leave it out")
     return "utf-8" if is_utf8 else _detect_western(path)
@@ -176,13 +110,13 @@ def _detect_western(path: Path | Span) -> str:
     high = letters = 0
     valid = invalid = 0  # characters that are UTF-8, and bytes that are not
     has_c1 = has_undefined = False
-    for chunk in itertools.chain(read_chunks(path, _CHUNK_SIZE), [b""]):
+    for chunk in itertools.chain(read_chunks(path), [b""]):
         text = decoder.decode(chunk, final=not chunk)
         valid += len(_VALID_MULTIBYTE.findall(text))
         invalid += len(_INVALID_BYTE.findall(text))
         if not bad_line:
             bad = _INVALID_BYTE.search(text)
-            bad_line = _line_after(line - 1, text[: bad.start()]) if bad else 0
+            bad_line = line - 1 + len((text[: bad.start()] + "x").splitlines()) if bad else 0
             line += text.count("\n") or text.count("\r")
         high += len(chunk.translate(None, _NOT_HIGH))
         letters += len(chunk.translate(None, _NOT_LETTER))
@@ -212,14 +146,9 @@ def _accepts(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = 
     return True
 
 
-def _line_after(number: int, text: str) -> int:
-    """The number of the line that the character after `text` stands on, when `number` lines came before `text`."""
-    return number + len((text + "x").splitlines())
-
-
 def _line_of_first_nul(path: Path | Span) -> int:
     number = 0
-    for chunk in read_chunks(path, _CHUNK_SIZE):
+    for chunk in read_chunks(path):
         position = chunk.find(0)
         if position >= 0:
             return number + len((chunk[:position] + b"x").splitlines())
@@ -227,7 +156,8 @@ def _line_of_first_nul(path: Path | Span) -> int:
     return number + 1
 
 
-def _nul_error(path: Path | Span, line: int) -> InputError:
+def nul_error(path: Path | Span, line: int) -> InputError:
+    """Returns the error for a file of which a line holds a NUL character, as no text does."""
     return InputError(
         f"{path}: looks binary (line {line} holds a NUL byte), not text; leave it out, "
         "or pass --encoding utf-16-le if it is UTF-16 without a byte order mark"

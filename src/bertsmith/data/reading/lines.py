@@ -1,21 +1,28 @@
-"""Files with a row on every line -> numbered lines, streaming: every later complaint can name its line.
+"""Bytes on disk -> lines of text, one at a time: the one decoder of corpora, labelled files, and texts to predict for.
 
-Only a line feed ends a line here. Labelled data, and texts to embed or predict for, hold whatever people wrote, and
-`str.splitlines` would end a line at U+2028 or a form feed inside a sentence: the columns would be torn apart, the
-numbers wrong, and row and line no longer the same.
+Notable:
+- files are read in chunks, plain, gzip or zstd, so memory does not grow with the file
+- running text and rows differ in what ends a line. Running text has the line ends of all systems and of Unicode. In a
+  file of rows only a line feed ends one: rows hold whatever people wrote, and a form feed or U+2028 inside a sentence
+  would tear its columns apart
+- whatever is wrong with the bytes is said in one line that names the file and the line
 """
 
 from __future__ import annotations
 
 import codecs
+import io
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertsmith.data.reading.decoding import MAX_LINE_LENGTH, check_encoding, detect_encoding
-from bertsmith.data.reading.sources import read_chunks
+from bertsmith.data.reading.decoding import check_encoding, detect_encoding, nul_error
+from bertsmith.data.reading.sources import Span, lines_before, read_chunks
 from bertsmith.errors import InputError
+
+MAX_LINE_LENGTH = 10_000_000
+_LINE_ENDS = ("\n", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,33 +41,49 @@ class Placed:
         return f"{self.place}: " if self.place else ""
 
 
-def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, str]]:
-    """Reads the lines of a text file with their numbers, from 1, without their line ends.
+def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
+    """Reads the lines of running text, without their line ends.
+
+    A line ends at LF, CR LF, a lone CR, NEL or U+2028. U+2029, which separates paragraphs, ends its line and adds an
+    empty one. Form feeds and vertical tabs are white space, so a page break alone on its line is a blank line and one
+    inside a paragraph does not cut it. A byte order mark at the start is dropped.
 
     Args:
-        path: the file, plain or packed (`.gz`, `.zst`).
-        encoding: `auto` or a codec's name.
+        place: a file, or a stretch of it that lies between line ends; packed (`.gz`, `.zst`) or plain.
+        encoding: `auto` (see `detect_encoding`) or any text encoding Python knows.
+
+    Yields:
+        The lines in order, each at most `MAX_LINE_LENGTH` characters long.
 
     Raises:
-        InputError: the file is missing, damaged or binary, a line is not in the encoding or longer than
-            `MAX_LINE_LENGTH`.
+        InputError: unreadable or damaged file, unknown encoding, bytes that do not fit the encoding, NUL characters, or
+            a line that is too long.
     """
-    number, rest = 1, ""
-    for text in _decoded(path, encoding):
-        *lines, rest = (rest + text).split("\n")
-        for line in lines:
-            yield number, line.removesuffix("\r")
-            number += 1
-        # 超长的行不必读完：多半是把整个 JSON 文件当成了逐行的文件
-        if len(rest) > MAX_LINE_LENGTH:
-            raise InputError(f"{path}: line {number} is longer than {MAX_LINE_LENGTH:,} characters; break it up")
-    if rest:
-        yield number, rest.removesuffix("\r")
+    return _read_lines(place, encoding, is_prose=True)
+
+
+def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, str]]:
+    """Reads the lines of a file of rows with their numbers, from 1; only LF and CR LF end a line.
+
+    Args:
+        path: the file, plain or packed.
+        encoding: as for `read_lines`.
+
+    Raises:
+        InputError: as for `read_lines`, or the file is missing.
+    """
+    require_file(path)
+    return enumerate(_read_lines(path, encoding, is_prose=False), 1)
 
 
 def read_text(path: Path, encoding: str = "auto") -> str:
-    """Reads a whole text file; see `numbered_lines`."""
-    return "".join(_decoded(path, encoding))
+    """Reads a whole text file as it is, however long its lines are.
+
+    Raises:
+        InputError: as for `numbered_lines`.
+    """
+    require_file(path)
+    return "".join(_read_lines(path, encoding, is_prose=False, whole=True))
 
 
 def require_file(path: Path) -> None:
@@ -73,27 +96,71 @@ def require_file(path: Path) -> None:
         raise InputError(f"{path}: no such file")
 
 
-def _decoded(path: Path, encoding: str) -> Iterator[str]:
-    require_file(path)
+def _read_lines(place: Path | Span, encoding: str, *, is_prose: bool, whole: bool = False) -> Iterator[str]:
+    """Decodes a file and cuts it into lines, or, if it is wanted whole, gives all of its text at once."""
     check_encoding(encoding)
-    codec = detect_encoding(path) if encoding == "auto" else encoding
-    decoder = codecs.getincrementaldecoder(codec)("strict")
-    lines, is_first = 1, True
-    for chunk in itertools.chain(read_chunks(path), [b""]):
+    codec = detect_encoding(place) if encoding == "auto" else encoding
+    # 行尾的 \r 会等到下一块再交出来：\r\n 不会被块的边界拆开
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(codec)("strict"), translate=is_prose)
+    split = _split_prose if is_prose else _split_rows
+    number = 0  # lines handed out so far
+    begun: list[str] = []  # pieces of the line whose end has not been read yet
+    at_start = not (isinstance(place, Span) and place.start)
+
+    def line_after(text: str) -> int:
+        """The number of the line on which the character after `text` stands."""
+        return lines_before(place) + number + len(split("".join([*begun, text]))[0]) + 1
+
+    for chunk in itertools.chain(read_chunks(place), [b""]):
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             before = error.object[: error.start].decode(error.encoding, "replace")
-            named = "--encoding with the one it was written in" if encoding == "auto" else "--encoding auto"
+            named = "the encoding it was written in" if encoding == "auto" else "auto"
             raise InputError(
-                f"{path}: line {lines + before.count(chr(10))} is not valid {codec}; pass {named}"
+                f"{place}: line {line_after(before)} is not valid {codec}; "
+                f"pass --encoding {named}, or re-save the file as UTF-8"
             ) from None
         except UnicodeError as error:
-            raise InputError(f"{path}: is not {codec} ({error}); pass --encoding auto") from None
-        if is_first and text:
-            text, is_first = text.removeprefix("\ufeff"), False
+            # 有的解码器（utf-16 没有 BOM 时）只说出错，不说在哪里
+            raise InputError(f"{place}: is not {codec} ({error}); pass --encoding auto") from None
+        if at_start and text:
+            text, at_start = text.removeprefix("\ufeff"), False
         if "\0" in text:
-            place = lines + text[: text.index("\0")].count("\n")
-            raise InputError(f"{path}: line {place} holds a NUL character; is this a text file?")
-        lines += text.count("\n")
-        yield text
+            raise nul_error(place, line_after(text[: text.index("\0")]))
+        lines, rest = ([], text) if whole else split(text)
+        if lines:
+            lines[0], begun = "".join([*begun, lines[0]]), []
+        begun.append(rest)
+        # 只有首行和未读完的尾行可能比一个块长：超长的行不必读完就能报错
+        for length, line in ((len(lines[0]) if lines else 0, 1), (sum(map(len, begun)), len(lines) + 1)):
+            if length > MAX_LINE_LENGTH and not whole:
+                raise _length_error(place, lines_before(place) + number + line, is_prose=is_prose)
+        number += len(lines)
+        yield from lines
+    if last := "".join(begun):
+        yield last if whole else last.removesuffix("\r")
+
+
+def _split_prose(text: str) -> tuple[list[str], str]:
+    """Cuts running text into its whole lines and the beginning of another; every line end is one character."""
+    if "\f" in text or "\v" in text:
+        text = text.replace("\f", " ").replace("\v", " ")
+    if "\u2029" in text:
+        text = text.replace("\u2029", "\n\n")
+    lines = text.splitlines(keepends=True)
+    rest = lines.pop() if lines and not lines[-1].endswith(_LINE_ENDS) else ""
+    return [line[:-1] for line in lines], rest
+
+
+def _split_rows(text: str) -> tuple[list[str], str]:
+    *lines, rest = text.split("\n")
+    return [line.removesuffix("\r") for line in lines], rest
+
+
+def _length_error(place: Path | Span, line: int, *, is_prose: bool) -> InputError:
+    message = f"{place}: line {line} is longer than {MAX_LINE_LENGTH:,} characters; "
+    if not is_prose:
+        return InputError(message + "a row stands on one line, is this such a file?")
+    tool = {".gz": "gzip -dc", ".zst": "zstd -dc"}.get(Path(str(place)).suffix.lower(), "cat")
+    return InputError(message + f"break it first, for example: {tool} {place} | fold -s -w 1000 > folded.txt")

@@ -32,6 +32,8 @@ CORPUS_ENDINGS = (
     ".parquet",
 )
 """Endings of the files that are taken from a folder, in lower case."""
+CHUNK_SIZE = 1 << 20
+"""Bytes that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +132,11 @@ def open_source(name: str) -> Iterator[BinaryIO]:
                 yield stream
 
 
-def read_chunks(place: Path | Span, size: int = 1 << 20) -> Iterator[bytes]:
+def read_chunks(place: Path | Span) -> Iterator[bytes]:
     """Reads the bytes of a file or of a stretch of it in chunks, unpacking gzip and zstd.
 
     Args:
         place: a file is packed by its ending or its first bytes; a span that begins later is taken as it is.
-        size: of a chunk, in bytes.
 
     Raises:
         InputError: the file cannot be read, or is damaged or cut off.
@@ -147,10 +148,10 @@ def read_chunks(place: Path | Span, size: int = 1 << 20) -> Iterator[bytes]:
             ending = _packing(span.name, raw.read(4))
             raw.seek(0)
             if ending is not None:
-                yield from _unpacked(span.name, raw, ending, size)
+                yield from _unpacked(span.name, raw, ending)
                 return
         left = None if span.end is None else span.end - span.start
-        while chunk := raw.read(size if left is None else min(size, left)):
+        while chunk := raw.read(CHUNK_SIZE if left is None else min(CHUNK_SIZE, left)):
             left = None if left is None else left - len(chunk)
             yield chunk
 
@@ -180,7 +181,7 @@ def _packing(name: str, head: bytes) -> str | None:
     return None
 
 
-def _unpacked(name: str, raw: BinaryIO, ending: str, size: int) -> Iterator[bytes]:
+def _unpacked(name: str, raw: BinaryIO, ending: str) -> Iterator[bytes]:
     tool = "gzip" if ending == ".gz" else "zstd"
     try:
         # Python 3.14 以前标准库没有 zstd；pyarrow 自带，不必为此增加依赖
@@ -191,7 +192,7 @@ def _unpacked(name: str, raw: BinaryIO, ending: str, size: int) -> Iterator[byte
             stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
         else:
             raise EOFError("the file is empty")
-        while chunk := stream.read(size):
+        while chunk := stream.read(CHUNK_SIZE):
             yield chunk
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:

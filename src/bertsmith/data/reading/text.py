@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.data.reading.decoding import check_encoding, read_lines
+from bertsmith.data.reading.decoding import check_encoding
+from bertsmith.data.reading.lines import read_lines
 from bertsmith.data.reading.sentences import split_sentences
 from bertsmith.data.reading.sources import TEXT_ENDINGS
 from bertsmith.errors import ConfigError, InputError

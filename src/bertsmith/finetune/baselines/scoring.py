@@ -38,8 +38,8 @@ from bertsmith.finetune.baselines.neural import (
     train_neural_baseline,
 )
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
-from bertsmith.finetune.datasets.readers import LabelledText
 from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.finetune.tasks.texts import columns_of

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bertsmith.data.reading.lines import Placed, read_text
-from bertsmith.errors import InputError
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
 from bertsmith.finetune.datasets.tables import require_unicode
 
 
@@ -87,6 +89,23 @@ def read_squad(
     if not examples:
         raise InputError(f"{path}: holds no question")
     return QuestionFile(examples, reader.mismatches, reader.empty, reader.skipped)
+
+
+def _read_questions(path: Path, options: ReadingOptions) -> list[QuestionExample]:
+    if options.faults not in (None, "refuse", "skip"):
+        raise ConfigError(f"--faults {options.faults!r} is unknown; use refuse or skip")
+    found = read_squad(path, faults=options.faults or "refuse", encoding=options.encoding)
+    if found.mismatches or found.empty:
+        warnings.warn(
+            f"{path}: left out {len(found.mismatches)} answers that are not where the file says and"
+            f" {len(found.empty)} questions without text; {found.skipped} questions in all",
+            stacklevel=2,
+        )
+    return found.examples
+
+
+QUESTIONS = Reader("questions on passages", ("faults",), _read_questions)
+"""Questions with their passages and answers, as `QuestionExample`."""
 
 
 class _SquadReader:

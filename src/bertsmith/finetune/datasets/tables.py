@@ -17,38 +17,75 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertsmith.data.reading.decoding import MAX_LINE_LENGTH
-from bertsmith.data.reading.lines import numbered_lines, require_file
+from bertsmith.data.reading.lines import MAX_LINE_LENGTH, numbered_lines, require_file
 from bertsmith.errors import InputError
 
 TableKind = Literal["tsv", "csv", "jsonl", "parquet"]
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """A decimal number as data files write it: no `nan`, no underscores, no digits of other scripts."""
 
-_KINDS: dict[str, TableKind] = {
+TABLE_KINDS: dict[str, TableKind] = {
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".parquet": "parquet",
 }
-"""The files of CLUE are JSON Lines and end in `.json`."""
+"""The endings that tell a form; the files of CLUE are JSON Lines and end in `.json`."""
 
 _LOOK_AHEAD = 1000
-"""So many records of JSON Lines tell the columns."""
+"""The first records of JSON Lines, whose keys are the columns."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """The cells of one example and where it stands: `line 7`, or `row 7` in Parquet."""
+class Cell(NamedTuple):
+    """What stands in a row for one part of an example.
+
+    Attributes:
+        place: the file and the row.
+        what: names the cell in messages.
+        value: as the form of the table holds it.
+    """
+
+    place: str
+    what: str
+    value: object
+
+    def text(self) -> str:
+        """Returns the cell as text without the white space around it; a number as it is written in JSON.
+
+        Raises:
+            InputError: the cell is empty, or holds something that is neither text nor a number.
+        """
+        value = self.value
+        if isinstance(value, Decimal):
+            value = format(value, "f")
+        if isinstance(value, (bool, int, float)):
+            # NaN 是 pandas 写下的空格子
+            value = None if value != value else json.dumps(value)
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{self.place}: the {self.what} is a {type(value).__name__}, not text")
+        text = (value or "").strip()
+        if not text:
+            raise InputError(f"{self.place} has an empty {self.what}")
+        require_unicode(self.place, text)
+        return text
+
+
+class Row(NamedTuple):
+    """The cells of one example and where they stand: `a.tsv: line 7`, or `a.parquet: row 7`."""
 
     place: str
     cells: Sequence[object]
+
+    def cell(self, numbers: Sequence[int], what: str) -> Cell:
+        """Returns one cell, or several as one that holds their list."""
+        value = self.cells[numbers[0]] if len(numbers) == 1 else [self.cells[number] for number in numbers]
+        return Cell(self.place, what, value)
 
 
 @dataclass(frozen=True)
@@ -57,21 +94,25 @@ class Table:
 
     Attributes:
         path: the file.
-        first: the column names, or the first row of a file without a header.
-        has_header: whether `first` is names, for a file that says; None for one that must be looked at.
-        rows: all rows; the first is the header where `has_header` is not True.
+        first: the column names, or the first row of a file that may be without a header.
+        has_names: whether `first` is names by the form of the file; a TSV or CSV must be looked at.
+        rows: all rows; where `has_names` is False, `first` is among them.
     """
 
     path: Path
     first: tuple[str, ...]
-    has_header: bool | None
+    has_names: bool
     rows: Iterator[Row]
 
 
 def kind_of(path: Path) -> TableKind:
     """Tells the form of a table by its ending; what has no known ending is tab-separated."""
-    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
-    return _KINDS.get(Path(name).suffix, "tsv")
+    return TABLE_KINDS.get(ending_of(path), "tsv")
+
+
+def ending_of(path: Path) -> str:
+    """Returns the ending of a file in lower case, that of a packed one without `.gz` or `.zst`."""
+    return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
 def open_table(path: Path, kind: TableKind, encoding: str = "auto") -> Table:
@@ -101,97 +142,7 @@ def open_table(path: Path, kind: TableKind, encoding: str = "auto") -> Table:
     # 欧洲的表格软件用分号存 CSV：整行成了一格，说“缺标签列”只会把人引偏
     if kind == "csv" and len(names) == 1 and other is not None:
         raise InputError(f"{path}: its columns are separated by {other!r}; write commas, or tabs and call it .tsv")
-    return Table(path, names, None, _of_one_width(path, chain([first], rows), kind))
-
-
-def step_over_header(table: Table, columns: Sequence[str | int | None], told: bool | None, known: bool) -> bool:
-    """Finds out whether a table has a header; where it is the first row of a TSV or CSV, steps over it.
-
-    Args:
-        table: none of its rows has been read.
-        columns: as they were asked for; one that is a name needs a header.
-        told: whether the first row is names, as the user says; None where nothing was said.
-        known: whether the first row holds known names.
-
-    Raises:
-        InputError: what was told cannot be, or must be told.
-    """
-    if table.has_header is not None:
-        if told is not None:
-            raise InputError(f"{table.path}: its form names the columns; leave out --header and --no-header")
-        return table.has_header
-    by_name = any(isinstance(column, str) for column in columns)
-    if by_name and told is False:
-        raise InputError(
-            f"{table.path}: without a header no column has a name; give its number, or leave out --no-header"
-        )
-    # pandas 给没有名字的列编号作表头；当成例子会多出一个类，当成表头会丢一个例子，所以问
-    if told is None and not by_name and not known and table.first == tuple(map(str, range(max(2, len(table.first))))):
-        raise InputError(f"{table.path}: line 1 only counts its columns; is it a header? say --header or --no-header")
-    has_header = by_name or (known if told is None else told)
-    if has_header:
-        next(table.rows)
-    return has_header
-
-
-def column_number(path: Path, column: str | int | None, header: Sequence[str], *, default: int | None) -> int | None:
-    """Finds a column by its name or its number from 0; None takes the default.
-
-    Raises:
-        InputError: there is no such column, or several have the name.
-    """
-    if column is None:
-        return default
-    if isinstance(column, str):
-        if column not in header:
-            raise InputError(f"{path}: no column {column!r}; its header has {listed(header)}")
-        return _place_of(path, column, header)
-    if not 0 <= column < len(header):
-        raise InputError(f"{path}: no column {column}; it has {len(header)}, counted from 0")
-    return column
-
-
-def first_known(path: Path, header: Sequence[str], names: Sequence[str]) -> int | None:
-    """Returns the number of the column that has the first of some names, in lower case, or None.
-
-    Raises:
-        InputError: several columns have it.
-    """
-    return next((_place_of(path, name, header) for name in names if name in header), None)
-
-
-def _place_of(path: Path, name: str, header: Sequence[str]) -> int:
-    # 同名的列里悄悄取第一列，等于猜
-    if header.count(name) > 1:
-        raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; tell one by number, from 0")
-    return header.index(name)
-
-
-def cell_text(path: Path, row: Row, column: int, what: str) -> str:
-    """Returns a cell as text without the white space around it; a number as it is written in JSON.
-
-    Args:
-        path: the file, for the message.
-        row: holds the cell.
-        column: its number.
-        what: names the cell in the message.
-
-    Raises:
-        InputError: the cell is empty, or holds something that is neither text nor a number.
-    """
-    cell = row.cells[column]
-    if isinstance(cell, Decimal):
-        cell = format(cell, "f")
-    if isinstance(cell, (bool, int, float)):
-        # NaN 是 pandas 写下的空格子
-        cell = None if cell != cell else json.dumps(cell)
-    if cell is not None and not isinstance(cell, str):
-        raise InputError(f"{path}: {row.place}: the {what} is a {type(cell).__name__}, not text")
-    text = (cell or "").strip()
-    if not text:
-        raise InputError(f"{path}: {row.place} has an empty {what}")
-    require_unicode(f"{path}: {row.place}", text)
-    return text
+    return Table(path, names, False, _of_one_width(chain([first], rows), kind))
 
 
 def require_unicode(place: str, text: str) -> None:
@@ -215,7 +166,7 @@ def _tsv_rows(path: Path, encoding: str) -> Iterator[Row]:
     for number, line in numbered_lines(path, encoding):
         # 只有制表符的行不是空行：它缺了内容，要报出来
         if line.strip() or "\t" in line:
-            yield Row(f"line {number}", line.split("\t"))
+            yield Row(f"{path}: line {number}", line.split("\t"))
 
 
 def _csv_rows(path: Path, encoding: str) -> Iterator[Row]:
@@ -238,19 +189,17 @@ def _csv_rows(path: Path, encoding: str) -> Iterator[Row]:
             )
             raise InputError(f"{path}: line {start} is not valid CSV ({reason}") from None
         if len(cells) > 1 or any(cell.strip() for cell in cells):
-            yield Row(f"line {start}", cells)
+            yield Row(f"{path}: line {start}", cells)
         start = reader.line_num + 1
 
 
-def _of_one_width(path: Path, rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:
+def _of_one_width(rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:
     width = None
     for row in rows:
         width = width or len(row.cells)
         if len(row.cells) != width:
             check = "tabs" if kind == "tsv" else "commas and quotes"
-            raise InputError(
-                f"{path}: {row.place} has {len(row.cells)} columns, the first has {width}; check its {check}"
-            )
+            raise InputError(f"{row.place} has {len(row.cells)} columns, the first has {width}; check its {check}")
         yield row
 
 
@@ -262,7 +211,7 @@ def _open_json_lines(path: Path, encoding: str) -> Table:
         raise InputError(f"{path}: holds no line; give one JSON object a line")
     names = tuple(dict.fromkeys(name for _, record in head for name in record))
     # 缺的键记为 None：用不到的列缺了无妨，用到的列读取时会报出行号
-    rows = (Row(f"line {number}", [record.get(name) for name in names]) for number, record in chain(head, records))
+    rows = (Row(f"{path}: line {n}", [record.get(name) for name in names]) for n, record in chain(head, records))
     return Table(path, names, True, rows)
 
 
@@ -299,7 +248,7 @@ def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[Row]:
         for batch in file.iter_batches(batch_size=1024, use_threads=False):
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 number += 1
-                yield Row(f"row {number}", cells)
+                yield Row(f"{path}: row {number}", cells)
     except UnicodeDecodeError as error:
         # 一批的列先整个转换：坏字节在这一批的哪一行，这里不知道
         raise InputError(

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from bertsmith.data.reading.lines import Placed, numbered_lines
-from bertsmith.errors import InputError
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
+from bertsmith.finetune.datasets.tables import TABLE_KINDS, ending_of
 
-ConlluField = Literal["upos", "xpos", "feats"]
-_CONLLU_COLUMNS: dict[ConlluField, int] = {"upos": 3, "xpos": 4, "feats": 5}
+_CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "feats": 5}
 _DOCUMENT_MARK = "-DOCSTART-"
 
 
@@ -31,52 +31,65 @@ class TaggedWords(Placed):
     tags: tuple[str, ...]
 
 
-def read_conll(
-    path: str | Path,
-    *,
-    word: int = 0,
-    tag: int = -1,
-    alternatives: str | None = None,
-    encoding: str = "auto",
-) -> list[TaggedWords]:
-    """Reads a CoNLL file: a word a line with its columns, a blank line or `-DOCSTART-` between sentences.
-
-    Args:
-        path: the file, plain or packed (`.gz`, `.zst`).
-        word: number of the column with the word, from 0; negative counts from the end.
-        tag: number of the column with the tag.
-        alternatives: separates the tags of annotators who did not agree; the first is taken. The test file of WNUT-17
-            has such tags, with a comma.
-        encoding: `auto` or a codec's name.
-
-    Raises:
-        InputError: the file is missing, empty, damaged or in another encoding, a column does not exist, a line is
-            ragged or lacks its word or tag. The message names file and line.
-    """
-    path = Path(path)
-    sentences = [_sentence(path, rows, word, tag, alternatives) for rows in _blocks(_conll_rows(path, encoding))]
+def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
+    # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取
+    ending = ending_of(path)
+    if ending in TABLE_KINDS:
+        # 按行和空格切开，一份 JSON 也能“读成”词和标签，一直训练到底
+        raise InputError(f"{path}: words and tags are read from CoNLL or CoNLL-U, not from {ending}")
+    sentences = list(_conllu(path, options) if ending == ".conllu" else _conll(path, options))
     if not sentences:
-        raise InputError(f"{path}: holds no sentence; give one word a line as word TAB tag, a blank line between")
+        raise InputError(f"{path}: holds no sentence; give one word a line and a blank line between sentences")
     return sentences
 
 
-def read_conllu(path: str | Path, *, field: ConlluField = "upos", encoding: str = "auto") -> list[TaggedWords]:
-    """Reads the words of a CoNLL-U file with one of their tags.
+TAGGED = Reader("words with tags", ("word_column", "tag_column", "alternatives"), _read_tagged)
+"""Sentences as `TaggedWords`, from CoNLL-U by the ending `.conllu` and from CoNLL otherwise.
 
-    Args:
-        path: the file, plain or packed (`.gz`, `.zst`).
-        field: `upos`, the universal part of speech; `xpos`, the language's own; `feats`, the features as one tag,
-            where `_` means that there are none.
-        encoding: `auto` or a codec's name.
+Of CoNLL-U the universal part of speech is read, or the field that `tag_column` names. Of CoNLL the word is in the first
+column and the tag in the last, unless told by number. WNUT-17 has the tags of several annotators, with a comma.
+"""
 
-    Raises:
-        InputError: as `read_conll`, and where a line has other than ten columns, the numbers of the words have a gap
-            or a word lacks the field.
-    """
-    path = Path(path)
+
+def tags_of(sentences: Sequence[TaggedWords]) -> list[str]:
+    """Returns the tags that occur, in alphabetical order."""
+    return sorted({tag for sentence in sentences for tag in sentence.tags})
+
+
+def _conll(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
+    """Yields the sentences of a CoNLL file: a word a line, a blank line or `-DOCSTART-` between sentences."""
+    word = 0 if options.word_column is None else options.word_column
+    tag = -1 if options.tag_column is None else options.tag_column
+    if isinstance(tag, str):
+        raise ConfigError(f"{path}: --tag-column {tag!r}: the columns of CoNLL files have no names; give a number")
+    for rows in _blocks(_conll_rows(path, options.encoding)):
+        width = len(rows[0][1])
+        for column in (word, tag):
+            if not -width <= column < width:
+                raise InputError(f"{path}: no column {column}; line {rows[0][0]} has {width}, counted from 0")
+        words, tags = [], []
+        for number, cells in rows:
+            name = cells[tag].strip()
+            name = name.split(options.alternatives)[0].strip() if options.alternatives else name
+            if not cells[word]:
+                raise InputError(f"{path}: line {number} has an empty word")
+            if not name:
+                raise InputError(f"{path}: line {number} has no tag")
+            # 逐字标注的中文里，全角空格也是一个“字”：它切不出词片，以 [UNK] 占位
+            words.append(cells[word].strip() or cells[word])
+            tags.append(name)
+        yield TaggedWords(tuple(words), tuple(tags), place=f"{path}: the sentence from line {rows[0][0]}")
+
+
+def _conllu(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
+    """Yields the sentences of a CoNLL-U file; of `feats`, `_` is a tag and means that there are none."""
+    field = "upos" if options.tag_column is None else options.tag_column
+    if isinstance(field, int) or options.word_column is not None or options.alternatives is not None:
+        raise ConfigError(f"{path}: CoNLL-U has fixed columns; choose --tag-column upos, xpos or feats, no others")
+    if field not in _CONLLU_COLUMNS:
+        raise ConfigError(f"{path}: --tag-column {field!r} is none of {', '.join(_CONLLU_COLUMNS)}")
     column = _CONLLU_COLUMNS[field]
-    sentences = []
-    for rows in _blocks(_conllu_rows(path, encoding)):
+    for rows in _blocks(_conllu_rows(path, options.encoding)):
         for expected, (number, cells) in enumerate(rows, 1):
             if cells[0] != str(expected):
                 raise InputError(f"{path}: line {number} has the id {cells[0]!r}, {expected} comes next")
@@ -85,15 +98,7 @@ def read_conllu(path: str | Path, *, field: ConlluField = "upos", encoding: str 
             if not cells[column] or (cells[column] == "_" and field != "feats"):
                 raise InputError(f"{path}: line {number} has no {field}; choose another field")
         words, tags = (tuple(cells[place] for _, cells in rows) for place in (1, column))
-        sentences.append(TaggedWords(words, tags, place=f"{path}: the sentence from line {rows[0][0]}"))
-    if not sentences:
-        raise InputError(f"{path}: holds no sentence")
-    return sentences
-
-
-def tags_of(sentences: Sequence[TaggedWords]) -> list[str]:
-    """Returns the tags that occur, in alphabetical order."""
-    return sorted({tag for sentence in sentences for tag in sentence.tags})
+        yield TaggedWords(words, tags, place=f"{path}: the sentence from line {rows[0][0]}")
 
 
 _Rows = list[tuple[int, list[str]]]
@@ -131,25 +136,6 @@ def _conll_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
                 "or has the separator in it"
             )
         yield number, cells
-
-
-def _sentence(path: Path, rows: _Rows, word: int, tag: int, alternatives: str | None) -> TaggedWords:
-    width = len(rows[0][1])
-    for column in (word, tag):
-        if not -width <= column < width:
-            raise InputError(f"{path}: no column {column}; line {rows[0][0]} has {width}, counted from 0")
-    words, tags = [], []
-    for number, cells in rows:
-        name = cells[tag].strip()
-        name = name.split(alternatives)[0].strip() if alternatives else name
-        if not cells[word]:
-            raise InputError(f"{path}: line {number} has an empty word")
-        if not name:
-            raise InputError(f"{path}: line {number} has no tag")
-        # 逐字标注的中文里，全角空格也是一个“字”：它切不出词片，以 [UNK] 占位
-        words.append(cells[word].strip() or cells[word])
-        tags.append(name)
-    return TaggedWords(tuple(words), tuple(tags), place=f"{path}: the sentence from line {rows[0][0]}")
 
 
 def _conllu_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:

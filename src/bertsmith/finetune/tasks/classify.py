@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.readers import LabelledText, labels_of
+from bertsmith.finetune.datasets.texts import LabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import (
     bootstrap_interval,
     confusion_intervals,

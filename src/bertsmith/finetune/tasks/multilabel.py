@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.readers import MultiLabelledText, labels_of
+from bertsmith.finetune.datasets.texts import MultiLabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import multilabel_scores
 from bertsmith.finetune.settings import FineTuningSettings

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.readers import ScoredText
+from bertsmith.finetune.datasets.texts import ScoredText
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
 from bertsmith.finetune.metrics.classification import pearson, spearman
 from bertsmith.finetune.settings import FineTuningSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.readers import LabelledText, MultiLabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.tasks.task import Unit
 from bertsmith.tokenizer import WordPieceTokenizer
 

@@ -20,8 +20,8 @@ from bertsmith.finetune.baselines.scoring import (
     most_frequent_tags,
     run_baselines,
 )
-from bertsmith.finetune.datasets.readers import LabelledText, read_labelled
 from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.datasets.texts import LABELLED, LabelledText
 from bertsmith.finetune.tasks.tag import TaggingTask
 
 WORDS = ("the", "man", "woman", "reads", "a", "book", ".", "!")
@@ -81,7 +81,7 @@ def best_regression(features, files):
 )
 def test_tfidf_is_scikit_learn_with_features_by_script(shared_data, tiny_model, files, arguments):
     folder = shared_data / "tasks" / files
-    files = [read_labelled(folder / f"{name}.tsv")[:300] for name in ("train", "dev", "test")]
+    files = [LABELLED.read(folder / f"{name}.tsv")[:300] for name in ("train", "dev", "test")]
     vectorizer = TfidfVectorizer(sublinear_tf=True, **arguments).fit([example.text for example in files[0]])
     expected = best_regression(lambda examples: vectorizer.transform([e.text for e in examples]), files)
     truth = [example.label for example in files[2]]

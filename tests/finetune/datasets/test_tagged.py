@@ -3,8 +3,8 @@ import gzip
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.reading import read_examples
-from bertsmith.finetune.datasets.tagged import TaggedWords, read_conll, read_conllu, tags_of
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 
 
 def write(tmp_path, content, name="data.conll"):
@@ -19,8 +19,8 @@ def line(*cells):
 def test_two_columns_with_blank_lines_between(tmp_path):
     content = "\n\nNew\tB-LOC\nYork\tI-LOC\n\t\n#tag\tO\n"
     expected = [TaggedWords(("New", "York"), ("B-LOC", "I-LOC")), TaggedWords(("#tag",), ("O",))]
-    assert read_conll(write(tmp_path, content)) == expected
-    assert read_conll(write(tmp_path, gzip.compress(content.encode()), "data.conll.gz")) == expected
+    assert TAGGED.read(write(tmp_path, content)) == expected
+    assert TAGGED.read(write(tmp_path, gzip.compress(content.encode()), "data.conll.gz")) == expected
     assert tags_of(expected) == ["B-LOC", "I-LOC", "O"]
 
 
@@ -29,18 +29,18 @@ def test_four_columns_of_the_shared_task(tmp_path):
         "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n-DOCSTART- -X- -X- O\nPeter NNP B-NP B-PER\r\n"
     )
     path = write(tmp_path, content)
-    assert read_conll(path) == [TaggedWords(("EU", "rejects"), ("B-ORG", "O")), TaggedWords(("Peter",), ("B-PER",))]
-    assert read_conll(path, word=0, tag=1)[0].tags == ("NNP", "VBZ")
+    assert TAGGED.read(path) == [TaggedWords(("EU", "rejects"), ("B-ORG", "O")), TaggedWords(("Peter",), ("B-PER",))]
+    assert TAGGED.read(path, ReadingOptions(word_column=0, tag_column=1))[0].tags == ("NNP", "VBZ")
 
 
 def test_a_word_may_hold_a_space_where_tabs_separate(tmp_path):
-    assert read_conll(write(tmp_path, "10 000\tCD\nkm\tNN\n")) == [TaggedWords(("10 000", "km"), ("CD", "NN"))]
+    assert TAGGED.read(write(tmp_path, "10 000\tCD\nkm\tNN\n")) == [TaggedWords(("10 000", "km"), ("CD", "NN"))]
 
 
 def test_a_word_may_be_white_space(tmp_path):
     """As in Chinese files with a character a line; a line without a tag is a blank one."""
     for content in ("京\tB\n\u3000\tO\n \tO\n\u3000\n", "京 B\n\u3000 O\n\xa0 O\n"):
-        (sentence,) = read_conll(write(tmp_path, content))
+        (sentence,) = TAGGED.read(write(tmp_path, content))
         assert sentence.tags == ("B", "O", "O")
         assert sentence.words[1] == "\u3000"
 
@@ -49,18 +49,18 @@ def test_a_word_may_be_white_space(tmp_path):
 def test_tags_are_not_read_from_tables(tmp_path, name):
     path = write(tmp_path, b'{"words": ["a"], "tags": ["O"]}\n', name)
     with pytest.raises(InputError, match="words and tags are read from CoNLL or CoNLL-U, not from ."):
-        read_examples("tag", path)
+        TAGGED.read(path)
 
 
 def test_the_ending_of_conllu_may_be_in_capitals(tmp_path):
     path = write(tmp_path, line("1", "I", "I", "PRON"), "DEV.CONLLU")
-    assert read_examples("tag", path) == [TaggedWords(("I",), ("PRON",))]
+    assert TAGGED.read(path) == [TaggedWords(("I",), ("PRON",))]
 
 
 def test_the_first_of_several_tags_is_taken(tmp_path):
     path = write(tmp_path, "Apple\tB-corporation,B-product\n")
-    assert read_conll(path)[0].tags == ("B-corporation,B-product",)
-    assert read_conll(path, alternatives=",")[0].tags == ("B-corporation",)
+    assert TAGGED.read(path)[0].tags == ("B-corporation,B-product",)
+    assert TAGGED.read(path, ReadingOptions(alternatives=","))[0].tags == ("B-corporation",)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_the_first_of_several_tags_is_taken(tmp_path):
         ("a\tO\n\nb\tO\tO\n", {}, "line 3 has 3 columns"),
         ("a\tO\nb\t\n", {}, "line 2 has no tag"),
         ("a\tO\n\tO\n", {}, "line 2 has an empty word"),
-        ("a\tO\n", {"tag": 2}, "no column 2"),
-        ("a\tO\n", {"word": -3}, "no column -3"),
+        ("a\tO\n", {"tag_column": 2}, "no column 2"),
+        ("a\tO\n", {"word_column": -3}, "no column -3"),
         (b"a\tO\ncaf\xe9\tO\n", {"encoding": "utf-8"}, "line 2 is not valid utf-8"),
     ],
 )
 def test_bad_conll_is_refused_with_file_and_line(tmp_path, content, options, message):
     with pytest.raises(InputError, match="data.conll: ") as caught:
-        read_conll(write(tmp_path, content), **options)
+        TAGGED.read(write(tmp_path, content), ReadingOptions(**options))
     assert message in str(caught.value)
 
 
@@ -96,12 +96,12 @@ def test_multiword_tokens_and_empty_nodes_of_conllu(tmp_path):
         + line("1", "_", "_", "SYM", "NFP")
     )
     path = write(tmp_path, content, "data.conllu")
-    assert read_conllu(path) == [
+    assert TAGGED.read(path) == [
         TaggedWords(("I", "did", "n't"), ("PRON", "AUX", "PART")),
         TaggedWords(("_",), ("SYM",)),
     ]
-    assert read_conllu(path, field="xpos")[0].tags == ("PRP", "VBD", "RB")
-    assert read_conllu(path, field="feats")[0].tags == ("Case=Nom", "_", "_")
+    assert TAGGED.read(path, ReadingOptions(tag_column="xpos"))[0].tags == ("PRP", "VBD", "RB")
+    assert TAGGED.read(path, ReadingOptions(tag_column="feats"))[0].tags == ("Case=Nom", "_", "_")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_multiword_tokens_and_empty_nodes_of_conllu(tmp_path):
 )
 def test_bad_conllu_is_refused_with_file_and_line(tmp_path, content, message):
     with pytest.raises(InputError, match="data.conllu: ") as caught:
-        read_conllu(write(tmp_path, content, "data.conllu"))
+        TAGGED.read(write(tmp_path, content, "data.conllu"))
     assert message in str(caught.value)
 
 
@@ -131,10 +131,10 @@ def test_wnut_holds_what_a_plain_split_finds(shared_data, part):
         elif block:
             expected.append(block)
             block = []
-    sentences = read_conll(path)
+    sentences = TAGGED.read(path)
     assert [list(zip(s.words, s.tags, strict=True)) for s in sentences] == expected
     # the test file keeps every annotator's tag; with the first of them all three parts have the 13 tags
-    assert len(tags_of(read_conll(path, alternatives=","))) == 13
+    assert len(tags_of(TAGGED.read(path, ReadingOptions(alternatives=",")))) == 13
 
 
 @pytest.mark.parametrize("part", ["dev", "test"])
@@ -143,7 +143,7 @@ def test_the_treebank_holds_its_numbered_words(shared_data, part):
     lines = path.read_text(encoding="utf-8").split("\n")
     rows = [text.split("\t") for text in lines if text[:1].isdigit()]
     expected = [(row[1], row[3]) for row in rows if row[0].isdigit()]
-    sentences = read_conllu(path)
+    sentences = TAGGED.read(path)
     assert [pair for s in sentences for pair in zip(s.words, s.tags, strict=True)] == expected
     assert len(sentences) == sum(text.startswith("# sent_id") for text in lines)
     assert len(tags_of(sentences)) == 17

@@ -6,7 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.choices import ChoiceColumns, ChoiceExample, read_choices
+from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
+from bertsmith.finetune.datasets.reader import ReadingOptions
+
+read_choices = CHOICES.read
+
 
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 0,v1,1,He sits. She,He sits.,She,gold,"stands up, slowly.",runs.,sleeps.,eats.,2
@@ -34,19 +38,19 @@ def test_lists_of_choices(tmp_path):
 
 def test_named_columns(tmp_path):
     path = write(tmp_path, "a.tsv", "q\tright\tgood\tbad\na\t0\tx\ty\n")
-    columns = ChoiceColumns(context="q", choices=("good", 3), label=1)
+    columns = ReadingOptions(text_column="q", choice_columns=("good", 3), label_column=1)
     assert read_choices(path, columns) == [ChoiceExample("a", ("x", "y"), 0)]
 
 
 def test_columns_are_counted_in_a_file_without_a_header(tmp_path):
     path = write(tmp_path, "a.tsv", "a\tx\ty\t0\nb\tx\ty\tB\n")
-    counted = ChoiceColumns(context=0, choices=(1, 2), label=3)
+    counted = ReadingOptions(text_column=0, choice_columns=(1, 2), label_column=3)
     expected = [ChoiceExample("a", ("x", "y"), 0), ChoiceExample("b", ("x", "y"), 1)]
     assert read_choices(path, counted) == expected
     assert read_choices(path, replace(counted, header=False)) == expected
     assert read_choices(path, replace(counted, header=True)) == expected[1:]
-    with pytest.raises(InputError, match="has no header; say which column is which by number"):
-        read_choices(path, ChoiceColumns(context=0, label=3, header=False))
+    with pytest.raises(InputError, match="4 columns and no header; say which is which by number"):
+        read_choices(path, ReadingOptions(text_column=0, label_column=3, header=False))
     # a label that is none tells a header, whatever the names
     assert read_choices(write(tmp_path, "b.tsv", "q\tone\ttwo\tgold\na\tx\ty\t0\n"), counted) == expected[:1]
 
@@ -55,7 +59,7 @@ def test_columns_are_counted_in_a_file_without_a_header(tmp_path):
 def test_a_column_has_one_use(tmp_path, choices):
     path = write(tmp_path, "a.tsv", "q\tright\tgood\tgold\na\tx\ty\t0\n")
     with pytest.raises(InputError, match="a column has one use; check --text-column, --choice-column"):
-        read_choices(path, ChoiceColumns(context=0, choices=choices, label=3, header=True))
+        read_choices(path, ReadingOptions(text_column=0, choice_columns=choices, label_column=3, header=True))
 
 
 def test_choices_are_ordered_by_their_numbers(tmp_path):
@@ -80,12 +84,12 @@ def test_choices_are_ordered_by_their_numbers(tmp_path):
         (
             "a.csv",
             "context,choice0,choice1\na,x,y\n",
-            "no label column among context, choice0, choice1; name it with --label-column",
+            "no label column among context, choice0, choice1; call it label, or name it with --label-column",
         ),
         (
             "a.csv",
             "choice0,choice1,label\nx,y,0\n",
-            "no context column among choice0, choice1, label; name it with --text-column",
+            "no context column among choice0, choice1, label; call it context, or name it with --text-column",
         ),
         ("a.jsonl", '{"context": "a", "choices": ["x"], "label": 0}\n', "line 1 has fewer than two choices"),
         ("a.jsonl", '{"context": "a", "choices": "x", "label": 0}\n', "line 1 has fewer than two choices"),

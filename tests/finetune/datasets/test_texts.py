@@ -8,22 +8,28 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.readers import (
-    Columns,
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.texts import (
+    LABELLED,
+    MULTILABELLED,
+    SCORED,
     LabelledText,
     MultiLabelledText,
     ScoredText,
     labels_of,
-    read_labelled,
-    read_multilabelled,
-    read_scored,
 )
 
+read_labelled, read_multilabelled, read_scored = LABELLED.read, MULTILABELLED.read, SCORED.read
 
-def read(tmp_path, content, columns=None, **options):
+
+def columns(header=None, **roles):
+    return ReadingOptions(header=header, **{f"{role}_column": column for role, column in roles.items()})
+
+
+def read(tmp_path, content, options=None):
     path = tmp_path / "data.tsv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_labelled(path, columns, **options)
+    return read_labelled(path, options)
 
 
 def test_text_and_label_without_a_header(tmp_path):
@@ -55,20 +61,20 @@ def test_the_pairs_of_the_field_are_known(tmp_path, header, row):
 
 
 def test_of_two_columns_one_told_leaves_the_other(tmp_path):
-    for columns in (Columns(label=0), Columns(text=1), Columns(text=1, label=0)):
-        assert read(tmp_path, "ham\tGo until\n", columns) == [LabelledText("Go until", None, "ham")]
+    for told in (columns(label=0), columns(text=1), columns(text=1, label=0)):
+        assert read(tmp_path, "ham\tGo until\n", told) == [LabelledText("Go until", None, "ham")]
 
 
 def test_a_told_column_is_no_other(tmp_path):
     content = "Question\tSentence\tReview\nA\tB\tC\n"
-    assert read(tmp_path, content, Columns(pair="Sentence", label="Review")) == [LabelledText("A", "B", "C")]
+    assert read(tmp_path, content, columns(pair="Sentence", label="Review")) == [LabelledText("A", "B", "C")]
 
 
 def test_a_file_that_names_its_columns_is_told_no_header(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text('{"text": "a", "label": "x"}\n', encoding="utf-8")
     with pytest.raises(InputError, match="its form names the columns"):
-        read_labelled(path, Columns(header=True))
+        read_labelled(path, columns(header=True))
 
 
 def test_an_example_knows_its_place_and_is_no_other_for_it(tmp_path):
@@ -85,9 +91,9 @@ def test_pairs(tmp_path):
 
 def test_columns_by_name_and_by_number(tmp_path):
     content = "id\tquestion\tverdict\n7\tis it?\tno\n"
-    assert read(tmp_path, content, Columns(text="question", label="verdict")) == [LabelledText("is it?", None, "no")]
+    assert read(tmp_path, content, columns(text="question", label="verdict")) == [LabelledText("is it?", None, "no")]
     content = "7\tno\tis it?\n8\tyes\tit is\n"
-    assert read(tmp_path, content, Columns(text=2, label=1))[1] == LabelledText("it is", None, "yes")
+    assert read(tmp_path, content, columns(text=2, label=1))[1] == LabelledText("it is", None, "yes")
 
 
 def test_quotes_and_windows_line_ends_are_just_text(tmp_path):
@@ -105,9 +111,17 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
         ("", None, "holds no line"),
         ("\n \n", None, "holds no line"),
         ("is it?\tit is\tyes\n", None, "3 columns and no header; say which is which by number"),
-        ("is it?\tit is\tyes\n", Columns(label=2), "3 columns and no header; say which is which by number"),
-        ("text\tlabel\na\tx\n", Columns(text="label"), "a column has one use"),
-        ("text\tpremise\thypothesis\tlabel\na\tb\tc\tx\n", Columns(pair="hypothesis"), "text, premise may all be"),
+        (
+            "is it?\tit is\tyes\n",
+            columns(label=2),
+            "3 columns and no header; say which is which by number",
+        ),
+        ("text\tlabel\na\tx\n", columns(text="label"), "a column has one use"),
+        (
+            "text\tpremise\thypothesis\tlabel\na\tb\tc\tx\n",
+            columns(pair="hypothesis"),
+            "text, premise may all be",
+        ),
         ("comment\tcategory\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header? no other line has the label"),
         ("customer-review\tstars\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("Text (cleaned)\tRating\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
@@ -115,22 +129,30 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
         ("review.text\tgold.label\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("#text\t#label\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("0\t1\na\tx\nb\ty\n", None, "line 1 only counts its columns; is it a header? say --header or --no-header"),
-        ("0\t1\t2\na\tb\tx\n", Columns(text=0, pair=1, label=2), "line 1 only counts its columns"),
+        (
+            "0\t1\t2\na\tb\tx\n",
+            columns(text=0, pair=1, label=2),
+            "line 1 only counts its columns",
+        ),
         ("text\tlabel\tlabel\na\tx\t1\n", None, "2 columns are called 'label'; tell one by number, from 0"),
         ("text\ttext\tlabel\na\tb\tx\n", None, "2 columns are called 'text'"),
         ("premise\thypothesis\thypothesis\tlabel\na\tb\tc\tx\n", None, "2 columns are called 'hypothesis'"),
-        ("a\ta\ty\nb\tc\tx\n", Columns(text="a", label="y"), "2 columns are called 'a'"),
+        ("a\ta\ty\nb\tc\tx\n", columns(text="a", label="y"), "2 columns are called 'a'"),
         ("review\tquestion\tlabel\na\tb\tx\n", None, "columns review, question may all be texts"),
         ("text\tlabel\na\tx\n\t\n", None, "line 3 has an empty text"),
-        ("text\tlabel\na\tx\n", Columns(label="label", header=False), "without a header no column has a name"),
+        (
+            "text\tlabel\na\tx\n",
+            columns(label="label", header=False),
+            "without a header no column has a name",
+        ),
         ("text\tlabel\n", None, "a header and no example"),
         ("a\t1\nb\n", None, "line 2 has 1 columns, the first has 2"),
         ("a\t1\nb\t1\tc\n", None, "line 2 has 3 columns"),
         ("a\t1\n\t0\n", None, "line 2 has an empty text"),
         ("a\t1\nb\t \n", None, "line 2 has an empty label"),
         ("just text\nmore\n", None, "no label column"),
-        ("a\t1\n", Columns(text="review"), "no column 'review'"),
-        ("a\t1\n", Columns(label=5), "no column 5"),
+        ("a\t1\n", columns(text="review"), "no column 'review'"),
+        ("a\t1\n", columns(label=5), "no column 5"),
         (b"caf\xc3\xa9\t1\n\xff\xfe\x00broken\t0\n", None, "data.tsv"),
     ],
 )
@@ -142,10 +164,13 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path, content, columns, me
 
 def test_what_looks_like_a_header_can_be_told(tmp_path):
     counted = "0\t1\na\tx\nb\ty\n"
-    assert [e.text for e in read(tmp_path, counted, Columns(header=True, text=0, label=1))] == ["a", "b"]
-    assert [e.text for e in read(tmp_path, counted, Columns(header=False))] == ["0", "a", "b"]
+    assert [e.text for e in read(tmp_path, counted, columns(header=True, text=0, label=1))] == [
+        "a",
+        "b",
+    ]
+    assert [e.text for e in read(tmp_path, counted, columns(header=False))] == ["0", "a", "b"]
     twice = "text\ttext\tlabel\na\tb\tx\n"
-    assert [e.text for e in read(tmp_path, twice, Columns(header=True, text=1))] == ["b"]
+    assert [e.text for e in read(tmp_path, twice, columns(header=True, text=1))] == ["b"]
     # neither a lone grade nor a sentence looks like a name
     assert len(read(tmp_path, "so good!\t5\na\t1\nb\t1\n")) == 3
     assert len(read(tmp_path, "I would not see it twice\tbad\na\tgood\nb\tgood\n")) == 3
@@ -156,7 +181,7 @@ def test_numbers_are_no_header_and_no_score_in_silence(tmp_path):
     path.write_text("0,1\ngood,3.5\nbad,1.0\n", encoding="utf-8")
     with pytest.raises(InputError, match="line 1 only counts its columns"):
         read_scored(path)
-    assert [example.score for example in read_scored(path, Columns(header=True, text=0, label=1))] == [3.5, 1.0]
+    assert [example.score for example in read_scored(path, columns(header=True, text=0, label=1))] == [3.5, 1.0]
 
 
 def test_a_missing_file(tmp_path):
@@ -206,7 +231,7 @@ def test_every_form_holds_the_same_examples(tmp_path):
     expected = [LabelledText(**record) for record in AWKWARD]
     for name in ("a.csv", "b.jsonl", "b.json", "c.jsonl.gz", "d.csv.gz", "e.parquet"):
         assert read_labelled(tmp_path / name) == expected, name
-        assert read_labelled(tmp_path / name, Columns(text=1, label=2))[1].text == "tab\there", name
+        assert read_labelled(tmp_path / name, columns(text=1, label=2))[1].text == "tab\there", name
 
 
 def test_other_endings_are_tab_separated(tmp_path):
@@ -217,8 +242,8 @@ def test_other_endings_are_tab_separated(tmp_path):
 def test_a_header_can_be_told_or_denied(tmp_path):
     content = "utterance\tverdict\nis it?\tno\n"
     assert len(read(tmp_path, content)) == 2
-    assert read(tmp_path, content, Columns(header=True, text=0, label=1)) == [LabelledText("is it?", None, "no")]
-    assert len(read(tmp_path, "text\tlabel\na\tb\n", Columns(header=False))) == 2
+    assert read(tmp_path, content, columns(header=True, text=0, label=1)) == [LabelledText("is it?", None, "no")]
+    assert len(read(tmp_path, "text\tlabel\na\tb\n", columns(header=False))) == 2
 
 
 def write(tmp_path, name, content):
@@ -229,7 +254,10 @@ def write(tmp_path, name, content):
 def test_sets_of_labels(tmp_path):
     expected = [MultiLabelledText("a", None, ("x", "y")), MultiLabelledText("b", None, ())]
     assert read_multilabelled(write(tmp_path, "a.tsv", "text\tlabels\na\tx, y,x\nb\t\n")) == expected
-    assert read_multilabelled(write(tmp_path, "a.csv", "text,labels\na,x|y\nb,\n"), separator="|") == expected
+    assert (
+        read_multilabelled(write(tmp_path, "a.csv", "text,labels\na,x|y\nb,\n"), ReadingOptions(separator="|"))
+        == expected
+    )
     lines = '{"text": "a", "labels": ["x", "y"]}\n{"text": "b", "labels": []}\n'
     assert read_multilabelled(write(tmp_path, "a.jsonl", lines)) == expected
     pq.write_table(pa.table({"text": ["a", "b"], "labels": [["x", "y"], None]}), tmp_path / "a.parquet")
@@ -315,7 +343,7 @@ def test_an_empty_cell_of_parquet_is_named_by_its_row(tmp_path):
 def test_a_line_in_another_encoding_is_named(tmp_path):
     path = write(tmp_path, "a.tsv", b"a\t1\nb\t0\ncaf\xe9\t1\n")
     with pytest.raises(InputError, match="a.tsv: line 3 is not valid utf-8"):
-        read_labelled(path, encoding="utf-8")
+        read_labelled(path, ReadingOptions(encoding="utf-8"))
     assert read_labelled(path)[2].text == "café"
 
 
@@ -340,7 +368,7 @@ def test_a_header_of_unknown_names_is_no_text_with_labels(tmp_path):
     path.write_text("user comment\ttags\na\tx\nb\ty,x\n", encoding="utf-8")
     with pytest.raises(InputError, match="line 1: is it a header"):
         read_multilabelled(path)
-    assert len(read_multilabelled(path, Columns(header=True, text=0, label=1))) == 2
+    assert len(read_multilabelled(path, columns(header=True, text=0, label=1))) == 2
 
 
 def test_rows_without_content_are_named_and_blank_lines_are_not(tmp_path):

@@ -8,7 +8,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.metrics.bootstrap import Interval
 from bertsmith.finetune.report.card import DataFile, model_card
 from bertsmith.finetune.run import FineTuningResult, fine_tune

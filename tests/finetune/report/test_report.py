@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.finetune.baselines.scoring import add_baselines
-from bertsmith.finetune.datasets.readers import LabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import fine_tune

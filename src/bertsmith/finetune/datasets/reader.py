@@ -1,0 +1,113 @@
+"""What a reader of labelled files is, and all that a user can say about how a file is read.
+
+A task refers to one `Reader`. The columns that a reader looks for are declared with it (`columns.Column`), and what
+can be said on the command line is declared in `ReadingOptions`; an option that a reader has no use for is refused, not
+ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar, Generic, Literal, TypeVar
+
+from bertsmith.errors import ConfigError
+from bertsmith.options import option
+
+ExampleT = TypeVar("ExampleT")
+ColumnName = str | int
+"""A header name, or a number counted from 0."""
+
+
+def column_name(typed: str) -> ColumnName:
+    """Returns what was typed for a column; a whole number is its number."""
+    return int(typed) if re.fullmatch(r"-?[0-9]+", typed) else typed
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How a labelled file is read; None means that the reader finds out, or takes the usual.
+
+    Attributes:
+        text_column: name or number of the column with the text, the query or the context.
+        pair_column: that of the second text, of the text that is ranked, or of what begins every choice.
+        label_column: that of the label, the labels, the number or the right choice.
+        choice_columns: those of the choices in order, or the one that holds lists of them.
+        header: whether the first row of a TSV or CSV is names.
+        separator: stands between two labels of a cell.
+        word_column: number of the column with the word, of CoNLL files; negative counts from the end.
+        tag_column: number of the column with the tag; or `upos`, `xpos` or `feats` of CoNLL-U.
+        alternatives: separates tags of annotators who did not agree; the first is taken.
+        faults: `refuse` or `skip` questions whose answer is not where the file says.
+        encoding: `auto` or a codec's name; Parquet has its own.
+    """
+
+    panel: ClassVar[str] = "How the files are read"
+
+    text_column: ColumnName | None = option(
+        None, help="Name or number (from 0) of the column with the text, query or context.", parse=column_name
+    )
+    pair_column: ColumnName | None = option(
+        None, help="That of the second text; choose: of the question before every choice.", parse=column_name
+    )
+    label_column: ColumnName | None = option(None, help="That of the label.", parse=column_name)
+    choice_columns: tuple[ColumnName, ...] | None = option(
+        None, name="choice_column", help="choose: that of a choice; once for each.", parse_each=column_name
+    )
+    header: bool | None = option(None, help="Whether the first row is names; default: if it has known ones.")
+    separator: str | None = option(None, help="multilabel: between the labels of a cell; default: a comma.")
+    word_column: int | None = option(None, help="tag: number of the column with the word; default 0.")
+    tag_column: ColumnName | None = option(
+        None, help="tag: number of the column with the tag; of CoNLL-U upos, xpos or feats.", parse=column_name
+    )
+    alternatives: str | None = option(None, help="tag: separates tags of which the first counts.")
+    faults: Literal["refuse", "skip"] | None = option(
+        None, help="answer: refuse or skip answers that are not where the file says."
+    )
+    encoding: str = option("auto", help="Of the files: auto, or a codec such as gb18030.")
+
+    def __post_init__(self) -> None:
+        """Checks what no file can make right."""
+        if self.separator == "":
+            raise ConfigError("the separator between labels cannot be empty; pass ',' or '|'")
+
+
+@dataclass(frozen=True)
+class Reader(Generic[ExampleT]):
+    """Reads the labelled files of a task.
+
+    Attributes:
+        holds: what its files hold, for messages.
+        options: the fields of `ReadingOptions` that it knows, besides the encoding.
+        parse: reads a file.
+    """
+
+    holds: str
+    options: tuple[str, ...]
+    parse: Callable[[Path, ReadingOptions], list[ExampleT]]
+
+    def read(self, path: str | Path, options: ReadingOptions | None = None, *, task: str = "") -> list[ExampleT]:
+        """Reads a labelled file.
+
+        Args:
+            path: the file, plain or packed (`.gz`, `.zst`).
+            options: how it is read.
+            task: whose files these are, for messages.
+
+        Raises:
+            ConfigError: an option is given that such files have no use for.
+            InputError: the file is missing, empty, damaged, binary or in another encoding; it does not hold what it
+                should. The message names file and line.
+        """
+        options = options or ReadingOptions()
+        for one in fields(options):
+            if one.name not in (*self.options, "encoding") and getattr(options, one.name) is not None:
+                raise ConfigError(f"{flag_of(one.name)} is not for the files of {task or self.holds}; leave it out")
+        return self.parse(Path(path), options)
+
+
+def flag_of(name: str) -> str:
+    """Returns how a field of `ReadingOptions` is called on the command line."""
+    return "--choice-column" if name == "choice_columns" else "--" + name.replace("_", "-")

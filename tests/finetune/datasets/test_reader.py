@@ -1,0 +1,53 @@
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bertsmith.cli.options import DeclaredCommand, declares
+from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets.choices import CHOICES
+from bertsmith.finetune.datasets.questions import QUESTIONS
+from bertsmith.finetune.datasets.rankings import RANKINGS
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.tagged import TAGGED
+from bertsmith.finetune.datasets.texts import LABELLED, MULTILABELLED, SCORED
+
+
+def test_columns_are_typed_by_name_or_number():
+    received = []
+
+    @declares(reading="bertsmith.finetune.datasets.reader.ReadingOptions")
+    def command(*, reading):
+        received.append(reading.build())
+
+    app = typer.Typer()
+    app.command("read", cls=DeclaredCommand)(command)
+    app.command("other")(lambda: None)
+    words = "read --text-column 0 --pair-column=-1 --label-column gold --choice-column 2 --choice-column b --no-header"
+    CliRunner().invoke(app, [*words.split(), "--faults", "skip", "--word-column=-2"], catch_exceptions=False)
+    expected = ReadingOptions(0, -1, "gold", (2, "b"), header=False, word_column=-2, faults="skip")
+    assert received == [expected]
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "value"),
+    [
+        (LABELLED, "separator", "|"),
+        (SCORED, "choice_columns", (1, 2)),
+        (RANKINGS, "faults", "skip"),
+        (CHOICES, "tag_column", 1),
+        (TAGGED, "header", False),
+        (QUESTIONS, "label_column", 0),
+    ],
+)
+def test_an_option_that_the_files_have_no_use_for_is_refused(tmp_path, reader, name, value):
+    flag = "--choice-column" if name == "choice_columns" else f"--{name.replace('_', '-')}"
+    with pytest.raises(ConfigError, match=f"{flag} is not for the files of {reader.holds}; leave it out"):
+        reader.read(tmp_path / "never.tsv", ReadingOptions(**{name: value}))
+    with pytest.raises(ConfigError, match=f"{flag} is not for the files of a task; leave it out"):
+        reader.read(tmp_path / "never.tsv", ReadingOptions(**{name: value}), task="a task")
+
+
+def test_labels_need_something_between_them(tmp_path):
+    assert "separator" in MULTILABELLED.options
+    with pytest.raises(ConfigError, match="the separator between labels cannot be empty"):
+        ReadingOptions(separator="")
