@@ -341,7 +341,7 @@ def test_a_damaged_task_file_is_named(kind, values, tiny_model):
         load_pipeline(kind, tiny_model)
 
 
-@pytest.mark.parametrize("architectures_by_name", [5, "BertModel", {"a": 1}])
+@pytest.mark.parametrize("architectures", [5, "BertModel", {"a": 1}])
 def test_an_architecture_that_is_no_list_is_named(architectures, tiny_model):
     path = tiny_model / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": architectures}), encoding="utf-8")
