@@ -20,10 +20,10 @@ from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.tables import kind_of, require_unicode
 from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.inference.checks import PART
-from bertsmith.inference.pipelines import PIPELINES, load_pipeline
+from bertsmith.inference.pipeline import load_pipeline, pipeline_named
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_detection import task_of_folder
-from bertsmith.inference.task_file import inference_config_of, paired_of, read_task_file
+from bertsmith.inference.task_file import paired_of
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Record = dict[str, Any]
@@ -66,22 +66,16 @@ class Predictor:
             ConfigError: the precision is not to be had here, or pairs are asked of a model that reads none.
         """
         described = Path(folder if adapter is None else adapter)
-        values = read_task_file(described)
         paired = bool(paired_of(described)) if pairs is None else pairs
         kind = task_of_folder(folder) if adapter is None else load_task(described)[0].name
         if pairs is not None and kind not in _OF_TEXTS:
             raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
         if adapter is None:
-            return cls(kind, load_pipeline(kind, folder, precision=precision), paired)  # type: ignore[call-overload]
-        arguments = {name: values[name] for name in _ARGUMENTS.get(kind, ())}
-        if kind in _OF_TEXTS:
-            arguments["paired"] = paired_of(described)
+            return cls(kind, load_pipeline(kind, folder, precision=precision), paired)
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
-        pipeline: Any = PIPELINES[kind]
-        return cls(
-            kind, pipeline(model, tokenizer, inference_config_of(adapter, precision=precision), **arguments), paired
-        )
+        pipeline = pipeline_named(kind)
+        return cls(kind, pipeline.over(model, tokenizer, pipeline.settings_in(described), precision=precision), paired)
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
         """Predicts every line.
@@ -255,9 +249,6 @@ _FLAT = str.maketrans("\t\r\n", "   ")
 
 _OF_TEXTS = ("classify", "multilabel", "regress")
 """Those whose input is a text or a pair, as the model was trained."""
-
-_ARGUMENTS = {"multilabel": ("threshold",), "answer": ("stride", "max_answer_tokens", "null_threshold")}
-"""What a pipeline is told from `task.json`."""
 
 _ANY = 10**6
 _KINDS: dict[str, tuple[Callable[[Any, Rows], Iterator[Record]], int, int]] = {

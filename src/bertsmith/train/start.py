@@ -7,7 +7,6 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,8 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
-from bertsmith.model import BertForPreTraining
+from bertsmith.model import ModelForPreTraining
 from bertsmith.model.folder import fingerprint_weights, stored_rows
-from bertsmith.objectives import build_objective, has_pairs
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
@@ -45,44 +43,52 @@ def open_stream(
     ranks: Ranks | None = None,
 ) -> PreTrainingStream:
     """Returns the batches of a phase from their beginning; with ranks, this one's share of each."""
-    ranks = ranks or Ranks()
-    settings = recipe.stream_settings(phase)
-    return PreTrainingStream(corpus, tokenizer, settings, rank=ranks.rank, world_size=ranks.world_size)
+    ranks, needs = ranks or Ranks(), recipe.build_objective().needs
+    return PreTrainingStream(
+        corpus,
+        tokenizer,
+        recipe.stream_settings(phase),
+        needs,
+        seed=recipe.seed,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
 
 
 def heldout_set(
     recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer
 ) -> list[PreTrainingBatch]:
     """Returns the validation batches, always the same, at the length of the last phase: what the model is to read."""
-    settings = recipe.stream_settings(max(0, len(recipe.phases) - 1))
+    settings, needs = recipe.stream_settings(-1), recipe.build_objective().needs
     sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))
-    return heldout_batches(corpus, tokenizer, settings, max_sequences=sequences)
+    return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining:
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> ModelForPreTraining:
     """Returns the model before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
     vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
-    config = recipe.model_config(len(corpus.piece_counts))
-    pair_head = has_pairs(recipe.objective)
-    missing = {"masked_lm", "next_sentence"} if pair_head else {"masked_lm"}
-    if recipe.start_from:
-        missing = {head for head in missing if stored_rows(recipe.start_from, HEAD_TENSORS[head]) is None}
-        changes = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
-        model = BertForPreTraining.from_pretrained(recipe.start_from, new_heads=missing, pair_head=pair_head, **changes)
+    config, start = recipe.model_config(len(corpus.piece_counts)), recipe.model.start_from
+    objective = recipe.build_objective()
+    pair_head = "next_sentence" in objective.heads
+    missing = set(objective.heads)
+    if start:
+        missing = {head for head in missing if stored_rows(start, HEAD_TENSORS[head]) is None}
+        changes = {"hidden_dropout_prob": recipe.model.dropout, "attention_probs_dropout_prob": recipe.model.dropout}
+        model = ModelForPreTraining.from_pretrained(start, new_heads=missing, pair_head=pair_head, **changes)
     else:
-        model = BertForPreTraining(config, pair_head=pair_head)
+        model = ModelForPreTraining(config, pair_head=pair_head)
     if "masked_lm" in missing and config.tie_word_embeddings:
         # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
         counts = np.ones(config.vocab_size)
         counts[: len(corpus.piece_counts)] += corpus.piece_counts
         with torch.no_grad():
             model.masked_lm.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-    model.set_compute_dtype(torch.bfloat16 if recipe.precision == "bf16" else torch.float32)
-    return model
+    model.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
+    return objective.complete(model)
 
 
 def make_trainer(
@@ -90,17 +96,19 @@ def make_trainer(
     corpus: TokenCorpus,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
-) -> BertTrainer[BertForPreTraining]:
+) -> BertTrainer[ModelForPreTraining]:
     """Returns a trainer at step 0 for a recipe."""
     # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
     even_guess = math.log(len(corpus.piece_counts)) + math.log(2)
-    settings = replace(recipe.trainer_settings(), loss_limit=EXPLODED_LOSS * even_guess)
-    model = build_model(recipe, corpus)
-    if recipe.masking == "span":
-        # 跨度边界头只在训练时存在；保存模型目录时不写它
-        model.add_span_boundary()
-    objective = build_objective(recipe.stream_settings())
-    return BertTrainer(model, objective, settings, device=device, ranks=ranks)
+    return BertTrainer(
+        build_model(recipe, corpus),
+        recipe.build_objective(),
+        recipe.trainer,
+        seed=recipe.seed,
+        loss_limit=EXPLODED_LOSS * even_guess,
+        device=device,
+        ranks=ranks,
+    )
 
 
 def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) -> PreTrainingRecipe:
@@ -109,9 +117,9 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
     Raises:
         CheckpointError: the folder holds no weights, or its model reads another vocabulary or by other rules.
     """
-    if not recipe.start_from:
+    if not recipe.model.start_from:
         return recipe
-    folder = Path(recipe.start_from)
+    folder = Path(recipe.model.start_from)
     vocab_size = recipe.model_config(tokenizer.vocab_size).vocab_size
     has = {name: (folder / name).exists() for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")}
     different = "another vocabulary"
@@ -129,4 +137,4 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
             f"{folder}: the model reads {different} than the tokenizer of the corpus;"
             f" build the corpus with --tokenizer {folder}"
         )
-    return recipe.replace(start_weights=fingerprint_weights(folder))
+    return recipe.changed(start_weights=fingerprint_weights(folder))
