@@ -44,7 +44,7 @@ class Pipeline:
         needs_fine_tuning: whether its model has learned from labels; False for what pre-training alone makes.
         settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
         two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
-        endpoint: of the server, where one answers with it.
+        endpoints: paths of the server that answer with it.
 
     Attributes:
         config: of the model.
@@ -59,7 +59,7 @@ class Pipeline:
     needs_fine_tuning: ClassVar[bool] = True
     settings: ClassVar[type[TaskFile]] = TaskFile
     two_texts: ClassVar[str] = ""
-    endpoint: ClassVar[str] = ""
+    endpoints: ClassVar[tuple[str, ...]] = ()
 
     labels: list[str] | None = None
 

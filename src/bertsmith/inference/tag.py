@@ -87,7 +87,7 @@ class Tag(Pipeline, name="tag"):
     """Tags words, or finds entities in texts."""
 
     architectures: ClassVar[tuple[type[PretrainedBert], ...]] = (BertForTokenClassification,)
-    endpoint = "/tag"
+    endpoints = ("/tag",)
 
     labels: list[str]
 
