@@ -273,8 +273,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 epsilon=1e-8,
                 layer_decay=settings.layer_decay,
                 units=self.task.units if isinstance(self.task, HasUnits) else {},
-                seed=settings.seed,
             ),
+            seed=settings.seed,
             device=self.device,
         )
         self.model.set_compute_dtype(self.dtype)
