@@ -164,10 +164,11 @@ class ServerProcess:
 _COMMAND = """
 import sys
 import typer
+from bertsmith.cli.options import DeclaredCommand
 from bertsmith.cli.serve import serve
 from bertsmith.errors import BertsmithError
 app = typer.Typer()
-app.command()(serve)
+app.command(cls=DeclaredCommand)(serve)
 try:
     app(sys.argv[1:], standalone_mode=False)
 except BertsmithError as error:
