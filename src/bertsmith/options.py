@@ -32,6 +32,7 @@ class Option:
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse: turns the text of the command line into the value; None where the type says how.
         parse_each: of many values, turns the text of each into one; None where the type says how.
+        panel: heading in the help; empty for that of the dataclass.
         in_file_only: it is a setting of the file, and no option of a command.
     """
 
@@ -42,6 +43,7 @@ class Option:
     shown_default: str = ""
     parse: Callable[[str], Any] | None = None
     parse_each: Callable[[str], Any] | None = None
+    panel: str = ""
     in_file_only: bool = False
 
 
@@ -55,6 +57,7 @@ def option(
     shown_default: str = "",
     parse: Callable[[str], Any] | None = None,
     parse_each: Callable[[str], Any] | None = None,
+    panel: str = "",
     in_file_only: bool = False,
 ) -> Any:
     """Declares a field of a dataclass as a setting.
@@ -68,9 +71,10 @@ def option(
         shown_default: empty for `default`.
         parse: None where the type says how.
         parse_each: None where the type says how.
+        panel: empty for that of the dataclass.
         in_file_only: False makes it an option of the command too.
     """
-    declared = Option(help, name, min, max, shown_default, parse, parse_each, in_file_only)
+    declared = Option(help, name, min, max, shown_default, parse, parse_each, panel, in_file_only)
     return field(default=default, metadata={_OPTION: declared})
 
 
@@ -132,7 +136,7 @@ def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
             declared = one.metadata[_OPTION]
             bare, optional = _without_none(hints[one.name])
             name = declared.name or one.name
-            panel = getattr(kind, "panel", "")
+            panel = declared.panel or getattr(kind, "panel", "")
             yield Setting((*path, one.name), name, bare, optional, one.default, declared, panel)
         elif is_dataclass(hints[one.name]):
             yield from _settings_of(hints[one.name], (*path, one.name))

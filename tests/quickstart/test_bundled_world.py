@@ -78,7 +78,7 @@ def test_next_sentences_of_unseen_stories_are_told_from_random_ones(finished, tm
 
 def test_pre_training_is_worth_at_least_five_points_of_sentiment(finished):
     scores = finished[1].sentiment
-    pretrained, random = (scores[name].figures["accuracy"] for name in ("pretrained", "random"))
+    pretrained, random = (scores[name].metrics["accuracy"] for name in ("pretrained", "random"))
     assert pretrained >= random + 0.05
     assert pretrained >= 0.95
 

@@ -64,4 +64,4 @@ def test_a_quickstart_that_is_stopped_between_any_two_files_ends_the_same(tmp_pa
         assert all(ours[name].equal(theirs[name]) for name in ours), folder
     for name, evaluation in result.sentiment.items():
         expected = FineTuningResult.load(whole / "sentiment" / name / "result.json").test
-        assert evaluation.figures == expected.figures
+        assert evaluation.metrics == expected.metrics

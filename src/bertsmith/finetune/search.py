@@ -30,7 +30,7 @@ from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task, selection_score
+from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
 
 Grid = Mapping[str, Sequence[Any]]
@@ -201,7 +201,7 @@ class _Search:
         self.rows.append(row)
         metric, before = self.task.metric, self.best
         # 严格大于才换：持平时较早的胜出，重跑时每一步的选择都与第一次相同
-        if before is None or selection_score(self.task, row.dev) > selection_score(self.task, before.dev):
+        if before is None or self.task.selection_score(row.dev) > self.task.selection_score(before.dev):
             self.best = row
         assert self.best is not None
         for loser in {row.name, before.name if before else row.name} - {self.best.name}:

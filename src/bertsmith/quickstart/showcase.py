@@ -103,7 +103,7 @@ def figure_rows(
         )
     for name, start in (("pretrained", "the pre-trained weights"), ("random", "random weights")):
         if name in result.sentiment:
-            figures = result.sentiment[name].figures
+            figures = result.sentiment[name].metrics
             texts = f"{LABELLED_REVIEWS} labelled reviews, {TEST_REVIEWS:,} test reviews"
             setting = f"{texts}; macro F1 {figures['macro_f1']:.3f}"
             rows.append(FigureRow(f"sentiment accuracy from {start}", f"{figures['accuracy']:.1%}", setting))
