@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
@@ -93,7 +93,7 @@ class ServeSettings:
         if not self.models:
             raise ConfigError("no model to serve; pass --model DIR")
         for setting in settings_of(type(self)):
-            value = functools.reduce(getattr, setting.path, self)
+            value: Any = functools.reduce(getattr, setting.path, self)
             least, most = setting.option.min, setting.option.max
             name = setting.name.replace("_", " ")
             if least is not None and not value >= least:
@@ -101,10 +101,10 @@ class ServeSettings:
             if most is not None and value > most:
                 raise ConfigError(f"{name} {value} is above {most}")
         seconds = {"deadline": self.deadline, "batch delay": self.batch_delay_ms / 1000, "drain": self.drain}
-        for name, value in seconds.items():
+        for name, duration in seconds.items():
             # 更久的等待有的操作系统不支持，也没有意义
-            if not 0 <= value <= _LONGEST or (name == "deadline" and value == 0):
-                raise ConfigError(f"{name} {value} is no duration in seconds, at most a day")
+            if not 0 <= duration <= _LONGEST or (name == "deadline" and duration == 0):
+                raise ConfigError(f"{name} {duration} is no duration in seconds, at most a day")
 
     @property
     def queue_tokens(self) -> int:
