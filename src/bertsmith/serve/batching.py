@@ -33,7 +33,7 @@ Method = Literal["run", "run_tokens", "run_positions"]
 Observe = Callable[[int, int, float], None]
 
 _SHARE = 4
-"""A request's share of a batch that others want as well: one part in so many."""
+"""A request gets at most a quarter of a batch that others want as well."""
 
 
 class BatchKey(NamedTuple):
@@ -50,8 +50,8 @@ class Job:
 
     Attributes:
         sequences: N lists of ids.
-        token_type_ids: likewise, or None.
-        positions: likewise, or None.
+        token_type_ids: segments of the same lengths, or None.
+        positions: for each sequence, which tokens are read, or None.
         tokens: of all sequences.
         taken: how many sequences have been handed to the computing threads.
         parts: what came back so far, by the place of its first sequence; passes may end in another order.

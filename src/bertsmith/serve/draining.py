@@ -1,7 +1,7 @@
 """Stopping without losing a request.
 
 On SIGTERM the server first says at `/ready` that it wants no more, goes on answering for a moment, so that a load
-balancer can notice, and asks clients to close their connections. Only then uvicorn closes the door, waits for the
+balancer can notice, and asks clients to close their connections. Only then uvicorn stops listening, waits for the
 requests that were accepted, and ends.
 """
 
