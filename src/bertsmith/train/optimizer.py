@@ -127,7 +127,7 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
         step: steps taken.
         peak: the highest rate.
         warmup_steps: length of the rise.
-        total_steps: after so many the rate is 0.
+        total_steps: the step after which the rate is 0.
         schedule: `linear`, the paper's; `cosine`, half a wave (Loshchilov and Hutter 2017); `trapezoid`, the peak
             until the last fifth of the steps, then a linear fall.
     """
