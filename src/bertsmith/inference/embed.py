@@ -125,8 +125,8 @@ class Embed(Pipeline, name="embed"):
                 (`max`), or the mean over the tokens of the last four layers, side by side (`last-four`, 4H numbers) or
                 added up (`last-four-sum`). None takes the pipeline's.
             normalize: scale every vector to length 1, so that a product of two is their cosine similarity.
-            dims: keep only this many numbers, the first ones, before scaling. Models that were trained for it (Kusupati et al.
-                2022) lose little, others a good deal. None keeps all.
+            dims: keep only this many numbers, the first ones, before scaling. Models that were trained for it
+                (Kusupati et al. 2022) lose little, others a good deal. None keeps all.
 
         Returns:
             [N, H] float32, 4H wide for `last-four`, or [N, dims].
