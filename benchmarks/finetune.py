@@ -41,10 +41,9 @@ import torch
 
 from bertsmith.cli import ENVIRONMENT
 from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.reading import read_examples
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import make_task
+from bertsmith.finetune.tasks.registry import make_task, task_named
 from measured import Results
 from real_data import DATA
 
@@ -149,7 +148,7 @@ def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[s
         )
         result = fine_tune(task, setting.model, split.train, split.dev, folder, settings, test=split.test)
         assert result.test is not None
-        return {"seconds": result.seconds, "epoch": result.epoch, **result.test.figures}
+        return {"seconds": result.seconds, "epoch": result.epoch, **result.test.metrics}
 
 
 def peer_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
@@ -187,12 +186,12 @@ def _spread(name: str, scores: Sequence[float]) -> str:
 
 
 def _files(task: str, train: str, dev: str, test: str, options: ReadingOptions | None = None) -> list[Split]:
-    return [Split(*(read_examples(task, TASK_DATA / name, options) for name in (train, dev, test)))]
+    return [Split(*(task_named(task).spec.reader.read(TASK_DATA / name, options) for name in (train, dev, test)))]
 
 
 def _xquad_folds() -> list[Split]:
     """Cuts the English questions into five folds by paragraph; a fifth of the rest chooses the epoch."""
-    questions = read_examples("answer", TASK_DATA / "xquad" / "xquad.en.json")
+    questions = task_named("answer").spec.reader.read(TASK_DATA / "xquad" / "xquad.en.json")
     paragraphs = list(dict.fromkeys(question.context for question in questions))
     part = {context: number % FOLDS for number, context in enumerate(paragraphs)}
     folds = [[question for question in questions if part[question.context] == fold] for fold in range(FOLDS)]

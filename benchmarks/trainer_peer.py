@@ -17,7 +17,7 @@ import transformers
 
 from bertsmith.finetune.settings import runs_in
 from bertsmith.finetune.tasks.registry import make_task
-from bertsmith.finetune.tasks.task import Unit
+from bertsmith.finetune.tasks.task import EncodedExample
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -82,22 +82,22 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -
         scored = []
         for epoch, saved in enumerate(sorted(Path(folder).glob("checkpoint-*"), key=_step), start=1):
             predictions = task.predict(task.load(saved), tokenizer, split.dev, inference)
-            tuned = task.tuned(split.dev, predictions)
-            scored.append((tuned.figures(split.dev, predictions)[task.metric], -epoch, tuned, saved))
+            tuned = task.with_best_threshold(split.dev, predictions)
+            scored.append((tuned.metrics(split.dev, predictions)[task.metric], -epoch, tuned, saved))
         _, epoch, tuned, saved = max(scored, key=lambda row: row[:2])
-        figures = tuned.figures(split.test, tuned.predict(tuned.load(saved), tokenizer, split.test, inference))
+        figures = tuned.metrics(split.test, tuned.predict(tuned.load(saved), tokenizer, split.test, inference))
         shutil.rmtree(folder)
         Path(folder).mkdir()
     return {"seconds": clock.seconds, "epoch": -epoch, **figures}
 
 
-def features(unit: Unit) -> dict[str, Any]:
-    """Returns a unit as the Trainer's model takes it."""
-    row: dict[str, Any] = {"input_ids": unit.input_ids[0], "token_type_ids": unit.token_type_ids[0]}
-    if isinstance(unit.label, tuple):
-        row["start_positions"], row["end_positions"] = unit.label
+def features(example: EncodedExample) -> dict[str, Any]:
+    """Returns an example as the Trainer's model takes it."""
+    row: dict[str, Any] = {"input_ids": example.input_ids[0], "token_type_ids": example.token_type_ids[0]}
+    if isinstance(example.label, tuple):
+        row["start_positions"], row["end_positions"] = example.label
     else:
-        row["labels"] = unit.label
+        row["labels"] = example.label
     return row
 
 

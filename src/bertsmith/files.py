@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,7 +108,8 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
     Args:
         folder: made when missing.
         claim: name of the file that says what the folder is for, such as `quickstart.json`.
-        request: what is asked for; must survive JSON.
+        request: what is asked for; must survive JSON. Its `format`, where it has one, is the first version of
+            bertsmith that wrote such folders.
 
     Raises:
         RunFolderError: the folder holds something else, or the same kind of thing with other settings.
@@ -126,22 +128,40 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
         different = sorted(key for key in request.keys() | found.keys() if found.get(key) != request.get(key))
     except (ValueError, AttributeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); choose another --out") from None
+    if "format" in different:
+        raise RunFolderError(f"{folder}: {written_by_another(found)}; choose another --out")
     if different:
         raise RunFolderError(f"{folder}: holds a {kind} with another {' and '.join(different)}; choose another --out")
 
 
+def written_by_another(claim: dict[str, Any]) -> str:
+    """Says which version wrote a folder, given its claim; 0.1 wrote none into it."""
+    return f"was written by bertsmith {claim.get('format', '0.1')}, which alone can go on with it"
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     """Keeps a second process out of a run folder; the lock goes with the process, however it ends.
+
+    Args:
+        folder: to be locked.
+        patience: seconds to wait for a process that holds the lock.
 
     Raises:
         RunFolderError: another process holds the lock.
     """
+    deadline = time.monotonic() + patience
     with (folder / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunFolderError(f"{folder}: another process is working in it; wait for it or stop it") from None
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise RunFolderError(
+                        f"{folder}: another process is working in it; wait for it or stop it"
+                    ) from None
+                time.sleep(0.1)
         yield
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertsmith.errors import ConfigError
+from bertsmith.json_files import from_json
 
 SettingsT = TypeVar("SettingsT")
 _OPTION = "option"
@@ -32,6 +33,7 @@ class Option:
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse: turns the text of the command line into the value; None where the type says how.
         parse_each: of many values, turns the text of each into one; None where the type says how.
+        panel: heading in the help; empty for that of the dataclass.
         in_file_only: it is a setting of the file, and no option of a command.
     """
 
@@ -42,6 +44,7 @@ class Option:
     shown_default: str = ""
     parse: Callable[[str], Any] | None = None
     parse_each: Callable[[str], Any] | None = None
+    panel: str = ""
     in_file_only: bool = False
 
 
@@ -55,6 +58,7 @@ def option(
     shown_default: str = "",
     parse: Callable[[str], Any] | None = None,
     parse_each: Callable[[str], Any] | None = None,
+    panel: str = "",
     in_file_only: bool = False,
 ) -> Any:
     """Declares a field of a dataclass as a setting.
@@ -68,9 +72,10 @@ def option(
         shown_default: empty for `default`.
         parse: None where the type says how.
         parse_each: None where the type says how.
+        panel: empty for that of the dataclass.
         in_file_only: False makes it an option of the command too.
     """
-    declared = Option(help, name, min, max, shown_default, parse, parse_each, in_file_only)
+    declared = Option(help, name, min, max, shown_default, parse, parse_each, panel, in_file_only)
     return field(default=default, metadata={_OPTION: declared})
 
 
@@ -132,7 +137,7 @@ def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
             declared = one.metadata[_OPTION]
             bare, optional = _without_none(hints[one.name])
             name = declared.name or one.name
-            panel = getattr(kind, "panel", "")
+            panel = declared.panel or getattr(kind, "panel", "")
             yield Setting((*path, one.name), name, bare, optional, one.default, declared, panel)
         elif is_dataclass(hints[one.name]):
             yield from _settings_of(hints[one.name], (*path, one.name))
@@ -239,7 +244,10 @@ def from_table(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
     for path, value in _flat(table, {path[:-1] for path in known}, ()):
         if path not in known:
             raise ConfigError(f"{'.'.join(path)} is no setting of this version")
-        values[known[path].name] = _typed(known[path], value)
+        try:
+            values[known[path].name] = from_json(known[path].type, value, ".".join(path))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     return values
 
 
@@ -252,20 +260,3 @@ def _flat(
             yield from _flat(value, parts, here)
         else:
             yield here, value
-
-
-def _typed(setting: Setting, value: Any) -> Any:
-    label = ".".join(setting.path)
-    if setting.is_many:
-        if isinstance(value, list):
-            return tuple(tuple(one) if isinstance(one, list) else one for one in value)
-    elif setting.choices:
-        setting.require_choice(value, label)
-        return value
-    elif setting.type is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    elif setting.type is Path and isinstance(value, str):
-        return Path(value)
-    elif isinstance(value, setting.type) and isinstance(value, bool) == (setting.type is bool):
-        return value
-    raise ConfigError(f"{label} is {value!r}, which is no {getattr(setting.type, '__name__', 'list')}")

@@ -155,7 +155,7 @@ def test_an_adapter_learns_a_task_and_the_pipeline_uses_it(settings, tiny_model,
     task = ClassificationTask.of(examples)
     model = task.build(tiny_model, FineTuningSettings(dropout=0.0))
     add_adapter(model, settings)
-    trainer = BertTrainer(model, task.measure, TrainerSettings(160, 1e-2))
+    trainer = BertTrainer(model, task.loss, TrainerSettings(160, 1e-2))
     batch = task.batch(task.encode(tokenizer, examples, 32))
     first = float(trainer.train_batch(batch).loss.detach())
     for _ in range(159):
@@ -173,7 +173,7 @@ def test_the_figures_of_a_run_are_those_of_its_adapter(tiny_model, tmp_path):
     found = fine_tune(RegressionTask.of(scored), tiny_model, scored, scored, tmp_path / "run", settings)
     rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     kept = next(row for row in rows if row["kind"] == "dev" and row["epoch"] == found.epoch)
-    assert {name: kept[name] for name in found.dev.figures} == found.dev.figures
+    assert {name: kept[name] for name in found.dev.metrics} == found.dev.metrics
     assert (tmp_path / "run" / "model" / "task.json").exists()
 
 
@@ -220,11 +220,14 @@ def _values(change):
 
 UP, BIAS = "backbone.encoder.blocks.0.output.up.weight", "classifier.linear.bias"
 DAMAGES = {
-    "no description": (lambda f: (f / "adapter.json").unlink(), "answers: no adapter.json; name a folder"),
-    "no JSON": (lambda f: (f / "adapter.json").write_text("{"), r"adapter.json: damaged \(JSONDecodeError"),
-    "a list": (lambda f: (f / "adapter.json").write_text("[]"), r"adapter.json: damaged \(TypeError"),
-    "no kind": (_values(lambda v: v.pop("kind")), r"adapter.json: damaged \(KeyError: 'kind'"),
-    "odd kind": (_values(lambda v: v.update(kind="prefix")), "damaged .*kind 'prefix' is unknown"),
+    "no description": (lambda f: (f / "adapter.json").unlink(), "answers/adapter.json: is missing; name a folder"),
+    "no JSON": (lambda f: (f / "adapter.json").write_text("{"), r"adapter.json: damaged \(not JSON at line 1"),
+    "a list": (
+        lambda f: (f / "adapter.json").write_text("[]"),
+        r"adapter.json: damaged \(the whole is \[\], not an",
+    ),
+    "no kind": (_values(lambda v: v.pop("kind")), r"adapter.json: damaged \(kind is missing"),
+    "odd kind": (_values(lambda v: v.update(kind="prefix")), "damaged .*kind is .prefix., not 'bottleneck' or 'lora'"),
     "later format": (_values(lambda v: v.update(format=2)), "format 2; this version of bertsmith reads 1"),
     "odd labels": (_values(lambda v: v.update(id2label={"3": "x"})), "id2label does not count from 0"),
     "no labels": (_values(lambda v: v.update(id2label={})), "adapter.json: damaged"),

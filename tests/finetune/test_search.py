@@ -59,9 +59,9 @@ def test_a_grid_keeps_the_best_model_and_the_table(tiny_model, tmp_path):
     names = ["lr1e-09-epochs1", "lr1e-09-epochs5", "lr0.003-epochs1", "lr0.003-epochs5"]
     assert [row.name for row in result.rows] == names
     singles = [FineTuningResult.load(folder / "runs" / name / "result.json") for name in names]
-    assert [row.dev for row in result.rows] == [single.dev.figures for single in singles]
-    assert [row.test for row in result.rows] == [single.test.figures for single in singles]
-    scores = [single.dev.figures["accuracy"] for single in singles]
+    assert [row.dev for row in result.rows] == [single.dev.metrics for single in singles]
+    assert [row.test for row in result.rows] == [single.test.metrics for single in singles]
+    scores = [single.dev.metrics["accuracy"] for single in singles]
     assert result.best == names[scores.index(max(scores))]
     assert max(scores) > scores[0]
     assert result.dev_spread == result.test_spread == {}
@@ -197,7 +197,7 @@ def test_a_folder_of_something_else_is_left_alone(tiny_model, tmp_path):
 
 
 def test_of_runs_with_the_same_correlation_the_one_with_the_smaller_error_is_kept(tiny_model, tmp_path, monkeypatch):
-    figures = {
+    metrics = {
         0: {"pearson": 0.9012, "spearman": 0.9, "rmse": 9.0},
         1: {"pearson": 0.9010, "spearman": 0.9, "rmse": 0.3},
         2: {"pearson": 0.8, "spearman": 0.8, "rmse": 0.1},
@@ -205,7 +205,7 @@ def test_of_runs_with_the_same_correlation_the_one_with_the_smaller_error_is_kep
 
     def fine_tuned(*arguments, **_):
         arguments[4].mkdir(parents=True)
-        return FineTuningResult(1, Evaluation(figures[arguments[5].seed]), None, 1.0)
+        return FineTuningResult(1, Evaluation(metrics[arguments[5].seed]), None, 1.0)
 
     monkeypatch.setattr("bertsmith.finetune.search.fine_tune", fine_tuned)
     monkeypatch.setattr("bertsmith.finetune.search.write_report", lambda _: None)

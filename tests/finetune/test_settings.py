@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, usual_rate
+from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
+from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.kernels.layers import best_compute_dtype
 
 
@@ -14,8 +15,9 @@ def test_the_defaults_are_the_papers():
 
 
 def test_few_and_fresh_weights_learn_faster():
-    assert usual_rate("classify", "") == 5e-5
-    assert usual_rate("classify", "lora") == usual_rate("features", "") == 1e-3
+    classify, features = task_named("classify").spec, task_named("features").spec
+    assert classify.usual_rate(None) == 5e-5
+    assert classify.usual_rate("lora") == features.usual_rate(None) == 1e-3
 
 
 def test_precisions():

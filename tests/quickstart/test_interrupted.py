@@ -9,7 +9,9 @@ from safetensors.torch import load_file
 
 from bertsmith import files
 from bertsmith.finetune.run import FineTuningResult
-from bertsmith.quickstart import QuickstartOptions, journey, quickstart, source
+from bertsmith.quickstart import journey, source
+from bertsmith.quickstart.journey import quickstart
+from bertsmith.quickstart.options import QuickstartOptions
 
 
 class Killed(BaseException):
@@ -64,4 +66,4 @@ def test_a_quickstart_that_is_stopped_between_any_two_files_ends_the_same(tmp_pa
         assert all(ours[name].equal(theirs[name]) for name in ours), folder
     for name, evaluation in result.sentiment.items():
         expected = FineTuningResult.load(whole / "sentiment" / name / "result.json").test
-        assert evaluation.figures == expected.figures
+        assert evaluation.metrics == expected.metrics

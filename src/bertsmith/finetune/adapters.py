@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.files import make_folder, write_text
+from bertsmith.files import make_folder
+from bertsmith.json_files import read_json, write_json
 from bertsmith.model import BertConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.architectures import LabelledModel
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.model.peft import (
+    AdapterKind,
     AdapterSettings,
+    LoraTarget,
     active_name,
     attach,
     empty_adapter,
@@ -40,78 +43,67 @@ class AdapterDescription:
     """What `adapter.json` says.
 
     Attributes:
-        settings: what the adapter is made of.
+        kind: as in `AdapterSettings`, like the four fields that follow.
+        size: width or rank.
+        alpha: of LoRA.
+        dropout: in [0, 1).
+        targets: of LoRA.
         architecture: of the model it belongs to, such as `BertForTokenClassification`.
         backbone: see `backbone_fingerprint`.
-        labels: of the heads, by id; empty where they have none.
+        id2label: the labels of the heads; empty where they have none.
         problem_type: as in `BertConfig`.
-        classifier_dropout: likewise.
+        classifier_dropout: as in `BertConfig`.
+        format: of the file.
     """
 
-    settings: AdapterSettings
+    kind: AdapterKind
+    size: int
+    alpha: float
+    dropout: float
+    targets: tuple[LoraTarget, ...]
     architecture: str
     backbone: str
-    labels: dict[int, str]
+    id2label: dict[int, str]
     problem_type: str | None
     classifier_dropout: float | None
+    format: int
+
+    def __post_init__(self) -> None:
+        """Checks what a damaged file could say, before it meets the backbone."""
+        if self.format != _FORMAT:
+            raise CheckpointError(f"format {self.format}; this version of bertsmith reads {_FORMAT}")
+        if sorted(self.id2label) != list(range(len(self.id2label))):
+            raise ValueError("id2label does not count from 0")
+        # 借用配置和适配器自己的检查
+        BertConfig(**self.changes)
+        assert self.settings
+        if not self.id2label and issubclass(
+            architectures_by_name().get(self.architecture, PretrainedModel), LabelledModel
+        ):
+            raise ValueError("id2label is empty")
+
+    @property
+    def settings(self) -> AdapterSettings:
+        """What the adapter is made of."""
+        return AdapterSettings(self.kind, self.size, self.alpha, self.dropout, self.targets)
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Returns the fields of the model's configuration that go with the adapter."""
+        """The fields of the model's configuration that go with the adapter."""
         return {
-            "id2label": self.labels,
+            "id2label": self.id2label,
             "problem_type": self.problem_type,
             "classifier_dropout": self.classifier_dropout,
         }
 
-    def save(self, folder: Path) -> None:
-        """Writes `adapter.json`."""
-        record = {
-            "format": _FORMAT,
-            **asdict(self.settings),
-            "architecture": self.architecture,
-            "backbone": self.backbone,
-            **self.changes,
-        }
-        write_text(folder / DESCRIPTION_FILE, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-
     @classmethod
     def load(cls, folder: Path) -> AdapterDescription:
-        """Reads what `save` wrote.
+        """Reads `adapter.json`.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or of a later format.
+            CheckpointError: the file is missing, damaged, or of another format.
         """
-        path = folder / DESCRIPTION_FILE
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            if values["format"] != _FORMAT:
-                raise CheckpointError(f"{path}: format {values['format']}; this version of bertsmith reads {_FORMAT}")
-            settings = AdapterSettings(
-                values["kind"], values["size"], values["alpha"], values["dropout"], tuple(values["targets"])
-            )
-            labels = {int(number): str(label) for number, label in values["id2label"].items()}
-            if sorted(labels) != list(range(len(labels))):
-                raise ValueError("id2label does not count from 0")
-            found = cls(
-                settings,
-                str(values["architecture"]),
-                str(values["backbone"]),
-                labels,
-                values["problem_type"],
-                values["classifier_dropout"],
-            )
-            # 借用配置自己的检查：坏值在碰到主干之前就说出来
-            BertConfig(**found.changes)
-            if not labels and issubclass(
-                architectures_by_name().get(found.architecture, PretrainedModel), LabelledModel
-            ):
-                raise ValueError("id2label is empty")
-            return found
-        except FileNotFoundError:
-            raise CheckpointError(f"{folder}: no {DESCRIPTION_FILE}; name a folder that holds an adapter") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-            raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+        return read_json(folder / DESCRIPTION_FILE, cls, CheckpointError, "name a folder that holds a whole adapter")
 
 
 def save_adapter(model: PretrainedModel, folder: str | Path, name: str | None = None) -> None:
@@ -134,14 +126,16 @@ def save_adapter(model: PretrainedModel, folder: str | Path, name: str | None = 
     folder = make_folder(Path(folder))
     write_modules(folder / TENSOR_FILE, adapter.modules())
     config = adapter.config
-    AdapterDescription(
-        adapter.settings,
-        model.architecture,
-        backbone_fingerprint(model),
-        dict(config.id2label),
-        config.problem_type,
-        config.classifier_dropout,
-    ).save(folder)
+    description = AdapterDescription(
+        **vars(adapter.settings),
+        architecture=model.architecture,
+        backbone=backbone_fingerprint(model),
+        id2label=dict(config.id2label),
+        problem_type=config.problem_type,
+        classifier_dropout=config.classifier_dropout,
+        format=_FORMAT,
+    )
+    write_json(folder / DESCRIPTION_FILE, description)
 
 
 def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "default") -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.reading import read_examples
 from bertsmith.finetune.settings import compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.finetune.tasks.task import Evaluation
@@ -40,7 +39,7 @@ def evaluate_folder(
     described = Path(folder if adapter is None else adapter)
     task, max_length = load_task(described)
     model = task.load(described) if adapter is None else load_adapted(folder, adapter)
-    examples = read_examples(task.name, path, options)
+    examples = task.spec.reader.read(path, options, task=task.name)
     device = best_device()
     compute_dtype(precision, device)
     inference = InferenceConfig(device, runs_in(precision), max_length)

@@ -5,26 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError
 from bertsmith.files import write_text
-from bertsmith.finetune.baselines.scoring import add_baselines, add_tagging_baseline, check_baselines
 from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.reading import read_examples
 from bertsmith.finetune.report.card import DataFile, model_card
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import load_task, make_task
+from bertsmith.finetune.tasks.registry import all_tasks, load_task, task_named
 from bertsmith.finetune.trials import RUNS, SearchResult
+from bertsmith.options import option
 
 GRIDS = {"paper": paper_grid}
 """What makes a grid around a learning rate, by the word on the command line."""
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What else is trained, to choose from or to compare with.
+
+    Attributes:
+        search: a name of `GRIDS`; None for the settings alone.
+        seeds: how many.
+        baselines: whether simpler models are scored as well, see `Task.add_baselines`.
+    """
+
+    panel: ClassVar[str] = "Search and comparison"
+
+    search: Literal["paper"] | None = option(
+        None, help="18 runs; batches of 16 and 32, 2 to 4 epochs, 1, 0.6 and 0.4 of the rate; the best is kept."
+    )
+    seeds: int = option(1, min=1, help="Runs from this many seeds: mean, deviation; the best is kept.")
+    baselines: bool = option(False, help="classify and tag: score simpler models as well, for the report.")
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class Job:
     """What is asked for.
 
     Attributes:
-        task: a name of `tasks.TASKS`.
+        task: its name.
         model: the folder to start from.
         train: the training file.
         dev: the file that chooses.
@@ -40,11 +58,8 @@ class Job:
         out: the run folder.
         settings: the recipe.
         reading: how the files are read.
-        options: of the task, as `make_task` takes them.
-        grid: a name of `GRIDS`; None for the settings alone.
-        seeds: how many.
-        baselines: whether simpler models are scored as well: all of `BASELINES` for `classify`, each word's most
-            frequent tag for `tag`.
+        options: of the task, the fields of its `spec.options` that were chosen.
+        comparison: other runs, to compare with.
     """
 
     task: str
@@ -56,9 +71,7 @@ class Job:
     test: Path | None = None
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     options: Mapping[str, Any] = field(default_factory=dict)
-    grid: str | None = None
-    seeds: int = 1
-    baselines: bool = False
+    comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
 
 
 def run_job(job: Job, *, console: Console | None = None, device: torch.device | str = "cpu") -> FineTuningResult:
@@ -71,21 +84,23 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         CheckpointError: the model folder is not usable.
         TrainingStopped: a signal came, and the state is saved.
     """
-    if job.baselines and job.task not in ("classify", "tag"):
-        raise ConfigError(f"baselines are for classify and tag, not for {job.task}; leave them out")
-    if job.grid is not None and job.grid not in GRIDS:
-        raise ConfigError(f"search {job.grid!r} is unknown; use {', '.join(GRIDS)}")
+    kind, compared = task_named(job.task), job.comparison
+    if compared.baselines and not kind.spec.has_baselines:
+        known = [name for name, task in all_tasks().items() if task.spec.has_baselines]
+        raise ConfigError(f"baselines are for {' and '.join(known)}, not for {job.task}; leave them out")
+    if compared.search is not None and compared.search not in GRIDS:
+        raise ConfigError(f"search {compared.search!r} is unknown; use {', '.join(GRIDS)}")
     files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
-    examples = {name: read_examples(job.task, path, job.reading) for name, path in files.items()}
+    examples = {name: kind.spec.reader.read(path, job.reading, task=job.task) for name, path in files.items()}
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
-    task = make_task(job.task, train, **job.options)
-    if job.baselines and job.task == "classify":
-        check_baselines(train, dev, test)
+    task = kind.of(train, **job.options)
+    if compared.baselines:
+        task.check_baselines(train, dev, test)
     searched = None
     how: dict[str, Any] = {"test": test, "console": console, "device": device}
-    if job.grid is not None or job.seeds > 1:
-        grid = None if job.grid is None else GRIDS[job.grid](job.settings.learning_rate)
-        searched = search(task, job.model, train, dev, job.out, job.settings, grid=grid, seeds=job.seeds, **how)
+    if compared.search is not None or compared.seeds > 1:
+        grid = None if compared.search is None else GRIDS[compared.search](job.settings.learning_rate)
+        searched = search(task, job.model, train, dev, job.out, job.settings, grid=grid, seeds=compared.seeds, **how)
         result = FineTuningResult.load(job.out / RUNS / searched.best / "result.json")
         settings = replace(job.settings, **searched.best_row.settings)
     else:
@@ -95,17 +110,10 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     named = {name: DataFile(path.name, len(examples[name])) for name, path in files.items()}
     _write_cards(job, result, settings, named, searched)
     write_report(job.out)
-    if job.baselines:
-        if job.task == "tag":
-            add_tagging_baseline(job.out, task, train, dev, test)
-        else:
-            how = {
-                "metric": task.metric,
-                "balanced": bool(job.options.get("balanced")),
-                "console": console,
-                "device": device,
-            }
-            add_baselines(job.out, train, dev, test, job.model, seed=job.settings.seed, **how)
+    if compared.baselines:
+        task.add_baselines(
+            job.out, train, dev, test, model_folder=job.model, seed=job.settings.seed, console=console, device=device
+        )
         write_report(job.out)
     return result
 

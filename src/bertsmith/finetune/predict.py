@@ -8,8 +8,8 @@ tabs and line ends. Records stand in the order of the lines; a blank line gives 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,14 @@ from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.tables import kind_of, require_unicode
-from bertsmith.finetune.tasks.registry import load_task
+from bertsmith.finetune.tasks.registry import load_task, task_named
+from bertsmith.finetune.tasks.task import Record, Rows, Task
 from bertsmith.inference.checks import PART
-from bertsmith.inference.pipeline import load_pipeline, pipeline_named
+from bertsmith.inference.pipeline import load_pipeline
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_detection import task_of_folder
 from bertsmith.inference.task_file import paired_of
 from bertsmith.tokenizer import WordPieceTokenizer
-
-Record = dict[str, Any]
-Rows = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,14 @@ class Predictor:
         described = Path(folder if adapter is None else adapter)
         paired = bool(paired_of(described)) if pairs is None else pairs
         kind = task_of_folder(folder) if adapter is None else load_task(described)[0].name
-        if pairs is not None and kind not in _OF_TEXTS:
+        spec = task_named(kind).spec
+        if pairs is not None and not spec.inputs.pairs:
             raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
         if adapter is None:
             return cls(kind, load_pipeline(kind, folder, precision=precision), paired)
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
-        pipeline = pipeline_named(kind)
+        pipeline = spec.pipeline
         return cls(kind, pipeline.over(model, tokenizer, pipeline.settings_in(described), precision=precision), paired)
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
@@ -112,29 +111,30 @@ class Predictor:
         )
 
     def _predict(self, inputs: Iterable[tuple[str, list[str]]]) -> Iterator[Record]:
-        predict, least, most = _KINDS[self.kind]
-        if self.kind in _OF_TEXTS:
+        task = task_named(self.kind)
+        least, most = task.spec.inputs.least, task.spec.inputs.most
+        if task.spec.inputs.pairs:
             least = most = 2 if self.paired else 1
         rest = iter(inputs)
         while chunk := list(islice(rest, PART)):
             # 空行也占一条记录：结果的第几行就是输入的第几行
             rows = [_checked(place, fields, least, most) if _is_filled(fields) else () for place, fields in chunk]
             filled = [row for row in rows if row]
-            found = predict(self.pipeline, filled) if filled else iter(())
+            found = task.records(self.pipeline, filled) if filled else iter(())
             try:
                 for row in rows:
                     yield next(found) if row else {"prediction": None, "input": row}
             except InputError:
                 # 流水线不知道一段文字来自哪一行：逐行再试，直到出错的那一行
-                self._find_fault(predict, rows, [place for place, _ in chunk])
+                self._find_fault(task, rows, [place for place, _ in chunk])
                 raise
 
-    def _find_fault(self, predict: Callable[[Any, Rows], Iterator[Record]], rows: Rows, places: Sequence[str]) -> None:
+    def _find_fault(self, task: type[Task[Any, Any]], rows: Rows, places: Sequence[str]) -> None:
         """Predicts row by row until the one that cannot be predicted, and complains of it with its place."""
         for place, row in zip(places, rows, strict=True):
             try:
                 if row:
-                    list(predict(self.pipeline, [row]))
+                    list(task.records(self.pipeline, [row]))
             except InputError as error:
                 raise InputError(f"{place}: {error}") from None
 
@@ -185,80 +185,5 @@ def _start(fields: Sequence[str]) -> str:
     return "\t".join(fields)[:60]
 
 
-def _columns(rows: Rows) -> tuple[list[str], list[str] | None]:
-    return [row[0] for row in rows], [row[1] for row in rows] if len(rows[0]) > 1 else None
-
-
-def _classify(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    for row, found in zip(rows, pipeline(*_columns(rows)), strict=True):
-        probabilities = found.probabilities
-        yield {
-            "prediction": found.label,
-            "probability": probabilities[found.label],
-            "probabilities": probabilities,
-            "input": row,
-        }
-
-
-def _multilabel(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    for row, found in zip(rows, pipeline(*_columns(rows)), strict=True):
-        yield {
-            "prediction": ",".join(found.labels),
-            "labels": found.labels,
-            "probabilities": found.probabilities,
-            "input": row,
-        }
-
-
-def _regress(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    for row, found in zip(rows, pipeline(*_columns(rows)).tolist(), strict=True):
-        yield {"prediction": found, "input": row}
-
-
-def _tag(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    for row, entities in zip(rows, pipeline([text for (text,) in rows]), strict=True):
-        named = "; ".join(f"{entity.text} ({entity.type})" for entity in entities)
-        yield {"prediction": named, "entities": [asdict(entity) for entity in entities], "input": row}
-
-
-def _answer(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    for row, answer in zip(rows, pipeline.stream(rows), strict=True):
-        details = asdict(answer)
-        yield {"prediction": answer.text, "probability": answer.probability, "answer": details, "input": row}
-
-
-def _choose(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    found = pipeline([row[0] for row in rows], [row[1:] for row in rows])
-    for row, choice in zip(rows, found, strict=True):
-        yield {
-            "prediction": row[1 + choice.index],
-            "probability": choice.probabilities[choice.index],
-            "probabilities": list(choice.probabilities),
-            "input": row,
-        }
-
-
-def _rank(pipeline: Any, rows: Rows) -> Iterator[Record]:
-    scores = pipeline.scores([query for query, _ in rows], [text for _, text in rows])
-    for row, score in zip(rows, scores.tolist(), strict=True):
-        yield {"prediction": score, "input": row}
-
-
 _FLAT = str.maketrans("\t\r\n", "   ")
 """What would tear a line of TSV apart becomes a space; JSON Lines may hold it."""
-
-_OF_TEXTS = ("classify", "multilabel", "regress")
-"""Those whose input is a text or a pair, as the model was trained."""
-
-_ANY = 10**6
-_KINDS: dict[str, tuple[Callable[[Any, Rows], Iterator[Record]], int, int]] = {
-    "classify": (_classify, 1, 2),
-    "multilabel": (_multilabel, 1, 2),
-    "regress": (_regress, 1, 2),
-    "tag": (_tag, 1, 1),
-    "features": (_tag, 1, 1),
-    "answer": (_answer, 2, 2),
-    "choose": (_choose, 3, _ANY),
-    "rank": (_rank, 2, 2),
-}
-"""What predicts for each kind of pipeline, and how many fields a line has."""

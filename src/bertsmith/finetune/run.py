@@ -10,11 +10,10 @@ Notable:
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -22,23 +21,15 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import claim_folder, locked, write_text
+from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import save_task
-from bertsmith.finetune.tasks.task import (
-    ChecksDev,
-    Evaluation,
-    ExampleT,
-    HasUnits,
-    PredictionT,
-    Task,
-    Unit,
-    selection_score,
-)
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, PredictionT, Task
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import ModelConfig, PretrainedModel
+from bertsmith.json_files import read_json, write_json
+from bertsmith.model import BertConfig, PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.surgery import freeze
@@ -49,6 +40,9 @@ from bertsmith.train.monitor import MetricsLog, StepProgress
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
+
+FORMAT = "0.2"
+"""The first version of bertsmith that wrote run folders like these."""
 
 SAVE_EVERY = 60.0
 """Seconds between two states within an epoch; there is one after every epoch besides."""
@@ -72,13 +66,7 @@ class FineTuningResult:
 
     def save(self, path: Path) -> None:
         """Writes the result as JSON."""
-        record = {
-            "epoch": self.epoch,
-            "seconds": round(self.seconds, 2),
-            "dev": self.dev.to_json(),
-            "test": None if self.test is None else self.test.to_json(),
-        }
-        write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write_json(path, replace(self, seconds=round(self.seconds, 2)))
 
     @classmethod
     def load(cls, path: Path) -> FineTuningResult:
@@ -87,12 +75,7 @@ class FineTuningResult:
         Raises:
             RunFolderError: the file is damaged.
         """
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            test = None if values["test"] is None else Evaluation.from_json(values["test"])
-            return cls(values["epoch"], Evaluation.from_json(values["dev"]), test, values["seconds"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(f"{path}: damaged ({error}); remove it or choose another --out") from None
+        return read_json(path, cls, RunFolderError, "remove it or choose another --out")
 
 
 @dataclass
@@ -102,11 +85,11 @@ class _Progress:
     Attributes:
         log_bytes: length of `metrics.jsonl`.
         sums: of the epoch that is under way.
-        best: the dev metric of the best epoch so far, or its standing; None before the first evaluation.
+        best: the `selection_score` of the best epoch so far; None before the first evaluation.
         best_epoch: that had it, from 1.
         epochs: that are done, evaluation included.
         seconds: spent training.
-        skipped: batches skipped, and how many of them in a row up to now.
+        skipped: batches skipped, and how many of them in a row until now.
     """
 
     log_bytes: int = 0
@@ -155,12 +138,13 @@ def fine_tune(
         raise InputError("the training file and the dev file must hold at least one example each")
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
-    config = ModelConfig.load(model_folder)
+    config = BertConfig.load(model_folder)
     if settings.max_length > config.max_position_embeddings:
         raise ConfigError(
             f"max length {settings.max_length}: {model_folder} reads {config.max_position_embeddings} pieces at most"
         )
     request = {
+        "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
         "model": fingerprint_weights(model_folder),
         "config": asdict(config),
@@ -199,11 +183,12 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.console = console
         self.device = torch.device(device)
         self.tokenizer = WordPieceTokenizer.load(model_folder)
-        require_fit(self.tokenizer, ModelConfig.load(model_folder), model_folder)
+        require_fit(self.tokenizer, BertConfig.load(model_folder), model_folder)
         self.model = self._start()
         self.dtype = compute_dtype(settings.precision, device)
         self.inference = InferenceConfig(self.device, runs_in(settings.precision), settings.max_length)
         self.progress = _Progress()
+        self.steps_per_epoch = 0
 
     def finish(
         self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
@@ -214,21 +199,20 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         for examples in (dev, test or ()):
             if examples:
                 self.task.encode(self.tokenizer, examples, max_length)
-        if isinstance(self.task, ChecksDev):
-            self.task.check_dev(dev)
-        units = self.task.encode(self.tokenizer, train, max_length)
-        if not units:
+        self.task.check_dev(dev)
+        encoded = self.task.encode(self.tokenizer, train, max_length)
+        if not encoded:
             raise InputError("no example of the training file can be learned from")
-        self.steps_per_epoch = -(-len(units) // self.settings.batch_size)
+        self.steps_per_epoch = -(-len(encoded) // self.settings.batch_size)
         self.trainer = self._trainer()
         self._restore()
         with stop_requests() as request:
-            self._train(units, dev, request)
+            self._train(encoded, dev, request)
         # 梯度、两份动量和训练中的权重都用完了：先放掉，再载入最好的一轮
         del self.trainer, self.model
         model = self._best_model()
         predictions = self.task.predict(model, self.tokenizer, dev, self.inference)
-        task = self.task.tuned(dev, predictions)
+        task = self.task.with_best_threshold(dev, predictions)
         scores = None
         if test is not None:
             scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.inference))
@@ -263,7 +247,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         settings = self.settings
         trainer = BertTrainer(
             self.model,
-            self.task.measure,
+            self.task.loss,
             TrainerSettings(
                 total_steps=self.steps_per_epoch * settings.epochs,
                 learning_rate=settings.learning_rate,
@@ -272,7 +256,6 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 # 微调的梯度小，少见词的词向量尤其小：1e-6 会压住它们的步长，实测多处低一截
                 epsilon=1e-8,
                 layer_decay=settings.layer_decay,
-                units=self.task.units if isinstance(self.task, HasUnits) else {},
             ),
             seed=settings.seed,
             device=self.device,
@@ -287,30 +270,30 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             self.trainer.skipped, self.trainer.skipped_in_a_row = self.progress.skipped
         self.log = MetricsLog(self.folder / "metrics.jsonl", keep_bytes=self.progress.log_bytes)
 
-    def _train(self, units: Sequence[Unit], dev: Sequence[ExampleT], request: StopRequest) -> None:
+    def _train(self, encoded: Sequence[EncodedExample], dev: Sequence[ExampleT], request: StopRequest) -> None:
         total, step = self.trainer.settings.total_steps, self.trainer.step
         with StepProgress(self.console, "fine-tuning", total_steps=total, first_step=step) as self.bar:
             while self.progress.epochs < self.settings.epochs and not self._out_of_patience():
-                self._train_epoch(units, request)
+                self._train_epoch(encoded, request)
                 self._evaluate(dev)
                 self._save()
                 self._stop_if_asked(request)
 
-    def _train_epoch(self, units: Sequence[Unit], request: StopRequest) -> None:
+    def _train_epoch(self, encoded: Sequence[EncodedExample], request: StopRequest) -> None:
         """Takes the steps of an epoch that are left."""
         epoch, size = self.progress.epochs, self.settings.batch_size
-        order = generator(self.settings.seed, "finetune/order", epoch).permutation(len(units)).tolist()
+        order = generator(self.settings.seed, "finetune/order", epoch).permutation(len(encoded)).tolist()
         running = RunningAverages(self.progress.sums)
         last_saved = time.monotonic()
         while (offset := self.trainer.step - epoch * self.steps_per_epoch) < self.steps_per_epoch:
             begun = time.monotonic()
-            chosen = [units[number] for number in order[offset * size : (offset + 1) * size]]
+            chosen = [encoded[number] for number in order[offset * size : (offset + 1) * size]]
             # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有补齐的矩形
-            chosen.sort(key=lambda unit: max(map(len, unit.input_ids)))
-            measure = self.trainer.train_batch(self.task.batch(chosen))
-            running.add(measure.sums)
+            chosen.sort(key=lambda example: max(map(len, example.input_ids)))
+            output = self.trainer.train_batch(self.task.batch(chosen))
+            running.add(output.sums)
             self.progress.seconds += time.monotonic() - begun
-            self._show(float(measure.loss.detach()))
+            self._show(float(output.loss.detach()))
             # 一轮的最后一步之后先评估再保存：状态永远不会落在“已训练、未评估”的缝里
             if offset + 1 < self.steps_per_epoch and (request.made or time.monotonic() - last_saved >= SAVE_EVERY):
                 last_saved = time.monotonic()
@@ -320,19 +303,19 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _evaluate(self, dev: Sequence[ExampleT]) -> None:
         """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""
         progress = self.progress
-        predictions = self.task.predict(self.model, self.tokenizer, dev, self.inference)
-        figures = self.task.tuned(dev, predictions).figures(dev, predictions)
-        progress.epochs += 1
-        averages = RunningAverages(progress.sums).averages()
-        progress.sums = {}
+        with self.task.on_scale(self.model):
+            predictions = self.task.predict(self.model, self.tokenizer, dev, self.inference)
+            metrics = self.task.with_best_threshold(dev, predictions).metrics(dev, predictions)
+            progress.epochs += 1
+            score = self.task.selection_score(metrics)
+            # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
+            if progress.best is None or score > progress.best:
+                progress.best, progress.best_epoch = score, progress.epochs
+                self._keep_weights()
         row = {"epoch": progress.epochs, "step": self.trainer.step}
-        self.log.append({"kind": "train", **row, **averages})
-        self.log.append({"kind": "dev", **row, **figures})
-        standing = selection_score(self.task, figures)
-        # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
-        if progress.best is None or standing > progress.best:
-            progress.best, progress.best_epoch = standing, progress.epochs
-            self._keep_weights()
+        self.log.append({"kind": "train", **row, **RunningAverages(progress.sums).averages()})
+        self.log.append({"kind": "dev", **row, **metrics})
+        progress.sums = {}
 
     def _stop_if_asked(self, request: StopRequest) -> None:
         if request.made:
@@ -366,10 +349,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         save_state(self.folder / "state", self.trainer, asdict(self.progress), keep=1)
 
     def _show(self, loss: float) -> None:
-        figures = {"epoch": str(self.progress.epochs + 1), "loss": f"{loss:.3f}"}
+        shown = {"epoch": str(self.progress.epochs + 1), "loss": f"{loss:.3f}"}
         if self.progress.best is not None:
-            figures[f"best dev {self.task.metric}"] = f"{self.progress.best:.3f}"
-        self.bar.update(self.trainer.step, figures)
+            shown[f"best dev {self.task.metric}"] = f"{self.progress.best:.3f}"
+        self.bar.update(self.trainer.step, shown)
 
 
 def _remove_state(folder: Path) -> None:

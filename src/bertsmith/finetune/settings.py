@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model.attention import Checkpointing
-from bertsmith.model.peft import AdapterSettings
+from bertsmith.model.peft import AdapterKind, AdapterSettings
+from bertsmith.options import option
 from bertsmith.train.optimizer import check_rates
 from bertsmith.train.trainer import TrainerSettings
 
@@ -28,34 +29,42 @@ class FineTuningSettings:
         warmup_share: share of the steps with a rising rate.
         weight_decay: of matrices.
         layer_decay: each layer learns at the rate of the one above it times this, in (0, 1].
-        freeze_layers: so many of the lowest layers, and the embeddings, stay as they are; 0 trains all.
+        freeze_layers: how many of the lowest layers stay as they are, with the embeddings; 0 trains all.
         dropout: instead of the model's own; None keeps that.
-        patience: stop after so many epochs without a better dev metric; 0 runs all epochs.
+        patience: stop after this many epochs without a better dev metric; 0 runs all epochs.
         max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
         precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
         gradient_checkpointing: what is computed again instead of kept, see `PretrainedModel`; `auto` is `attention`
             with an adapter, which is chosen for little memory, else `none`.
-        adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; empty trains all.
+        adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; None trains all.
         adapter_size: width of the bottleneck or rank of the update; 0 for 64 or 8.
         seed: of the new layers, the order and dropout.
         from_random: start from random weights instead of the folder's, to see what pre-training bought.
     """
 
-    epochs: int = 3
-    batch_size: int = 16
-    learning_rate: float = 5e-5
-    warmup_share: float = 0.1
-    weight_decay: float = 0.01
-    layer_decay: float = 1.0
-    freeze_layers: int = 0
-    dropout: float | None = None
-    patience: int = 0
-    max_length: int = 0
-    precision: Precision = "auto"
-    gradient_checkpointing: Checkpointing | Literal["auto"] = "auto"
-    adapter: str = ""
-    adapter_size: int = 0
-    seed: int = 0
+    panel: ClassVar[str] = "Training"
+
+    epochs: int = option(3, min=1, help="Passes over the training file.")
+    batch_size: int = option(16, min=1, help="Examples in a step.")
+    learning_rate: float = option(
+        5e-5, help="Its peak. Tiny and mini models: about 3e-4.", shown_default="5e-5; adapters and features 1e-3"
+    )
+    warmup_share: float = option(0.1, min=0.0, max=1.0, help="Share of the steps with a rising rate.")
+    weight_decay: float = option(0.01, min=0.0, help="Decay of matrices.")
+    layer_decay: float = option(1.0, help="Each layer learns at the rate of the one above times this.")
+    freeze_layers: int = option(0, min=0, help="How many of the lowest layers stay as they are.")
+    dropout: float | None = option(None, min=0.0, max=0.9, help="Instead of the model's own.")
+    patience: int = option(0, min=0, help="Stop after this many epochs without gain; 0: never.")
+    max_length: int = option(0, min=0, help="Most tokens of a sequence; 0: what the model reads.")
+    precision: Precision = option("auto", help="Of the matmuls; auto: bf16 where the hardware has it.")
+    gradient_checkpointing: Literal["auto", Checkpointing] = option(
+        "auto", help="Less memory for more work; auto: attention (a little of both) with an adapter, else none."
+    )
+    adapter: AdapterKind | None = option(
+        None, help="Train a small adapter and the head over a frozen encoder.", panel="Adapters"
+    )
+    adapter_size: int = option(0, min=0, help="Its width or rank; 0: 64 or 8.", panel="Adapters")
+    seed: int = option(0, help="Of everything random.")
     from_random: bool = False
 
     def __post_init__(self) -> None:
@@ -99,17 +108,7 @@ class FineTuningSettings:
         """
         if not self.adapter:
             return None
-        return AdapterSettings(self.adapter, self.adapter_size)  # type: ignore[arg-type]
-
-
-def usual_rate(task: str, adapter: str) -> float:
-    """Returns a peak learning rate to begin with: the paper's, or one for few and fresh weights.
-
-    Args:
-        task: its name.
-        adapter: the kind of adapter; empty for none.
-    """
-    return 1e-3 if adapter or task == "features" else FineTuningSettings.learning_rate
+        return AdapterSettings(self.adapter, self.adapter_size)
 
 
 def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertsmith.errors import RunFolderError
-from bertsmith.files import write_text
 from bertsmith.finetune.run import FineTuningResult
+from bertsmith.json_files import read_json, write_json
 
 RUNS = "runs"
 """Folder of a search in which every run has a folder of its own."""
@@ -29,8 +28,8 @@ class Trial:
         name: of its folder in `runs/`.
         settings: those in which the runs differ, by name.
         epoch: its best one.
-        dev: its figures on the dev file, the task's metric first.
-        test: its figures on the test file; empty where there is none.
+        dev: its metrics on the dev file, the task's metric first.
+        test: its metrics on the test file; empty where there is none.
         seconds: spent training.
     """
 
@@ -43,14 +42,14 @@ class Trial:
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any], result: FineTuningResult) -> Trial:
-        """Takes the figures of a finished run."""
-        test = {} if result.test is None else result.test.figures
-        return cls(name, dict(settings), result.epoch, result.dev.figures, test, round(result.seconds, 2))
+        """Takes the metrics of a finished run."""
+        test = {} if result.test is None else result.test.metrics
+        return cls(name, dict(settings), result.epoch, result.dev.metrics, test, round(result.seconds, 2))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over several seeds.
+    """A metric over several seeds.
 
     Attributes:
         mean: over the seeds.
@@ -79,10 +78,10 @@ class SearchResult:
     """What a search came to.
 
     Attributes:
-        metric: the figure that decides, on dev.
+        metric: the one that decides, on dev.
         rows: all runs, in the order in which they were made.
         best: name of the run with the best metric on dev, the earliest of equal ones; its weights are kept.
-        dev_spread: figure → how it moves with the seed, under one setting; empty for a single seed.
+        dev_spread: metric → how it moves with the seed, under one setting; empty for a single seed.
         test_spread: the same on the test file.
     """
 
@@ -97,9 +96,14 @@ class SearchResult:
         """The row of the best run."""
         return next(row for row in self.rows if row.name == self.best)
 
+    def __post_init__(self) -> None:
+        """Checks what a damaged file could say."""
+        if self.best not in {row.name for row in self.rows}:
+            raise ValueError(f"the best run {self.best!r} is no row")
+
     def save(self, path: Path) -> None:
         """Writes the result as JSON."""
-        write_text(path, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        write_json(path, self)
 
     @classmethod
     def load(cls, path: Path) -> SearchResult:
@@ -108,24 +112,11 @@ class SearchResult:
         Raises:
             RunFolderError: the file is damaged.
         """
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            result = cls(
-                values["metric"],
-                [Trial(**row) for row in values["rows"]],
-                values["best"],
-                {name: Spread(**spread) for name, spread in values["dev_spread"].items()},
-                {name: Spread(**spread) for name, spread in values["test_spread"].items()},
-            )
-            if result.best not in {row.name for row in result.rows}:
-                raise ValueError(f"the best run {result.best!r} is no row")
-            return result
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{path}: damaged ({error}); remove it and run the same command again") from None
+        return read_json(path, cls, RunFolderError, "remove it and run the same command again")
 
 
-def spreads(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """Returns figure → spread over runs; empty for less than two runs, or where they have no figures."""
-    if len(figures) < 2:
+def spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """Returns metric → spread over runs; empty for fewer than two runs, or where they have no metrics."""
+    if len(runs) < 2:
         return {}
-    return {name: Spread.of([run[name] for run in figures]) for name in figures[0]}
+    return {name: Spread.of([run[name] for run in runs]) for name in runs[0]}

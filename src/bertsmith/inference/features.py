@@ -20,16 +20,16 @@ class FeatureSettings(TaskFile):
     Attributes:
         labels: the tags, in the order of the outputs.
         layers: which states of the encoder are its features, as in `LayerFeatures`.
-        top: what reads them.
-        top_size: width of each direction of a BiLSTM.
+        tagger_head: what reads them.
+        tagger_head_size: width of each direction of a BiLSTM.
     """
 
-    required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "labels", "layers", "top", "top_size")
+    required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "labels", "layers", "tagger_head", "tagger_head_size")
 
     labels: tuple[str, ...] = ()
     layers: str | int = ""
-    top: Top = "linear"
-    top_size: int = 0
+    tagger_head: Top = "linear"
+    tagger_head_size: int = 0
 
     def __post_init__(self) -> None:
         """Checks the values.
@@ -40,8 +40,8 @@ class FeatureSettings(TaskFile):
         super().__post_init__()
         if self.task and not self.labels:
             raise ValueError("labels is empty")
-        if self.top_size < (self.top == "bilstm"):
-            raise ValueError(f"top {self.top!r} and top_size {self.top_size}")
+        if self.tagger_head_size < (self.tagger_head == "bilstm"):
+            raise ValueError(f"tagger_head {self.tagger_head!r} and tagger_head_size {self.tagger_head_size}")
 
 
 class FeatureTag(Tag, name="features"):
@@ -62,4 +62,5 @@ class FeatureTag(Tag, name="features"):
             raise CheckpointError(
                 f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
             )
-        return FeatureTagger.load(folder, told.labels, told.layers, told.top, told.top_size)  # type: ignore[arg-type]
+        shape = (told.layers, told.tagger_head, told.tagger_head_size)
+        return FeatureTagger.load(folder, told.labels, *shape)  # type: ignore[arg-type]

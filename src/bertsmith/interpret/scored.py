@@ -19,6 +19,7 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.finetune.predict import Predictor
+from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.inference.tag import word_windows, words_in_texts
 from bertsmith.inference.task_file import paired_of
 from bertsmith.inference.windows import Window
@@ -92,7 +93,7 @@ class Explainable:
         described = Path(folder if adapter is None else adapter)
         predictor = Predictor.load(folder, adapter=adapter)
         kind, pipeline = predictor.kind, predictor.pipeline
-        if kind == "features":
+        if not task_named(kind).spec.is_explained:
             raise CheckpointError(f"{folder}: reads frozen features of a model; attributions need a fine-tuned head")
         # 各流水线把分词器和最大长度放在自己切文本的那一部分里
         cutting = {"answer": "cutter", "tag": "", "choose": ""}.get(kind, "scorer")
@@ -121,8 +122,10 @@ class Explainable:
         Raises:
             InputError: there are too many texts or too few, one holds no word, or there is no such target or word.
         """
-        least, most = {"tag": (1, 1), "answer": (2, 2), "rank": (2, 2), "choose": (2, 10**6)}.get(self.kind, (1, 2))
-        if self.kind in ("classify", "multilabel", "regress") and self.paired is not None:
+        inputs = task_named(self.kind).spec.inputs
+        # 解释一个选项只需要那一个选项，不必有别的可比
+        least, most = 2 if inputs.lines else inputs.least, inputs.most
+        if inputs.pairs and self.paired is not None:
             least = most = 2 if self.paired else 1
         if not least <= len(texts) <= most:
             wanted = str(least) if least == most else f"{least} or more" if most > 2 else f"{least} or {most}"

@@ -49,24 +49,9 @@ class MultiLabelObjective:
 
 
 class RegressionObjective:
-    """Mean squared error of the model's one output, in units of the spread of the numbers."""
-
-    def __init__(self, spread: float = 1.0) -> None:
-        """Takes the unit.
-
-        Args:
-            spread: standard deviation of the numbers; the loss of guessing their mean is then 1.
-
-        Raises:
-            ConfigError: it is not positive.
-        """
-        if not spread > 0:
-            raise ConfigError(f"spread {spread} must be positive")
-        self.spread = spread
+    """Mean squared error of the model's one output; with standardised labels, guessing their mean gives 1."""
 
     def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a regressor on a batch with labels [N] float; sums `loss`."""
-        # 按离散程度缩放误差：数以千计时，梯度才不会每一步都被截断
-        outputs = model(batch.tokens).float().squeeze(-1)
-        loss = F.mse_loss(outputs / self.spread, batch.labels.float() / self.spread)
+        loss = F.mse_loss(model(batch.tokens).float().squeeze(-1), batch.labels.float())
         return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})

@@ -43,7 +43,7 @@ def bags(count, seed, *, ordered):
 
 
 def accuracies(evaluations):
-    return {name: evaluation.figures["accuracy"] for name, evaluation in evaluations.items()}
+    return {name: evaluation.metrics["accuracy"] for name, evaluation in evaluations.items()}
 
 
 def test_all_baselines_learn_a_word_and_the_majority_does_not(tiny_model):
@@ -86,7 +86,7 @@ def test_tfidf_is_scikit_learn_with_features_by_script(shared_data, tiny_model, 
     expected = best_regression(lambda examples: vectorizer.transform([e.text for e in examples]), files)
     truth = [example.label for example in files[2]]
     found = run_baselines(*files, tiny_model, ["tfidf"])["tfidf"]
-    assert found.figures["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(expected, truth, strict=True)]))
+    assert found.metrics["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(expected, truth, strict=True)]))
     labels = sorted(set(truth))
     assert found.confusion == [
         [sum(t == a and p == b for t, p in zip(truth, expected, strict=True)) for b in labels] for a in labels
@@ -179,7 +179,7 @@ def test_words_get_their_most_frequent_tag(tmp_path):
     assert (first.tags, empty.tags) == (("NOUN", "DET", "DET"), ())
     assert first.probabilities == pytest.approx((2 / 3, 1.0, 3 / 8))
     evaluation = add_tagging_baseline(tmp_path, TaggingTask.of(train), train, train, None)
-    assert evaluation.figures["accuracy"] == 7 / 8
+    assert evaluation.metrics["accuracy"] == 7 / 8
     found = read_baselines(tmp_path)
     assert (found.on, found.evaluations) == ("dev", {"most frequent tag": evaluation})
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_is_said(tiny_model):
 
 def test_texts_without_a_word_are_told_apart_by_their_characters(tiny_model):
     silent = [LabelledText("!! !", None, "yes"), LabelledText("?? ?", None, "no")] * 5
-    assert run_baselines(silent, silent, None, tiny_model, ["tfidf"])["tfidf"].figures["accuracy"] == 1.0
+    assert run_baselines(silent, silent, None, tiny_model, ["tfidf"])["tfidf"].metrics["accuracy"] == 1.0
 
 
 def test_without_scikit_learn_the_extra_is_named(tiny_model, monkeypatch):

@@ -82,9 +82,9 @@ def test_a_report_shows_the_figures_of_the_run(finished):
     figures = {row[0]: row[1] for row in page.tables["Figures"][1:]}
     for part, scores in (("dev", result.dev), ("test", result.test)):
         interval = scores.intervals["accuracy"]
-        expected = f"{scores.figures['accuracy']:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+        expected = f"{scores.metrics['accuracy']:.3f} ({interval.low:.3f} to {interval.high:.3f})"
         assert figures[f"accuracy on {part}"] == expected
-        assert figures[f"macro_f1 on {part}"].startswith(f"{scores.figures['macro_f1']:.3f} (")
+        assert figures[f"macro_f1 on {part}"].startswith(f"{scores.metrics['macro_f1']:.3f} (")
     by_label = {row[0]: row[1:] for row in page.tables["By label"][1:]}
     assert list(by_label) == list(result.dev.classes)
     assert by_label["<消极>"][3] == "5"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import RunFolderError
-from bertsmith.files import write_text
 from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.json_files import read_json, write_json
 
 BASELINES_FILE = "baselines.json"
 """Its name."""
@@ -31,9 +30,7 @@ class BaselineScores:
 
     def save(self, run: Path) -> None:
         """Writes `baselines.json`."""
-        values = {name: evaluation.to_json() for name, evaluation in self.evaluations.items()}
-        record = {"on": self.on, "seed": self.seed, "baselines": values}
-        write_text(run / BASELINES_FILE, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write_json(run / BASELINES_FILE, self)
 
 
 def read_baselines(run: str | Path) -> BaselineScores | None:
@@ -45,9 +42,4 @@ def read_baselines(run: str | Path) -> BaselineScores | None:
     path = Path(run) / BASELINES_FILE
     if not path.exists():
         return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        evaluations = {name: Evaluation.from_json(record) for name, record in values["baselines"].items()}
-        return BaselineScores(values["on"], values["seed"], evaluations)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{path}: damaged ({error}); remove it and run the same command again") from None
+    return read_json(path, BaselineScores, RunFolderError, "remove it and run the same command again")

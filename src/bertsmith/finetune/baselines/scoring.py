@@ -88,7 +88,7 @@ class _Problem:
 
     def chosen_by(self, probabilities: NDArray[np.float64]) -> float:
         """Returns how probabilities of the dev texts' classes, [N, K], do by the metric that chooses."""
-        return self.task.figures(self.dev, _predictions(self.task.labels, probabilities))[self.task.metric]
+        return self.task.metrics(self.dev, _predictions(self.task.labels, probabilities))[self.task.metric]
 
     def columns(self, examples: Sequence[LabelledText]) -> tuple[list[str], list[str] | None]:
         """Returns the texts, and the second ones of pairs."""
@@ -298,7 +298,7 @@ def _evaluations(
         probabilities, chosen = _scores(name, problem, pieces)
         evaluation = problem.task.evaluate(problem.test, _predictions(problem.task.labels, probabilities))
         how = f"{chosen}{time.monotonic() - begun:.0f} s"
-        console.print(f"baseline {name}: accuracy {evaluation.figures['accuracy']:.3f} ({how})", highlight=False)
+        console.print(f"baseline {name}: accuracy {evaluation.metrics['accuracy']:.3f} ({how})", highlight=False)
         yield name, evaluation
 
 

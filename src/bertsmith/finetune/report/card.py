@@ -18,10 +18,11 @@ from bertsmith.errors import ConfigError
 from bertsmith.finetune.report.run_report import in_words
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText
 from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import ModelConfig
+from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -32,106 +33,6 @@ class DataFile:
     name: str
     examples: int
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """What a card says about a task.
-
-    Attributes:
-        tag: the hub's name of the task.
-        does: completes "This model …".
-        limit: what it does with an input that does not fit, as a sentence.
-        ours: how it is called here; the second form is for pairs of texts.
-        theirs: how it is called with the field's libraries; likewise.
-    """
-
-    tag: str
-    does: str
-    limit: str
-    ours: tuple[str, str]
-    theirs: tuple[str, str]
-
-
-_TEXTS = ('(["first text", "second text"])', '(["first text"], ["what it is compared with"])')
-_TRANSFORMERS = "from transformers import pipeline\n\n"
-_CLASSIFIER = 'pipeline("text-classification", "FOLDER"{arguments})'
-_SINGLE, _PAIR = '("first text"{call})', '({{"text": "first text", "text_pair": "second text"}}{call})'
-
-
-def _text_calls(arguments: str = "", call: str = "") -> tuple[str, str]:
-    made = _TRANSFORMERS + _CLASSIFIER.format(arguments=arguments)
-    return made + _SINGLE.format(call=call), made + _PAIR.format(call=call)
-
-
-_WINDOWS = "Longer inputs are read in overlapping windows; what is farther apart than a window is never seen together."
-_KINDS: dict[str, _Kind] = {
-    "classify": _Kind(
-        "text-classification",
-        "assigns one label to a text",
-        "Every text gets one of the labels, also one that none of them fits.",
-        _TEXTS,
-        _text_calls(),
-    ),
-    "multilabel": _Kind(
-        "text-classification",
-        "decides for each label whether a text has it",
-        "It knows the labels below and no others.",
-        _TEXTS,
-        _text_calls(", top_k=None"),
-    ),
-    "regress": _Kind(
-        "text-classification",
-        "gives a text a number",
-        "The numbers are on the scale of the training file and are not held to its range.",
-        _TEXTS,
-        _text_calls(call=', function_to_apply="none"'),
-    ),
-    "tag": _Kind(
-        "token-classification",
-        "gives every word a tag",
-        _WINDOWS,
-        ('(["a whole sentence ."])',) * 2,
-        (_TRANSFORMERS + 'pipeline("token-classification", "FOLDER", aggregation_strategy="first")("a sentence")',) * 2,
-    ),
-    "features": _Kind(
-        "token-classification",
-        "gives every word a tag, by a small network over the states of a frozen encoder",
-        _WINDOWS,
-        ('(["a whole sentence ."])',) * 2,
-        ('from transformers import AutoModel\n\nAutoModel.from_pretrained("FOLDER")  # the encoder alone',) * 2,
-    ),
-    "answer": _Kind(
-        "question-answering",
-        "finds the answer to a question in a text",
-        _WINDOWS,
-        ('(["a question?"], ["the text that holds the answer"])',) * 2,
-        (
-            "from transformers import AutoModelForQuestionAnswering\n\n"
-            'AutoModelForQuestionAnswering.from_pretrained("FOLDER")',
-        )
-        * 2,
-    ),
-    "choose": _Kind(
-        "multiple-choice",
-        "chooses among several continuations or answers",
-        "One of the choices is always taken, also where none is right.",
-        ('(["a context"], [["first choice", "second choice"]])',) * 2,
-        ('from transformers import AutoModelForMultipleChoice\n\nAutoModelForMultipleChoice.from_pretrained("FOLDER")',)
-        * 2,
-    ),
-    "rank": _Kind(
-        "text-ranking",
-        "scores how well a text fits a query",
-        "Scores compare texts for one query; between queries they mean little.",
-        ('("a query", ["first text", "second text"])',) * 2,
-        (
-            "from sentence_transformers import CrossEncoder\n\n"
-            'CrossEncoder("FOLDER").predict([("a query", "first text")])',
-        )
-        * 2,
-    ),
-}
-"""What the card says, by the task's name."""
 
 _HUB_METRICS = {
     "accuracy": "accuracy",
@@ -180,13 +81,11 @@ def model_card(
         ConfigError: there is no card for this task, or a file is not named.
         CheckpointError: the folder holds no model with a tokenizer.
     """
-    if task.name not in _KINDS:
-        raise ConfigError(f"there is no model card for the task {task.name!r}; there is for {', '.join(_KINDS)}")
     missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
     if missing:
         raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")
-    config, tokenizer = ModelConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
-    kind, described = _KINDS[task.name], task.describe()
+    config, tokenizer = BertConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
+    kind, described = task.spec.card, task.describe()
     sections = [
         _front_matter(kind, result, "transformers" if adapter is None else "bertsmith"),
         f"# {_plain(Path(adapter or model_folder).resolve().parent.name)}",
@@ -201,17 +100,17 @@ def model_card(
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(kind: _Kind, result: FineTuningResult, library: str) -> str:
+def _front_matter(kind: CardText, result: FineTuningResult, library: str) -> str:
     """Returns the YAML; strings are written as JSON, which YAML reads."""
-    names = [_HUB_METRICS.get("f1" if name.startswith("f1_") else name) for name in result.dev.figures]
+    names = [_HUB_METRICS.get("f1" if name.startswith("f1_") else name) for name in result.dev.metrics]
     metrics = [f"- {name}" for name in dict.fromkeys(names) if name is not None]
     # 不写 license 与 language：运行并不知道它们，由发布者填写
-    lines = [f"library_name: {library}", f"pipeline_tag: {kind.tag}", "tags:", "- bert", "- bertsmith"]
+    lines = [f"library_name: {library}", f"pipeline_tag: {kind.hub_task}", "tags:", "- bert", "- bertsmith"]
     return "\n".join(["---", *lines, *(["metrics:", *metrics] if metrics else []), "---"])
 
 
 def _summary(
-    kind: _Kind, config: ModelConfig, settings: FineTuningSettings, base: str, described: Mapping[str, Any]
+    kind: CardText, config: BertConfig, settings: FineTuningSettings, base: str, described: Mapping[str, Any]
 ) -> str:
     shape = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
     what = kind.does.replace("a text", "a pair of texts") if described.get("paired") else kind.does
@@ -231,7 +130,7 @@ def _use_adapter(backbone: str) -> list[str]:
     ]
 
 
-def _use(name: str, kind: _Kind, *, paired: bool) -> list[str]:
+def _use(name: str, kind: CardText, *, paired: bool) -> list[str]:
     ours = f'from bertsmith import load_pipeline\n\nload_pipeline("{name}", "FOLDER"){kind.ours[paired]}'
     return [
         "## Use",
@@ -250,8 +149,8 @@ def _data(files: Mapping[str, DataFile], result: FineTuningResult) -> list[str]:
 def _scores(result: FineTuningResult, searched: SearchResult | None) -> list[str]:
     parts = _parts(result)
     rows = [
-        [name, *(in_words(evaluation.figures[name], evaluation.intervals.get(name)) for evaluation in parts.values())]
-        for name in result.dev.figures
+        [name, *(in_words(evaluation.metrics[name], evaluation.intervals.get(name)) for evaluation in parts.values())]
+        for name in result.dev.metrics
     ]
     note = "In brackets: 95 % bootstrap intervals, how far the figure would move on another file of the same size."
     spreads = {} if searched is None else {"dev": searched.dev_spread, "test": searched.test_spread}
@@ -300,8 +199,8 @@ def _recipe(
 
 
 def _limits(
-    kind: _Kind,
-    config: ModelConfig,
+    kind: CardText,
+    config: BertConfig,
     tokenizer: WordPieceTokenizer,
     settings: FineTuningSettings,
     files: Mapping[str, DataFile],
@@ -313,7 +212,7 @@ def _limits(
         if tokenizer.lowercase
         else "It tells upper from lower case; text that is all in capitals is unlike what it learned from."
     )
-    cut = "" if kind.limit is _WINDOWS else "; the end of a longer text is cut off"
+    cut = "" if kind.limit is WINDOWS_LIMIT else "; the end of a longer text is cut off"
     chosen = (
         "There was no test file. Dev chose the epoch, so the dev figures are somewhat too good."
         if result.test is None

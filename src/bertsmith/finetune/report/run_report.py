@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import write_text
+from bertsmith.files import write_text, written_by_another
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.metrics.bootstrap import Interval
 from bertsmith.finetune.metrics.classification import in_digits
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
-from bertsmith.finetune.run import FineTuningResult
+from bertsmith.finetune.run import FORMAT, FineTuningResult
+from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import RUNS, SearchResult, Spread
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
@@ -58,6 +59,8 @@ class _Run:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{folder / 'finetune.json'}: damaged ({error}); choose another --out") from None
         assert sizes
+        if request.get("format") != FORMAT:
+            raise RunFolderError(f"{folder}: {written_by_another(request)}")
         return cls(
             folder,
             request,
@@ -68,7 +71,7 @@ class _Run:
     @property
     def metric(self) -> str:
         """The figure that chose the epoch."""
-        return next(iter(self.result.dev.figures))
+        return next(iter(self.result.dev.metrics))
 
     @property
     def parts(self) -> dict[str, tuple[Evaluation, int]]:
@@ -134,7 +137,7 @@ def _figures(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
     """Returns all figures on dev and test, and what they cost."""
     rows = []
     for name, (evaluation, examples) in run.parts.items():
-        for figure, value in evaluation.figures.items():
+        for figure, value in evaluation.metrics.items():
             interval = evaluation.intervals.get(figure)
             setting = f"{examples:,} examples" + ("; 95 % bootstrap interval" if interval else "")
             rows.append(FigureRow(f"{figure} on {name}", in_words(value, interval), setting))
@@ -153,9 +156,9 @@ def _baselines_table(run: _Run, baselines: BaselineScores) -> Table:
         )
     ours, _ = run.parts[baselines.on]
     systems = {f"BERT, {run.request['task']['task']}": ours, **baselines.evaluations}
-    figures = [name for name in ours.figures if all(name in scores.figures for scores in systems.values())]
+    figures = [name for name in ours.metrics if all(name in scores.metrics for scores in systems.values())]
     rows = [
-        [system, *(in_words(scores.figures[name], scores.intervals.get(name)) for name in figures)]
+        [system, *(in_words(scores.metrics[name], scores.intervals.get(name)) for name in figures)]
         for system, scores in systems.items()
     ]
     note = "What the same files give without a pre-trained encoder; settings and epochs of all are chosen on dev."
@@ -243,7 +246,7 @@ def _classes_table(run: _Run) -> list[Table]:
 def _mistakes_table(run: _Run) -> Table:
     mistakes = run.result.dev.mistakes
     # 预测的是数时没有“把握”可言，表里列的是偏差
-    is_number = run.request["task"]["task"] == "regress"
+    is_number = task_named(run.request["task"]["task"]).spec.predicts_number
     rows = [
         [_cut(m.text), m.expected, m.predicted, f"{m.confidence:.3g}" if is_number else f"{m.confidence:.2f}"]
         for m in mistakes

@@ -14,26 +14,25 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
-import torch
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.questions import QuestionExample
+from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
 from bertsmith.finetune.metrics.spans import SpanScores, best_null_threshold, cmrc_scores, squad_scores
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import SHOWN_MISTAKES, Evaluation, Mistake, Unit, new_model, tokens_of
+from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText, InputFields, TaskSpec
+from bertsmith.finetune.tasks.task import SHOWN_MISTAKES, EncodedExample, Evaluation, Mistake, Record, Rows, Task
 from bertsmith.inference.answer import Answer, Answered
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.windows import PassageTokens, WindowCutter
 from bertsmith.model import BertForQuestionAnswering
 from bertsmith.objectives import LabelledBatch, SpanObjective
 from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.options import option
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Scoring = Literal["squad", "cmrc"]
@@ -42,8 +41,21 @@ NO_ANSWER = "(no answer)"
 
 
 @dataclass(frozen=True)
-class AnsweringTask:
-    """Spans of passages that answer questions; figures by the rules of SQuAD 1.1, SQuAD 2.0 or CMRC 2018.
+class AnsweringOptions:
+    """What can be chosen; see the attributes of `AnsweringTask`."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+    scoring: Scoring | None = option(
+        None, help="Rules of F1 and exact match.", shown_default="cmrc where most answers are Chinese"
+    )
+    stride: int = option(128, min=0, help="Tokens that neighbouring windows of a long passage share.")
+    max_answer_tokens: int | None = option(None, min=1, help="Longest answer.", shown_default="30; 100 with cmrc")
+
+
+@dataclass(frozen=True)
+class AnsweringTask(Task[QuestionExample, Answered]):
+    """Spans of passages that answer questions; scored by the rules of SQuAD 1.1, SQuAD 2.0 or CMRC 2018.
 
     Attributes:
         stride: tokens that neighbouring windows of a long passage share, at most half a window.
@@ -58,7 +70,26 @@ class AnsweringTask:
     scoring: Scoring = "squad"
     null_threshold: float | None = None
 
-    name: ClassVar[str] = "answer"
+    spec: ClassVar = TaskSpec(
+        "answer",
+        ("question answering from a passage", "阅读理解：在段落里找答案"),
+        BertForQuestionAnswering,
+        QUESTIONS,
+        Answer,
+        InputFields(("Question", "问题"), ("Passage", "段落"), least=2, most=2),
+        CardText(
+            "question-answering",
+            "finds the answer to a question in a text",
+            WINDOWS_LIMIT,
+            ours=('(["a question?"], ["the text that holds the answer"])',) * 2,
+            theirs=(
+                "from transformers import AutoModelForQuestionAnswering\n\n"
+                'AutoModelForQuestionAnswering.from_pretrained("FOLDER")',
+            )
+            * 2,
+        ),
+        options=AnsweringOptions,
+    )
     metric: ClassVar[str] = "f1"
 
     def __post_init__(self) -> None:
@@ -74,22 +105,12 @@ class AnsweringTask:
             raise ConfigError(f"null threshold {self.null_threshold} is not a finite number; None always answers")
 
     @classmethod
-    def of(
-        cls,
-        train: Sequence[QuestionExample],
-        *,
-        stride: int = 128,
-        max_answer_tokens: int | None = None,
-        scoring: Scoring | None = None,
-    ) -> AnsweringTask:
+    def learned_from(cls, train: Sequence[QuestionExample], options: AnsweringOptions) -> AnsweringTask:
         """Finds out whether a training file has unanswerable questions.
 
-        Args:
-            train: questions with their answers.
-            stride: as in the class.
-            max_answer_tokens: likewise; None takes the published 30, and 100 where scoring is by the character: a third
-                of CMRC's answers have more than 30 tokens, one in thirty more than 100.
-            scoring: likewise; None takes `cmrc` where more than half of the answers have Chinese characters.
+        Where the options leave it open, the scoring is `cmrc` if more than half of the answers have Chinese
+        characters, and an answer has at most the published 30 tokens, or 100 where scoring is by the character: a third
+        of CMRC's answers have more than 30 tokens, one in thirty more than 100.
 
         Raises:
             ConfigError: a number is out of range, or the scoring is unknown.
@@ -98,33 +119,14 @@ class AnsweringTask:
         answers = [example.answers[0].text for example in train if example.answers]
         if not answers:
             raise InputError("no question of the training file has an answer; there is nothing to learn")
+        scoring, max_answer_tokens = options.scoring, options.max_answer_tokens
         if scoring is None:
             chinese = sum(any("\u4e00" <= letter <= "\u9fff" for letter in text) for text in answers)
             scoring = "cmrc" if 2 * chinese > len(answers) else "squad"
         if max_answer_tokens is None:
             max_answer_tokens = 100 if scoring == "cmrc" else 30
         # 训练集里有无答案题（SQuAD 2.0）才允许不答；阈值先取 0，之后在开发集上调
-        return cls(stride, max_answer_tokens, scoring, 0.0 if len(answers) < len(train) else None)
-
-    def describe(self) -> dict[str, Any]:
-        """Returns all fields."""
-        return {
-            "stride": self.stride,
-            "max_answer_tokens": self.max_answer_tokens,
-            "scoring": self.scoring,
-            "null_threshold": self.null_threshold,
-        }
-
-    @classmethod
-    def from_description(cls, values: dict[str, Any]) -> AnsweringTask:
-        """Reads what `describe` returned."""
-        threshold = values["null_threshold"]
-        return cls(
-            int(values["stride"]),
-            int(values["max_answer_tokens"]),
-            values["scoring"],
-            None if threshold is None else float(threshold),
-        )
+        return cls(options.stride, max_answer_tokens, scoring, 0.0 if len(answers) < len(train) else None)
 
     def check_dev(self, dev: Sequence[QuestionExample]) -> None:
         """Makes sure that the dev file can tell good epochs from bad ones.
@@ -135,16 +137,9 @@ class AnsweringTask:
         if not any(example.answers for example in dev):
             raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
 
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForQuestionAnswering:
-        """Returns the encoder of a folder under a new start and a new end vector."""
-        # 起始文件夹若是分类模型，它的标签名不能留下：别的库按标签数建头，两个向量就装不进去
-        return new_model(BertForQuestionAnswering, folder, settings, id2label={}, problem_type=None)
-
-    def load(self, folder: Path) -> BertForQuestionAnswering:
-        """Returns a trained span reader."""
-        return BertForQuestionAnswering.from_pretrained(folder)
-
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[QuestionExample], max_length: int) -> list[Unit]:
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[QuestionExample], max_length: int
+    ) -> list[EncodedExample]:
         """Returns one sequence for each window, with the first and last token of the answer in it.
 
         Raises:
@@ -152,7 +147,7 @@ class AnsweringTask:
                 tokenizer drops.
         """
         cutter = WindowCutter(tokenizer, max_length, self.stride)
-        units = []
+        encoded = []
         for example in examples:
             question = cutter.cut(example.question, example.context)
             span = _tokens_of(example, question.passage)
@@ -161,14 +156,10 @@ class AnsweringTask:
                 # 答案必须整个在窗口里：只露出一半的答案会教模型在词中间停下
                 whole = 0 <= first <= last < window.size
                 label = (window.head + first, window.head + last) if whole else (0, 0)
-                units.append(Unit([window.input_ids], [window.token_type_ids], label))
-        return units
+                encoded.append(EncodedExample([window.input_ids], [window.token_type_ids], label))
+        return encoded
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns N windows with labels [N, 2] int64."""
-        return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units]))
-
-    def measure(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy of start and end."""
         return SpanObjective()(model, batch)
 
@@ -190,7 +181,9 @@ class AnsweringTask:
         )
         return list(pipeline.stream((example.question, example.context) for example in examples))
 
-    def tuned(self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]) -> AnsweringTask:
+    def with_best_threshold(
+        self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]
+    ) -> AnsweringTask:
         """Returns the task with the null threshold that gives the best F1; itself where it always answers.
 
         The threshold lies midway between the margins that it parts, as far from either as can be.
@@ -211,9 +204,9 @@ class AnsweringTask:
             threshold = (answered.min() + left.max()) / 2
         return replace(self, null_threshold=float(threshold))
 
-    def figures(self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]) -> dict[str, float]:
         """Returns F1 and exact match; where some questions have no answer, those of either kind by itself as well."""
-        return self._figures(examples, self._scores(examples, self._texts(predictions)))
+        return self._metrics(examples, self._scores(examples, self._texts(predictions)))
 
     def evaluate(self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]) -> Evaluation:
         """Adds intervals, and the surest of the answers that share least with the true ones."""
@@ -226,7 +219,7 @@ class AnsweringTask:
         wrong = np.flatnonzero(scores.exact_matches < 1).tolist()
         order = sorted(wrong, key=lambda number: (scores.f1s[number], -confidence[number]))
         return Evaluation(
-            self._figures(examples, scores),
+            self._metrics(examples, scores),
             intervals={
                 "f1": bootstrap_interval(scores.f1s),
                 "exact_match": bootstrap_interval(scores.exact_matches),
@@ -241,6 +234,17 @@ class AnsweringTask:
                 for number in order[:SHOWN_MISTAKES]
             ],
         )
+
+    @staticmethod
+    def records(pipeline: Answer, rows: Rows) -> Iterator[Record]:
+        """Yields the best answer, "" for none, its probability, and all candidates."""
+        for row, answer in zip(rows, pipeline.stream([(row[0], row[1]) for row in rows]), strict=True):
+            yield {
+                "prediction": answer.text,
+                "probability": answer.probability,
+                "answer": asdict(answer),
+                "input": row,
+            }
 
     def _texts(self, predictions: Sequence[Answered]) -> list[str]:
         """Returns the answers at the task's threshold, whichever the predictions were made with."""
@@ -263,15 +267,15 @@ class AnsweringTask:
         exact, f1 = (np.where(impossible, silent, column) for column in (scores.exact_matches, scores.f1s))
         return SpanScores(float(exact.mean()), float(f1.mean()), exact, f1)
 
-    def _figures(self, examples: Sequence[QuestionExample], scores: SpanScores) -> dict[str, float]:
-        figures = {"f1": scores.f1, "exact_match": scores.exact_match}
+    def _metrics(self, examples: Sequence[QuestionExample], scores: SpanScores) -> dict[str, float]:
+        metrics = {"f1": scores.f1, "exact_match": scores.exact_match}
         impossible = np.array([example.is_impossible for example in examples])
         if impossible.any() and not impossible.all():
-            figures["has_answer_f1"] = float(scores.f1s[~impossible].mean())
-            figures["has_answer_exact_match"] = float(scores.exact_matches[~impossible].mean())
+            metrics["has_answer_f1"] = float(scores.f1s[~impossible].mean())
+            metrics["has_answer_exact_match"] = float(scores.exact_matches[~impossible].mean())
             # 无答案题只有对错：F1 与完全匹配是同一个数
-            figures["no_answer_exact_match"] = float(scores.exact_matches[impossible].mean())
-        return figures
+            metrics["no_answer_exact_match"] = float(scores.exact_matches[impossible].mean())
+        return metrics
 
 
 def _tokens_of(example: QuestionExample, passage: PassageTokens) -> tuple[int, int]:

@@ -6,11 +6,10 @@ in one batch, because the softmax is over them. Questions of one file may have d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,11 +17,11 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.choices import ChoiceExample
+from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
 from bertsmith.finetune.metrics.classification import mean_reciprocal_rank
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.choose import Choice, Choose, encode_choices
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertForMultipleChoice
@@ -32,14 +31,32 @@ from bertsmith.tokenizer import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
-class ChoiceTask:
+class ChoiceTask(Task[ChoiceExample, Choice]):
     """One right choice for each question."""
 
-    name: ClassVar[str] = "choose"
+    spec: ClassVar = TaskSpec(
+        "choose",
+        ("multiple choice", "多项选择"),
+        BertForMultipleChoice,
+        CHOICES,
+        Choose,
+        InputFields(("Context", "上文"), lines=("Choices, one a line", "选项，每行一个"), least=3, most=10**6),
+        CardText(
+            "multiple-choice",
+            "chooses among several continuations or answers",
+            "One of the choices is always taken, also where none is right.",
+            ours=('(["a context"], [["first choice", "second choice"]])',) * 2,
+            theirs=(
+                "from transformers import AutoModelForMultipleChoice\n\n"
+                'AutoModelForMultipleChoice.from_pretrained("FOLDER")',
+            )
+            * 2,
+        ),
+    )
     metric: ClassVar[str] = "accuracy"
 
     @classmethod
-    def of(cls, train: Sequence[ChoiceExample]) -> ChoiceTask:
+    def learned_from(cls, train: Sequence[ChoiceExample], _options: NoOptions) -> ChoiceTask:
         """Returns the task; nothing is read off a training file.
 
         Raises:
@@ -49,42 +66,24 @@ class ChoiceTask:
             raise InputError("no question of the training file has two choices or more; there is nothing to learn")
         return cls()
 
-    def describe(self) -> dict[str, Any]:
-        """Returns nothing: the weights are all there is."""
-        return {}
-
-    @classmethod
-    def from_description(cls, _values: dict[str, Any]) -> ChoiceTask:
-        """Reads what `describe` returned."""
-        return cls()
-
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForMultipleChoice:
-        """Returns the encoder of a folder under a new vector."""
-        # 选项没有固定的类别：清掉起始文件夹里别的任务留下的标签名
-        return new_model(BertForMultipleChoice, folder, settings, id2label={}, problem_type=None)
-
-    def load(self, folder: Path) -> BertForMultipleChoice:
-        """Returns a trained model."""
-        return BertForMultipleChoice.from_pretrained(folder)
-
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[ChoiceExample], max_length: int) -> list[Unit]:
-        """Returns one unit for each question, its choices as sequences, labelled with the number of the right one."""
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ChoiceExample], max_length: int
+    ) -> list[EncodedExample]:
+        """Returns the choices of each question as sequences, labelled with how many there are and which is right."""
         for example in examples:
             _require_right(example)
         contexts, choices = [example.context for example in examples], [example.choices for example in examples]
         encoded = encode_choices(tokenizer, contexts, choices, max_length)
         bounds = pairwise([0, *accumulate(map(len, choices))])
         return [
-            Unit(encoded["input_ids"][start:end], encoded["token_type_ids"][start:end], example.label)
+            EncodedExample(
+                encoded["input_ids"][start:end], encoded["token_type_ids"][start:end], (end - start, example.label)
+            )
             for example, (start, end) in zip(examples, bounds, strict=True)
         ]
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns the sequences of Q questions, with labels [Q, 2] int64: how many choices, and the right one."""
-        return LabelledBatch(tokens_of(units), torch.tensor([(len(unit.input_ids), unit.label) for unit in units]))
-
-    def measure(self, model: BertForMultipleChoice, batch: LabelledBatch) -> LossOutput:
-        """Returns the cross-entropy over the choices of each question."""
+    def loss(self, model: BertForMultipleChoice, batch: LabelledBatch) -> LossOutput:
+        """Returns the cross-entropy over the choices of each of Q questions; labels [Q, 2] as `encode` made them."""
         counts, right = batch.labels.unbind(1)
         if bool((counts == counts[0]).all()):
             return ChoiceObjective()(model, LabelledBatch(batch.tokens, right))
@@ -107,11 +106,7 @@ class ChoiceTask:
         contexts, choices = [example.context for example in examples], [example.choices for example in examples]
         return Choose(model, tokenizer, inference)(contexts, choices)
 
-    def tuned(self, _examples: Sequence[ChoiceExample], _predictions: Sequence[Choice]) -> ChoiceTask:
-        """Returns the task itself: the likeliest choice needs no threshold."""
-        return self
-
-    def figures(self, examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> dict[str, float]:
         """Returns accuracy, and the mean of 1 over the rank of the right choice."""
         ranked = [prediction.probabilities for prediction in predictions]
         right = [np.arange(len(example.choices)) == example.label for example in examples]
@@ -133,10 +128,22 @@ class ChoiceTask:
             if prediction.index != example.label
         ]
         return Evaluation(
-            self.figures(examples, predictions),
+            self.metrics(examples, predictions),
             intervals={"accuracy": bootstrap_interval(_hits(examples, predictions))},
             mistakes=worst(wrong),
         )
+
+    @staticmethod
+    def records(pipeline: Choose, rows: Rows) -> Iterator[Record]:
+        """Yields the likeliest choice, and the probability of every choice."""
+        found = pipeline([row[0] for row in rows], [row[1:] for row in rows])
+        for row, choice in zip(rows, found, strict=True):
+            yield {
+                "prediction": row[1 + choice.index],
+                "probability": choice.probabilities[choice.index],
+                "probabilities": list(choice.probabilities),
+                "input": row,
+            }
 
 
 def _hits(examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> list[bool]:

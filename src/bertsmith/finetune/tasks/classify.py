@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.texts import LabelledText, labels_of
+from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import (
     bootstrap_interval,
     confusion_intervals,
@@ -29,26 +28,45 @@ from bertsmith.finetune.metrics.classification import (
     macro_f1,
     matthews_correlation,
 )
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
-from bertsmith.finetune.tasks.texts import columns_of, encode_texts, require_known, shown
+from bertsmith.finetune.tasks.spec import TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
+from bertsmith.finetune.tasks.texts import (
+    TEXT_INPUTS,
+    columns_of,
+    columns_of_rows,
+    encode_texts,
+    require_known,
+    shown,
+    text_card,
+)
 from bertsmith.inference.classify import SINGLE, Classify, Prediction
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.objectives import ClassificationObjective, LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.options import option
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
-class ClassificationTask:
+class ClassificationOptions:
+    """What can be chosen; see the attributes of `ClassificationTask`."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+    balanced: bool = option(False, help="Weigh each class by one over its frequency in the loss.")
+    metric: str = option("accuracy", help="What dev chooses by: accuracy, macro_f1, matthews, f1 (two classes).")
+
+
+@dataclass(frozen=True)
+class ClassificationTask(Task[LabelledText, Prediction]):
     """One class for each text or pair.
 
     Attributes:
         labels: the classes, in the order of the model's outputs.
         paired: whether the model reads pairs of texts.
         class_weights: of each class in the loss; empty for all alike.
-        metric: the figure that chooses the best epoch: `accuracy`, `macro_f1`, `matthews`, or `f1_` and the second of
+        metric: the metric that chooses the best epoch: `accuracy`, `macro_f1`, `matthews`, or `f1_` and the second of
             two classes.
     """
 
@@ -57,50 +75,34 @@ class ClassificationTask:
     class_weights: tuple[float, ...] = ()
     metric: str = "accuracy"
 
-    name: ClassVar[str] = "classify"
+    spec: ClassVar = TaskSpec(
+        "classify",
+        ("classification: one class of several", "分类：多个类别里选一个"),
+        BertForSequenceClassification,
+        LABELLED,
+        Classify,
+        TEXT_INPUTS,
+        text_card("assigns one label to a text", "Every text gets one of the labels, also one that none of them fits."),
+        options=ClassificationOptions,
+        has_baselines=True,
+    )
 
     @classmethod
-    def of(
-        cls, train: Sequence[LabelledText], *, balanced: bool = False, metric: str = "accuracy"
-    ) -> ClassificationTask:
+    def learned_from(cls, train: Sequence[LabelledText], options: ClassificationOptions) -> ClassificationTask:
         """Finds the classes of a training file.
-
-        Args:
-            train: labelled texts.
-            balanced: weigh each class by one over its frequency, so that rare ones count as much as common ones.
-            metric: as in the class; `f1` stands for that of the second of two classes.
 
         Raises:
             InputError: there is one class only.
-            ConfigError: the metric is none of these.
+            ConfigError: the metric is none of those that the options name.
         """
         labels = labels_of(train)
         f1s = {"f1": _f1_name(labels)} if len(labels) == 2 else {}
         known = {"accuracy": "accuracy", "macro_f1": "macro_f1", "matthews": "matthews", **f1s}
-        if metric not in known:
-            raise ConfigError(f"metric {metric!r} is not for {len(labels)} classes; use {', '.join(known)}")
+        if options.metric not in known:
+            raise ConfigError(f"metric {options.metric!r} is not for {len(labels)} classes; use {', '.join(known)}")
         counts = Counter(example.label for example in train)
-        weights = tuple(len(train) / (len(labels) * counts[label]) for label in labels) if balanced else ()
-        return cls(tuple(labels), train[0].pair is not None, weights, known[metric])
-
-    def describe(self) -> dict[str, Any]:
-        """Returns the labels, their weights, whether texts come in pairs, and what chooses."""
-        return {
-            "labels": list(self.labels),
-            "paired": self.paired,
-            "class_weights": list(self.class_weights),
-            "metric": self.metric,
-        }
-
-    @classmethod
-    def from_description(cls, values: dict[str, Any]) -> ClassificationTask:
-        """Reads what `describe` returned."""
-        return cls(
-            tuple(values["labels"]),
-            bool(values["paired"]),
-            tuple(values["class_weights"]),
-            values.get("metric", cls.metric),
-        )
+        weights = tuple(len(train) / (len(labels) * counts[label]) for label in labels) if options.balanced else ()
+        return cls(tuple(labels), train[0].pair is not None, weights, known[options.metric])
 
     def check_dev(self, dev: Sequence[LabelledText]) -> None:
         """Makes sure that the dev file can tell good epochs from bad ones.
@@ -114,24 +116,17 @@ class ClassificationTask:
         if self.metric not in ("accuracy", "macro_f1", "matthews") and self.labels[1] not in found:
             raise InputError(f"the dev file has no text of {self.labels[1]!r}; no epoch can be chosen by {self.metric}")
 
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
-        """Returns the encoder of a folder under a new layer with one output a class."""
-        names = dict(enumerate(self.labels))
-        return new_model(BertForSequenceClassification, folder, settings, id2label=names, problem_type=SINGLE)
+    def config_fields(self) -> dict[str, Any]:
+        """Returns one output for each class."""
+        return {"id2label": dict(enumerate(self.labels)), "problem_type": SINGLE}
 
-    def load(self, folder: Path) -> BertForSequenceClassification:
-        """Returns a trained classifier."""
-        return BertForSequenceClassification.from_pretrained(folder)
-
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[LabelledText], max_length: int) -> list[Unit]:
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[LabelledText], max_length: int
+    ) -> list[EncodedExample]:
         """Returns one sequence for each text or pair, with the number of its class."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self.numbers(examples))
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns N sequences with labels [N] int64."""
-        return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units]))
-
-    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy."""
         return ClassificationObjective(self.class_weights or None)(model, batch)
 
@@ -145,22 +140,18 @@ class ClassificationTask:
         """Classifies the texts."""
         return Classify(model, tokenizer, inference)(*columns_of(examples, self.paired))
 
-    def tuned(self, _examples: Sequence[LabelledText], _predictions: Sequence[Prediction]) -> ClassificationTask:
-        """Returns the task itself: the likeliest class needs no threshold."""
-        return self
-
-    def figures(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Returns accuracy, macro F1 and Matthews correlation; for two classes the F1 of the second as well."""
         truth, predicted = self.numbers(examples), self._predicted(predictions)
-        figures = {
+        found = {
             "accuracy": accuracy(truth, predicted),
             "macro_f1": macro_f1(truth, predicted, len(self.labels)),
             "matthews": matthews_correlation(truth, predicted, len(self.labels)),
         }
         if len(self.labels) == 2:
-            figures[_f1_name(self.labels)] = binary_f1(truth, predicted)
+            found[_f1_name(self.labels)] = binary_f1(truth, predicted)
         # 起决定作用的指标排在最前：报告和模型卡都先看它
-        return {self.metric: figures[self.metric], **figures}
+        return {self.metric: found[self.metric], **found}
 
     def evaluate(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> Evaluation:
         """Adds intervals, the table by class, the confusion matrix, and the surest wrong predictions."""
@@ -175,7 +166,7 @@ class ClassificationTask:
             if example.label != prediction.label
         ]
         return Evaluation(
-            self.figures(examples, predictions),
+            self.metrics(examples, predictions),
             intervals={
                 "accuracy": bootstrap_interval(np.equal(truth, predicted)),
                 **confusion_intervals(confusion, statistics),
@@ -184,6 +175,39 @@ class ClassificationTask:
             confusion=confusion.tolist(),
             mistakes=worst(wrong),
         )
+
+    @staticmethod
+    def records(pipeline: Classify, rows: Rows) -> Iterator[Record]:
+        """Yields the likeliest class, and the probability of every class."""
+        for row, found in zip(rows, pipeline(*columns_of_rows(rows)), strict=True):
+            probabilities = found.probabilities
+            yield {
+                "prediction": found.label,
+                "probability": probabilities[found.label],
+                "probabilities": probabilities,
+                "input": row,
+            }
+
+    def check_baselines(
+        self, train: Sequence[LabelledText], dev: Sequence[LabelledText], test: Sequence[LabelledText] | None
+    ) -> None:
+        """As in `baselines.scoring.check_baselines`."""
+        from bertsmith.finetune.baselines.scoring import check_baselines
+
+        check_baselines(train, dev, test)
+
+    def add_baselines(
+        self,
+        run: Path,
+        train: Sequence[LabelledText],
+        dev: Sequence[LabelledText],
+        test: Sequence[LabelledText] | None,
+        **how: Any,
+    ) -> None:
+        """Adds those of `baselines.scoring.BASELINES`."""
+        from bertsmith.finetune.baselines.scoring import add_baselines
+
+        add_baselines(run, train, dev, test, metric=self.metric, balanced=bool(self.class_weights), **how)
 
     def numbers(self, examples: Sequence[LabelledText]) -> list[int]:
         """Returns the number of each example's class.

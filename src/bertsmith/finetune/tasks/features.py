@@ -12,7 +12,7 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -22,15 +22,15 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.tag import TaggingTask
-from bertsmith.finetune.tasks.task import Evaluation, Unit
-from bertsmith.inference.engine import TOKEN_BUDGET, InferenceConfig, packs_by_length
-from bertsmith.inference.tag import Tag, WordTags
+from bertsmith.finetune.tasks.spec import CardText
+from bertsmith.finetune.tasks.tag import TaggingTask, labels_of_words
+from bertsmith.finetune.tasks.task import EncodedExample
+from bertsmith.inference.engine import TOKEN_BUDGET, packs_by_length
+from bertsmith.inference.features import FeatureTag
 from bertsmith.model import BertModel
 from bertsmith.model.feature_tagger import FeatureTagger, Packs, Top, sequence_keys
 from bertsmith.model.features import LayerChoice
-from bertsmith.objectives import LabelledBatch, TaggingObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.options import option
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -39,88 +39,82 @@ BILSTM_SIZE = 768
 
 
 @dataclass(frozen=True)
-class FeatureTaggingTask:
+class FeatureOptions:
+    """What can be chosen; see the attributes of `FeatureTaggingTask`."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+    layers: str = option("concat-last-four", help="Layers of the frozen encoder to read.")
+    tagger_head: Top = option("bilstm", help="What learns on top of them.")
+    tagger_head_size: int = option(0, min=1, help="Width of each direction of the BiLSTM.", shown_default="768")
+
+
+@dataclass(frozen=True)
+class FeatureTaggingTask(TaggingTask):
     """A tag for each word, learned on features of an encoder that stays as it is.
 
     Attributes:
         labels: the tags, in the order of the model's outputs.
         layers: which states are the features, as in `LayerFeatures`; the default was the paper's best.
-        top: what learns: `bilstm`, the paper's two layers, or `linear`.
-        top_size: width of each direction of a BiLSTM; 768 unless given.
+        tagger_head: what learns: `bilstm`, the paper's two layers, or `linear`.
+        tagger_head_size: width of each direction of a BiLSTM; 768 unless given.
         packs: filled by `encode`: which sequences of the training file are encoded together.
     """
 
-    labels: tuple[str, ...]
     layers: LayerChoice | int = "concat-last-four"
-    top: Top = "bilstm"
-    top_size: int = 0
+    tagger_head: Top = "bilstm"
+    tagger_head_size: int = 0
     packs: Packs = field(default_factory=dict, compare=False, repr=False)
 
-    name: ClassVar[str] = "features"
+    spec: ClassVar = replace(
+        TaggingTask.spec,
+        name="features",
+        title=("tagging over frozen features", "在冻结特征上标注"),
+        architecture=FeatureTagger,
+        pipeline=FeatureTag,
+        card=CardText(
+            "token-classification",
+            "gives every word a tag, by a small network over the states of a frozen encoder",
+            TaggingTask.spec.card.limit,
+            ours=TaggingTask.spec.card.ours,
+            theirs=('from transformers import AutoModel\n\nAutoModel.from_pretrained("FOLDER")  # the encoder alone',)
+            * 2,
+        ),
+        options=FeatureOptions,
+        # 只有新的小网络在学：从零开始的权重要大得多的学习率
+        learning_rate=1e-3,
+        is_explained=False,
+        has_baselines=False,
+    )
 
     def __post_init__(self) -> None:
-        """Fills in the size, and checks the top; the layers are checked against the encoder."""
-        if self.top not in get_args(Top):
-            raise ConfigError(f"top {self.top!r} is unknown; use {' or '.join(get_args(Top))}")
-        if self.top_size < 0:
-            raise ConfigError(f"top size {self.top_size} must be positive")
-        if self.top == "linear" and self.top_size:
-            raise ConfigError("a linear top has no size of its own; leave the size out, or use bilstm")
-        if self.top == "bilstm" and not self.top_size:
-            object.__setattr__(self, "top_size", BILSTM_SIZE)
+        """Fills in the size, and checks the head; the layers are checked against the encoder."""
+        if self.tagger_head not in get_args(Top):
+            raise ConfigError(f"tagger head {self.tagger_head!r} is unknown; use {' or '.join(get_args(Top))}")
+        if self.tagger_head_size < 0:
+            raise ConfigError(f"tagger head size {self.tagger_head_size} must be positive")
+        if self.tagger_head == "linear" and self.tagger_head_size:
+            raise ConfigError("a linear tagger head has no size of its own; leave the size out, or use bilstm")
+        if self.tagger_head == "bilstm" and not self.tagger_head_size:
+            object.__setattr__(self, "tagger_head_size", BILSTM_SIZE)
 
     @classmethod
-    def of(
-        cls,
-        train: Sequence[TaggedWords],
-        *,
-        layers: str | int = "concat-last-four",
-        top: Any = "bilstm",
-        top_size: int = 0,
-    ) -> FeatureTaggingTask:
+    def learned_from(cls, train: Sequence[TaggedWords], options: FeatureOptions) -> FeatureTaggingTask:
         """Finds the tags of a training file.
-
-        Args:
-            train: tagged sentences.
-            layers: as in `LayerFeatures`; a number may be given as text.
-            top: `bilstm` or `linear`.
-            top_size: of a BiLSTM.
 
         Raises:
             InputError: there is one tag only, or none.
             ConfigError: an option is impossible.
         """
-        choice: Any = int(layers) if str(layers).isdecimal() else layers
-        return cls(TaggingTask.of(train).labels, choice, top, top_size)
-
-    @property
-    def metric(self) -> str:
-        """As in `TaggingTask`."""
-        return self._tagging.metric
-
-    @property
-    def _tagging(self) -> TaggingTask:
-        return TaggingTask(self.labels)
-
-    def check_dev(self, dev: Sequence[TaggedWords]) -> None:
-        """As in `TaggingTask`."""
-        self._tagging.check_dev(dev)
-
-    def describe(self) -> dict[str, Any]:
-        """Returns the tags, the layers, and the shape of the top."""
-        return {"labels": list(self.labels), "layers": self.layers, "top": self.top, "top_size": self.top_size}
-
-    @classmethod
-    def from_description(cls, values: dict[str, Any]) -> FeatureTaggingTask:
-        """Reads what `describe` returned."""
-        return cls(tuple(values["labels"]), values["layers"], values["top"], int(values["top_size"]))
+        layers: Any = int(options.layers) if str(options.layers).isdecimal() else options.layers
+        return cls(labels_of_words(train), layers, options.tagger_head, options.tagger_head_size)
 
     def build(self, folder: Path, settings: FineTuningSettings) -> FeatureTagger:
-        """Returns the frozen encoder of a folder under a new top.
+        """Returns the frozen encoder of a folder under a new tagger head.
 
         Args:
             folder: a model folder.
-            settings: `dropout` is the top's; what concerns the training of the encoder has no effect.
+            settings: `dropout` is the head's; what concerns the training of the encoder has no effect.
 
         Raises:
             ConfigError: random weights are asked for, or the encoder has no such layers.
@@ -135,52 +129,24 @@ class FeatureTaggingTask:
         names = dict(enumerate(self.labels))
         bert = BertModel.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
         torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
-        model = FeatureTagger(bert, self.layers, self.top, self.top_size)
+        model = FeatureTagger(bert, self.layers, self.tagger_head, self.tagger_head_size)
         model.packs = self.packs
         return model
 
     def load(self, folder: Path) -> FeatureTagger:
         """Returns a trained tagger; it remembers nothing, since it may meet any number of sentences."""
-        return FeatureTagger.load(folder, self.labels, self.layers, self.top, self.top_size)
+        return FeatureTagger.load(folder, self.labels, self.layers, self.tagger_head, self.tagger_head_size)
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[Unit]:
-        """Returns units as `TaggingTask` does, and settles which of them are encoded together."""
-        units = self._tagging.encode(tokenizer, examples, max_length)
-        sequences = [unit.input_ids[0] for unit in units]
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int
+    ) -> list[EncodedExample]:
+        """Encodes as `TaggingTask` does, and settles which sequences the frozen encoder reads together."""
+        encoded = super().encode(tokenizer, examples, max_length)
+        sequences = [example.input_ids[0] for example in encoded]
         # 同一句在不同的批里算出的末位会不同：一起编码的组合先定死，续跑才逐位相同
         self.packs.clear()
         for pack in packs_by_length([len(ids) for ids in sequences], TOKEN_BUDGET):
             batch = RaggedBatch.from_sequences([sequences[number] for number in pack])
             for key in sequence_keys(batch):
                 self.packs.setdefault(key, batch)
-        return units
-
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns N sequences with labels [T] int64."""
-        return self._tagging.batch(units)
-
-    def measure(self, model: Any, batch: LabelledBatch) -> LossOutput:
-        """Returns the cross-entropy over words."""
-        return TaggingObjective()(model, batch)
-
-    def predict(
-        self,
-        model: Any,
-        tokenizer: WordPieceTokenizer,
-        examples: Sequence[TaggedWords],
-        inference: InferenceConfig,
-    ) -> list[WordTags]:
-        """Tags the sentences."""
-        return Tag(model, tokenizer, inference).score_words([example.words for example in examples])
-
-    def tuned(self, _examples: Sequence[TaggedWords], _predictions: Sequence[WordTags]) -> FeatureTaggingTask:
-        """Returns the task itself: the likeliest tag needs no threshold."""
-        return self
-
-    def figures(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
-        """Scores as `TaggingTask` does."""
-        return self._tagging.figures(examples, predictions)
-
-    def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
-        """Scores as `TaggingTask` does."""
-        return self._tagging.evaluate(examples, predictions)
+        return encoded

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.texts import MultiLabelledText, labels_of
+from bertsmith.finetune.datasets.texts import MULTILABELLED, MultiLabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import multilabel_scores
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
-from bertsmith.finetune.tasks.texts import columns_of, encode_texts, require_known, shown
+from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
+from bertsmith.finetune.tasks.texts import (
+    TEXT_INPUTS,
+    columns_of,
+    columns_of_rows,
+    encode_texts,
+    require_known,
+    shown,
+    text_card,
+)
 from bertsmith.inference.classify import MULTI, LabelsPrediction, MultiLabel
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertForSequenceClassification
@@ -27,7 +33,7 @@ from bertsmith.tokenizer import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
-class MultiLabelTask:
+class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
     """Any number of labels for each text or pair.
 
     Attributes:
@@ -40,11 +46,23 @@ class MultiLabelTask:
     paired: bool = False
     threshold: float = 0.5
 
-    name: ClassVar[str] = "multilabel"
+    spec: ClassVar = TaskSpec(
+        "multilabel",
+        ("labels, any number of them", "多标签：可以有任意多个"),
+        BertForSequenceClassification,
+        MULTILABELLED,
+        MultiLabel,
+        TEXT_INPUTS,
+        text_card(
+            "decides for each label whether a text has it",
+            "It knows the labels below and no others.",
+            arguments=", top_k=None",
+        ),
+    )
     metric: ClassVar[str] = "micro_f1"
 
     @classmethod
-    def of(cls, train: Sequence[MultiLabelledText]) -> MultiLabelTask:
+    def learned_from(cls, train: Sequence[MultiLabelledText], _options: NoOptions) -> MultiLabelTask:
         """Finds the labels of a training file.
 
         Raises:
@@ -52,27 +70,13 @@ class MultiLabelTask:
         """
         return cls(tuple(labels_of(train)), train[0].pair is not None)
 
-    def describe(self) -> dict[str, Any]:
-        """Returns the labels, the threshold, and whether texts come in pairs."""
-        return {"labels": list(self.labels), "paired": self.paired, "threshold": self.threshold}
-
-    @classmethod
-    def from_description(cls, values: dict[str, Any]) -> MultiLabelTask:
-        """Reads what `describe` returned."""
-        return cls(tuple(values["labels"]), bool(values["paired"]), float(values["threshold"]))
-
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
-        """Returns the encoder of a folder under a new layer with one output a label."""
-        names = dict(enumerate(self.labels))
-        return new_model(BertForSequenceClassification, folder, settings, id2label=names, problem_type=MULTI)
-
-    def load(self, folder: Path) -> BertForSequenceClassification:
-        """Returns a trained model."""
-        return BertForSequenceClassification.from_pretrained(folder)
+    def config_fields(self) -> dict[str, Any]:
+        """Returns one output for each label."""
+        return {"id2label": dict(enumerate(self.labels)), "problem_type": MULTI}
 
     def encode(
         self, tokenizer: WordPieceTokenizer, examples: Sequence[MultiLabelledText], max_length: int
-    ) -> list[Unit]:
+    ) -> list[EncodedExample]:
         """Returns one sequence for each text or pair, with a 0 or 1 for each label."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self._indicators(examples).tolist())
 
@@ -85,11 +89,7 @@ class MultiLabelTask:
         if not any(example.labels for example in dev):
             raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns N sequences with labels [N, K] float32."""
-        return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units], dtype=torch.float32))
-
-    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the binary cross-entropy."""
         return MultiLabelObjective()(model, batch)
 
@@ -103,11 +103,13 @@ class MultiLabelTask:
         """Labels the texts."""
         return MultiLabel(model, tokenizer, inference, threshold=self.threshold)(*columns_of(examples, self.paired))
 
-    def tuned(self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]) -> MultiLabelTask:
+    def with_best_threshold(
+        self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
+    ) -> MultiLabelTask:
         """Returns the task with the threshold that gives the best micro F1, the one nearest 0.5 of equals."""
         return replace(self, threshold=_best_threshold(self._indicators(examples), self._probabilities(predictions)))
 
-    def figures(
+    def metrics(
         self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
     ) -> dict[str, float]:
         """Returns micro F1, macro F1, and the share of texts whose labels are all right."""
@@ -129,7 +131,7 @@ class MultiLabelTask:
         ]
         counts = np.stack([(truth * decided).sum(1), decided.sum(1), truth.sum(1)], 1)
         return Evaluation(
-            self.figures(examples, predictions),
+            self.metrics(examples, predictions),
             intervals={
                 "micro_f1": bootstrap_interval(counts, f1_of_means),
                 "exact_match": bootstrap_interval((truth == decided).all(1)),
@@ -137,6 +139,17 @@ class MultiLabelTask:
             classes=dict(zip(self.labels, multilabel_scores(truth, decided).labels, strict=True)),
             mistakes=worst(wrong),
         )
+
+    @staticmethod
+    def records(pipeline: MultiLabel, rows: Rows) -> Iterator[Record]:
+        """Yields the labels that are likelier than the threshold, and the probability of every label."""
+        for row, found in zip(rows, pipeline(*columns_of_rows(rows)), strict=True):
+            yield {
+                "prediction": ",".join(found.labels),
+                "labels": found.labels,
+                "probabilities": found.probabilities,
+                "input": row,
+            }
 
     def _indicators(self, examples: Sequence[MultiLabelledText]) -> NDArray[np.int64]:
         require_known(examples, [example.labels for example in examples], self.labels)

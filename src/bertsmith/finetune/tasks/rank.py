@@ -9,21 +9,19 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.rankings import RankingExample
+from bertsmith.finetune.datasets.rankings import RANKINGS, RankingExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
 from bertsmith.finetune.metrics.classification import reciprocal_ranks
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
 from bertsmith.model import BertForSequenceClassification
@@ -45,14 +43,32 @@ class _Query:
 
 
 @dataclass(frozen=True)
-class RankingTask:
+class RankingTask(Task[RankingExample, float]):
     """The relevance of texts to queries."""
 
-    name: ClassVar[str] = "rank"
+    spec: ClassVar = TaskSpec(
+        "rank",
+        ("ranking by relevance to a query", "按与查询的相关度排序"),
+        BertForSequenceClassification,
+        RANKINGS,
+        Rank,
+        InputFields(("Query", "查询"), lines=("Texts to rank, one a line", "要排序的文本，每行一段"), least=2, most=2),
+        CardText(
+            "text-ranking",
+            "scores how well a text fits a query",
+            "Scores compare texts for one query; between queries they mean little.",
+            ours=('("a query", ["first text", "second text"])',) * 2,
+            theirs=(
+                "from sentence_transformers import CrossEncoder\n\n"
+                'CrossEncoder("FOLDER").predict([("a query", "first text")])',
+            )
+            * 2,
+        ),
+    )
     metric: ClassVar[str] = "mrr"
 
     @classmethod
-    def of(cls, train: Sequence[RankingExample]) -> RankingTask:
+    def learned_from(cls, train: Sequence[RankingExample], _options: NoOptions) -> RankingTask:
         """Returns the task; nothing is read off a training file.
 
         Raises:
@@ -62,25 +78,13 @@ class RankingTask:
             raise InputError("the texts of the training file are all equally relevant; there is nothing to learn")
         return cls()
 
-    def describe(self) -> dict[str, Any]:
-        """Returns nothing: the weights are all there is."""
-        return {}
+    def config_fields(self) -> dict[str, Any]:
+        """Returns one output, without a problem type: what `CrossEncoder` saves."""
+        return {"id2label": {0: "relevance"}, "problem_type": None}
 
-    @classmethod
-    def from_description(cls, _values: dict[str, Any]) -> RankingTask:
-        """Reads what `describe` returned."""
-        return cls()
-
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
-        """Returns the encoder of a folder under a new layer with one output."""
-        names = {0: "relevance"}
-        return new_model(BertForSequenceClassification, folder, settings, id2label=names, problem_type=None)
-
-    def load(self, folder: Path) -> BertForSequenceClassification:
-        """Returns a trained model."""
-        return BertForSequenceClassification.from_pretrained(folder)
-
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[RankingExample], max_length: int) -> list[Unit]:
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[RankingExample], max_length: int
+    ) -> list[EncodedExample]:
         """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
 
         Raises:
@@ -93,15 +97,11 @@ class RankingTask:
         _judged_queries(examples, [0.0] * len(examples))
         encoded = tokenizer(*_columns(examples), max_length=max_length)
         return [
-            Unit([ids], [types], example.relevance)
+            EncodedExample([ids], [types], [example.relevance])
             for ids, types, example in zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)
         ]
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns N sequences with labels [N, 1] float32."""
-        return LabelledBatch(tokens_of(units), torch.tensor([[unit.label] for unit in units], dtype=torch.float32))
-
-    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the binary cross-entropy."""
         # 一个输出的二元交叉熵就是只有一个标签的多标签损失，目标可以是 0 到 1 之间的数
         return MultiLabelObjective()(model, batch)
@@ -117,11 +117,7 @@ class RankingTask:
         scores: list[float] = Rank(model, tokenizer, inference).scores(*_columns(examples)).tolist()
         return scores
 
-    def tuned(self, _examples: Sequence[RankingExample], _predictions: Sequence[float]) -> RankingTask:
-        """Returns the task itself: an order needs no threshold."""
-        return self
-
-    def figures(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> dict[str, float]:
         """Returns means over the queries that have a relevant text.
 
         `mrr` is 1 over the rank of the best relevant text, `accuracy_at_1` how often that is the first, and
@@ -147,10 +143,17 @@ class RankingTask:
             best, first = (_best(query, relevant) for relevant in (True, False))
             wrong.append(Mistake(examples[best].query, examples[best].text, examples[first].text, predictions[first]))
         return Evaluation(
-            self.figures(examples, predictions),
+            self.metrics(examples, predictions),
             intervals={"mrr": bootstrap_interval(ranks), "accuracy_at_1": bootstrap_interval(ranks == 1.0)},
             mistakes=worst(wrong),
         )
+
+    @staticmethod
+    def records(pipeline: Rank, rows: Rows) -> Iterator[Record]:
+        """Yields the relevance of each text to its query."""
+        scores = pipeline.scores([query for query, _ in rows], [text for _, text in rows])
+        for row, score in zip(rows, scores.tolist(), strict=True):
+            yield {"prediction": score, "input": row}
 
 
 def average_precision(scores: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:

@@ -1,38 +1,83 @@
-"""All tasks by name, and which of them a model folder is for."""
+"""All tasks by name, found from the files of this package, and which of them a model folder is for.
+
+A task is the class of a file here that has a `spec`; no list names it. One from elsewhere is added by `register`, or by
+a package that names it as an entry point of the group `bertsmith.tasks`:
+
+    [project.entry-points."bertsmith.tasks"]
+    sarcasm = "mypackage.sarcasm:SarcasmTask"
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import signature
+from dataclasses import make_dataclass
+from functools import cache
+from importlib import import_module, metadata
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
-from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.finetune.tasks.answer import AnsweringTask
-from bertsmith.finetune.tasks.choose import ChoiceTask
-from bertsmith.finetune.tasks.classify import ClassificationTask
-from bertsmith.finetune.tasks.features import FeatureTaggingTask
-from bertsmith.finetune.tasks.multilabel import MultiLabelTask
-from bertsmith.finetune.tasks.rank import RankingTask
-from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.tasks.tag import TaggingTask
-from bertsmith.finetune.tasks.task import Task
+from bertsmith.errors import BertsmithError, CheckpointError, ConfigError
+from bertsmith.finetune import tasks
+from bertsmith.finetune.tasks.spec import NoOptions
+from bertsmith.finetune.tasks.task import Task, TaskT
 from bertsmith.inference.task_file import TASK_FILE, read_task_file, write_task_file
+from bertsmith.options import Setting, option, settings_of
 
-TASKS: dict[str, Any] = {
-    task.name: task
-    for task in (
-        ClassificationTask,
-        MultiLabelTask,
-        RegressionTask,
-        TaggingTask,
-        AnsweringTask,
-        ChoiceTask,
-        RankingTask,
-        FeatureTaggingTask,
-    )
-}
-"""The class of every task, by the word on the command line."""
+
+def register(task: type[TaskT]) -> type[TaskT]:
+    """Adds the class of a task; use it as a decorator.
+
+    Raises:
+        ConfigError: another task has its name.
+    """
+    known = _registered().setdefault(task.spec.name, task)
+    if known is not task:
+        raise ConfigError(f"task {task.spec.name!r} of {task.__module__}: {known.__module__} has one of that name")
+    return task
+
+
+def all_tasks() -> dict[str, type[Task[Any, Any]]]:
+    """Returns the class of every task by its name, in alphabetical order."""
+    return dict(sorted(_registered().items()))
+
+
+def task_named(name: str) -> type[Task[Any, Any]]:
+    """Returns the class of a task.
+
+    Raises:
+        ConfigError: no task has that name.
+    """
+    found = all_tasks()
+    if name not in found:
+        raise ConfigError(f"task {name!r} is unknown; use one of {', '.join(found)}")
+    return found[name]
+
+
+def make_task(name: str, train: Sequence[Any], **options: Any) -> Task[Any, Any]:
+    """Returns the task that a training file is for; see `Task.of`.
+
+    Raises:
+        ConfigError: no task has that name, or it has no such option.
+        InputError: the examples are not enough for the task.
+    """
+    return task_named(name).of(train, **options)
+
+
+def options_of_all_tasks() -> type:
+    """Returns a dataclass with the options of every task, for the command line; their help says whose they are."""
+    settings: dict[str, Setting] = {}
+    names: dict[str, list[str]] = {}
+    for name, task in all_tasks().items():
+        for setting in settings_of(task.spec.options):
+            settings.setdefault(setting.name, setting)
+            names.setdefault(setting.name, []).append(name)
+    declared = []
+    for name, setting in settings.items():
+        said = {**vars(setting.option), "help": f"{', '.join(names[name])}: {setting.option.help}"}
+        kind = setting.type | None if setting.optional else setting.type
+        declared.append((name, kind, option(setting.default, **said)))
+    return make_dataclass("TaskOptions", declared, frozen=True, namespace={"panel": NoOptions.panel})
 
 
 def save_task(task: Task[Any, Any], folder: Path, max_length: int) -> None:
@@ -50,30 +95,23 @@ def load_task(folder: str | Path) -> tuple[Task[Any, Any], int]:
     if not values:
         raise CheckpointError(f"{folder}: no {TASK_FILE}; name a folder that `bertsmith finetune` wrote")
     try:
-        found: Task[Any, Any] = TASKS[values["task"]].from_description(values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder}/{TASK_FILE}: damaged ({type(error).__name__}: {error})") from None
-    return found, int(values["max_length"])
+        return task_named(values["task"]).from_description(values), int(values["max_length"])
+    except (ValueError, BertsmithError) as error:
+        raise CheckpointError(
+            f"{Path(folder) / TASK_FILE}: damaged ({error}); copy the folder again, or fine-tune again"
+        ) from None
 
 
-def make_task(name: str, train: Sequence[Any], **options: Any) -> Task[Any, Any]:
-    """Returns the task that a training file is for.
-
-    Args:
-        name: one of `TASKS`.
-        train: its examples; labels are found in them.
-        **options: of the task's `of`; None means that it was not given.
-
-    Raises:
-        ConfigError: no task has that name, or it has no such option.
-        InputError: the examples are not enough for the task.
-    """
-    if name not in TASKS:
-        raise ConfigError(f"task {name!r} is unknown; use one of {', '.join(TASKS)}")
-    known = signature(TASKS[name].of).parameters
-    given = {option: value for option, value in options.items() if value is not None}
-    for option in given:
-        if option not in known:
-            raise ConfigError(f"--{option.replace('_', '-')} is not for {name}; leave it out")
-    made: Task[Any, Any] = TASKS[name].of(train, **given)
-    return made
+@cache
+def _registered() -> dict[str, type[Task[Any, Any]]]:
+    """Returns the tasks of this package and of installed ones, by name; `register` adds to it."""
+    found = {}
+    for module in iter_modules(tasks.__path__, f"{tasks.__name__}."):
+        for value in vars(import_module(module.name)).values():
+            # 导入来的类不算：一个文件只登记它自己定义的任务
+            its_own = isinstance(value, type) and issubclass(value, Task) and value.__module__ == module.name
+            if its_own and "spec" in vars(value):
+                found[value.spec.name] = value
+    for entry in metadata.entry_points(group="bertsmith.tasks"):
+        found.setdefault(entry.name, entry.load())
+    return found

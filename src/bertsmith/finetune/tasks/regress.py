@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.texts import ScoredText
+from bertsmith.finetune.datasets.texts import SCORED, ScoredText
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
 from bertsmith.finetune.metrics.classification import pearson, spearman
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
-from bertsmith.finetune.tasks.texts import columns_of, encode_texts, shown
+from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
+from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
 from bertsmith.inference.classify import REGRESSION, Regress
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.model import BertForSequenceClassification, PretrainedModel
 from bertsmith.objectives import LabelledBatch, RegressionObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
-class RegressionTask:
+class RegressionTask(Task[ScoredText, float]):
     """A number for each text or pair, such as how alike two sentences are (§4.1, STS-B).
 
     Attributes:
-        mean: of the training numbers, where the new layer starts.
+        mean: of the training numbers.
         paired: whether the model reads pairs of texts.
-        spread: standard deviation of the training numbers, the unit of the new layer; positive.
+        spread: standard deviation of the training numbers, in whose units they are learned; positive.
     """
 
     mean: float = 0.0
     paired: bool = False
     spread: float = 1.0
 
-    name: ClassVar[str] = "regress"
+    spec: ClassVar = TaskSpec(
+        "regress",
+        ("a number", "回归：给出一个数"),
+        BertForSequenceClassification,
+        SCORED,
+        Regress,
+        TEXT_INPUTS,
+        text_card(
+            "gives a text a number",
+            "The numbers are on the scale of the training file and are not held to its range.",
+            call=', function_to_apply="none"',
+        ),
+        predicts_number=True,
+    )
     metric: ClassVar[str] = "pearson"
 
     @classmethod
-    def of(cls, train: Sequence[ScoredText]) -> RegressionTask:
+    def learned_from(cls, train: Sequence[ScoredText], _options: NoOptions) -> RegressionTask:
         """Measures the numbers of a training file.
 
         Raises:
@@ -62,35 +75,14 @@ class RegressionTask:
             )
         return cls(mean, train[0].pair is not None, spread)
 
-    def describe(self) -> dict[str, Any]:
-        """Returns mean and spread, and whether texts come in pairs."""
-        return {"mean": self.mean, "paired": self.paired, "spread": self.spread}
+    def config_fields(self) -> dict[str, Any]:
+        """Returns one output."""
+        return {"id2label": {0: "score"}, "problem_type": REGRESSION}
 
-    @classmethod
-    def from_description(cls, values: dict[str, Any]) -> RegressionTask:
-        """Reads what `describe` returned."""
-        return cls(float(values["mean"]), bool(values["paired"]), float(values.get("spread", 1.0)))
-
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForSequenceClassification:
-        """Returns the encoder of a folder under a new layer with one output, in the units of the numbers."""
-        model = new_model(
-            BertForSequenceClassification, folder, settings, id2label={0: "score"}, problem_type=REGRESSION
-        )
-        # 输出从训练目标的均值起步，权重以其离散程度为单位：否则 AdamW 每步至多挪一个学习率，永远够不到上千的数
-        with torch.no_grad():
-            model.classifier.linear.weight.mul_(self.spread)
-            model.classifier.linear.bias.fill_(self.mean)
-        return model
-
-    @property
-    def units(self) -> dict[str, float]:
-        """The unit of the new layer, as `TrainerSettings.units` takes it."""
-        return {"classifier.*": self.spread}
-
-    def standing(self, figures: dict[str, float]) -> float:
+    def selection_score(self, metrics: dict[str, float]) -> float:
         """Returns Pearson's correlation to three digits, and below them how small the error is."""
         # 相关系数不看尺度：输出全挤在均值附近也能接近 1，所以千分位上持平的几轮里，取误差最小的
-        return round(figures["pearson"], 3) + 4e-4 / (1 + figures["rmse"] / self.spread)
+        return round(metrics["pearson"], 3) + 4e-4 / (1 + metrics["rmse"] / self.spread)
 
     def check_dev(self, dev: Sequence[ScoredText]) -> None:
         """Makes sure that the dev file can tell good epochs from bad ones.
@@ -101,21 +93,37 @@ class RegressionTask:
         if len({example.score for example in dev}) < 2:
             raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
 
-    def load(self, folder: Path) -> BertForSequenceClassification:
-        """Returns a trained model."""
-        return BertForSequenceClassification.from_pretrained(folder)
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ScoredText], max_length: int
+    ) -> list[EncodedExample]:
+        """Returns one sequence for each text or pair, with its number in units of the spread, from the mean."""
+        # 目标先标准化：否则 AdamW 每步至多挪一个学习率，永远够不到上千的数，梯度也步步被截断
+        scores = [(example.score - self.mean) / self.spread for example in examples]
+        return encode_texts(tokenizer, examples, self.paired, max_length, scores)
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[ScoredText], max_length: int) -> list[Unit]:
-        """Returns one sequence for each text or pair, with its number."""
-        return encode_texts(tokenizer, examples, self.paired, max_length, [example.score for example in examples])
+    @contextmanager
+    def on_scale(self, model: PretrainedModel) -> Iterator[None]:
+        """Folds spread and mean into the last layer, so that its outputs are numbers like those of the file.
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Returns N sequences with labels [N] float32."""
-        return LabelledBatch(tokens_of(units), torch.tensor([unit.label for unit in units], dtype=torch.float32))
+        The layer learns (score - mean) / spread; with W and b scaled by the spread, and the mean added to b, the same
+        states give the score itself. Afterwards the layer is bit for bit what it was.
+        """
+        assert isinstance(model, BertForSequenceClassification)
+        weight, bias = model.classifier.linear.weight, model.classifier.linear.bias
+        learned = [parameter.detach().clone() for parameter in (weight, bias)]
+        with torch.no_grad():
+            weight.mul_(self.spread)
+            bias.mul_(self.spread).add_(self.mean)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, before in zip((weight, bias), learned, strict=True):
+                    parameter.copy_(before)
 
-    def measure(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the mean squared error, in units of the spread."""
-        return RegressionObjective(self.spread)(model, batch)
+    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+        """Returns the mean squared error, in units of the spread: guessing the mean gives 1."""
+        return RegressionObjective()(model, batch)
 
     def predict(
         self,
@@ -128,11 +136,7 @@ class RegressionTask:
         numbers: list[float] = Regress(model, tokenizer, inference)(*columns_of(examples, self.paired)).tolist()
         return numbers
 
-    def tuned(self, _examples: Sequence[ScoredText], _predictions: Sequence[float]) -> RegressionTask:
-        """Returns the task itself: a number needs no threshold."""
-        return self
-
-    def figures(self, examples: Sequence[ScoredText], predictions: Sequence[float]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[ScoredText], predictions: Sequence[float]) -> dict[str, float]:
         """Returns Pearson's and Spearman's correlation, and the root of the mean squared error."""
         truth = [example.score for example in examples]
         return {
@@ -150,7 +154,13 @@ class RegressionTask:
             for example, predicted, distance in zip(examples, predictions, distances, strict=True)
         ]
         return Evaluation(
-            self.figures(examples, predictions),
+            self.metrics(examples, predictions),
             intervals={"pearson": bootstrap_interval(correlation_columns(truth, predictions), correlation_of_means)},
             mistakes=worst(mistakes),
         )
+
+    @staticmethod
+    def records(pipeline: Regress, rows: Rows) -> Iterator[Record]:
+        """Yields the numbers."""
+        for row, found in zip(rows, pipeline(*columns_of_rows(rows)).tolist(), strict=True):
+            yield {"prediction": found, "input": row}

@@ -10,7 +10,7 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.tagged import TaggedWords, tags_of
+from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 from bertsmith.finetune.metrics.bootstrap import Floats, bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import accuracy, class_scores, confusion_matrix, macro_f1
 from bertsmith.finetune.metrics.entities import entity_counts, entity_scores
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.task import Evaluation, Mistake, Unit, new_model, tokens_of, worst
+from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText, InputFields, TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, tokens_of, worst
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
@@ -39,7 +39,7 @@ SHOWN_WORDS = 8
 
 
 @dataclass(frozen=True)
-class TaggingTask:
+class TaggingTask(Task[TaggedWords, WordTags]):
     """A tag for each word.
 
     Attributes:
@@ -48,46 +48,48 @@ class TaggingTask:
 
     labels: tuple[str, ...]
 
-    name: ClassVar[str] = "tag"
+    spec: ClassVar = TaskSpec(
+        "tag",
+        ("tagging: a tag for every word", "标注：每个词一个标签"),
+        BertForTokenClassification,
+        TAGGED,
+        Tag,
+        InputFields(("Text", "文本")),
+        CardText(
+            "token-classification",
+            "gives every word a tag",
+            WINDOWS_LIMIT,
+            ours=('(["a whole sentence ."])',) * 2,
+            theirs=(
+                "from transformers import pipeline\n\n"
+                'pipeline("token-classification", "FOLDER", aggregation_strategy="first")("a sentence")',
+            )
+            * 2,
+        ),
+        has_baselines=True,
+    )
 
     @classmethod
-    def of(cls, train: Sequence[TaggedWords]) -> TaggingTask:
+    def learned_from(cls, train: Sequence[TaggedWords], _options: Any) -> TaggingTask:
         """Finds the tags of a training file.
 
         Raises:
             InputError: there is one tag only, or none.
         """
-        labels = tags_of(train)
-        if len(labels) < 2:
-            raise InputError(
-                f"the training file has no more than one tag ({', '.join(labels)}); at least two are needed"
-            )
-        return cls(tuple(labels))
+        return cls(labels_of_words(train))
 
     @property
     def metric(self) -> str:
         """Entity F1 where the tags mark entities, otherwise the share of words with the right tag."""
         return "f1" if marks_entities(self.labels) else "accuracy"
 
-    def describe(self) -> dict[str, Any]:
-        """Returns the tags."""
-        return {"labels": list(self.labels)}
+    def config_fields(self) -> dict[str, Any]:
+        """Returns one output for each tag."""
+        return {"id2label": dict(enumerate(self.labels)), "problem_type": None}
 
-    @classmethod
-    def from_description(cls, values: dict[str, Any]) -> TaggingTask:
-        """Reads what `describe` returned."""
-        return cls(tuple(values["labels"]))
-
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertForTokenClassification:
-        """Returns the encoder of a folder under a new layer with one output a tag."""
-        names = dict(enumerate(self.labels))
-        return new_model(BertForTokenClassification, folder, settings, id2label=names, problem_type=None)
-
-    def load(self, folder: Path) -> BertForTokenClassification:
-        """Returns a trained tagger."""
-        return BertForTokenClassification.from_pretrained(folder)
-
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[Unit]:
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int
+    ) -> list[EncodedExample]:
         """Returns one sequence for each sentence, several where it is too long.
 
         Their labels are as long as the sequence: the number of the tag where a word begins that is learned there,
@@ -95,15 +97,15 @@ class TaggingTask:
         """
         self._require_known(examples)
         number_of = {label: number for number, label in enumerate(self.labels)}
-        units = []
+        encoded = []
         sentences = pieces_of_words(tokenizer, [example.words for example in examples])
         for window in word_windows(tokenizer, sentences, max_length):
             tags = examples[window.sentence].tags
             labels = [NO_LABEL] * len(window.input_ids)
             for word, position in zip(window.words, window.positions, strict=True):
                 labels[position] = number_of[tags[word]]
-            units.append(Unit([window.input_ids], [[0] * len(window.input_ids)], labels))
-        return units
+            encoded.append(EncodedExample([window.input_ids], [[0] * len(window.input_ids)], labels))
+        return encoded
 
     def check_dev(self, dev: Sequence[TaggedWords]) -> None:
         """Makes sure that the dev file can tell good epochs from bad ones.
@@ -114,11 +116,12 @@ class TaggingTask:
         if marks_entities(self.labels) and all(tag == OUTSIDE for example in dev for tag in example.tags):
             raise InputError("the dev file has no entity; no epoch can be chosen by it")
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
+    def batch(self, encoded: Sequence[EncodedExample]) -> LabelledBatch:
         """Returns N sequences with labels [T] int64."""
-        return LabelledBatch(tokens_of(units), torch.tensor([label for unit in units for label in unit.label]))
+        labels = torch.tensor([label for example in encoded for label in example.label])
+        return LabelledBatch(tokens_of(encoded), labels)
 
-    def measure(self, model: BertForTokenClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: BertForTokenClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy over words."""
         return TaggingObjective()(model, batch)
 
@@ -132,11 +135,7 @@ class TaggingTask:
         """Tags the sentences."""
         return Tag(model, tokenizer, inference).score_words([example.words for example in examples])
 
-    def tuned(self, _examples: Sequence[TaggedWords], _predictions: Sequence[WordTags]) -> TaggingTask:
-        """Returns the task itself: the likeliest tag needs no threshold."""
-        return self
-
-    def figures(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
+    def metrics(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
         self._require_known(examples)
         if self.metric == "f1":
@@ -153,12 +152,12 @@ class TaggingTask:
 
     def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
         """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
-        figures = self.figures(examples, predictions)
+        metrics = self.metrics(examples, predictions)
         wrong = worst([mistake for row in zip(examples, predictions, strict=True) for mistake in self._mistakes(*row)])
         if self.metric == "f1":
             counts = entity_counts(*_tags(examples, predictions))
             return Evaluation(
-                figures,
+                metrics,
                 intervals={"f1": bootstrap_interval(counts, f1_of_means)},
                 classes=entity_scores(*_tags(examples, predictions)).types,
                 mistakes=wrong,
@@ -170,12 +169,32 @@ class TaggingTask:
             for example, prediction in zip(examples, predictions, strict=True)
         ]
         return Evaluation(
-            figures,
+            metrics,
             intervals={"accuracy": bootstrap_interval(hits, _share_of_means)},
             classes=dict(zip(self.labels, class_scores(truth, predicted, len(self.labels)), strict=True)),
             confusion=confusion_matrix(truth, predicted, len(self.labels)).tolist(),
             mistakes=wrong,
         )
+
+    @staticmethod
+    def records(pipeline: Tag, rows: Rows) -> Iterator[Record]:
+        """Yields the entities, or the tagged words, of each text."""
+        for row, entities in zip(rows, pipeline([text for (text,) in rows]), strict=True):
+            named = "; ".join(f"{entity.text} ({entity.type})" for entity in entities)
+            yield {"prediction": named, "entities": [asdict(entity) for entity in entities], "input": row}
+
+    def add_baselines(
+        self,
+        run: Path,
+        train: Sequence[TaggedWords],
+        dev: Sequence[TaggedWords],
+        test: Sequence[TaggedWords] | None,
+        **_how: Any,
+    ) -> None:
+        """Adds each word's most frequent tag."""
+        from bertsmith.finetune.baselines.scoring import add_tagging_baseline
+
+        add_tagging_baseline(run, self, train, dev, test)
 
     def _require_known(self, examples: Sequence[TaggedWords]) -> None:
         known = set(self.labels)
@@ -221,6 +240,18 @@ class TaggingTask:
         if self.metric == "f1":
             return set(entities_of(tags, plain=is_plain([self.labels])))
         return {Entity(tag, place, place) for place, tag in enumerate(tags)}
+
+
+def labels_of_words(train: Sequence[TaggedWords]) -> tuple[str, ...]:
+    """Returns the tags of a training file.
+
+    Raises:
+        InputError: there is one tag only, or none.
+    """
+    labels = tags_of(train)
+    if len(labels) < 2:
+        raise InputError(f"the training file has no more than one tag ({', '.join(labels)}); at least two are needed")
+    return tuple(labels)
 
 
 def _tags(

@@ -1,39 +1,50 @@
 """What a task is: everything in which the shapes of fine-tuning differ (Devlin et al. 2019, figure 4).
 
 A task says which model it trains, how examples become sequences and labels, what is learned from them, how predictions
-are read off, and how they are scored. The run (`run.py`) knows nothing else about it.
+are read off, and how they are scored. The run (`run.py`) knows nothing else about it. `Task` holds what most tasks have
+in common; a task is a frozen dataclass over it, whose fields are what the training file taught and `task.json` keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from rich.console import Console
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.errors import ConfigError
 from bertsmith.finetune.metrics.bootstrap import Interval
 from bertsmith.finetune.metrics.classification import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.spec import TaskSpec
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import ModelConfig, PretrainedModel
+from bertsmith.json_files import from_json, to_json
+from bertsmith.model import BertConfig, PretrainedModel
 from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SHOWN_MISTAKES = 20
-"""So many of the worst mistakes are kept."""
+"""How many of the worst mistakes are kept."""
 
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
 ExampleT = TypeVar("ExampleT")
 PredictionT = TypeVar("PredictionT")
+TaskT = TypeVar("TaskT", bound="Task[Any, Any]")
+Record = dict[str, Any]
+"""A prediction for people and for JSON: `prediction`, `probability` where there is one, details, and the `input`."""
+Rows = Sequence[tuple[str, ...]]
+"""Inputs, each as its fields."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class EncodedExample:
     """What is never divided between two batches: one sequence, or all choices of a question, with its label.
 
     Attributes:
@@ -65,116 +76,192 @@ class Evaluation:
     """How a model does on labelled examples.
 
     Attributes:
-        figures: name → value, the task's metric first.
-        intervals: name → 95 % bootstrap interval, for those figures that have one.
+        metrics: name → value, the task's metric first.
+        intervals: name → 95 % bootstrap interval, for those metrics that have one.
         classes: label → precision, recall, F1 and support, where the task has labels.
         confusion: [K][K] counts, true label by predicted one, in the order of `classes`; None where the task has none.
         mistakes: the worst ones, worst first.
     """
 
-    figures: dict[str, float]
+    metrics: dict[str, float]
     intervals: dict[str, Interval] = field(default_factory=dict)
     classes: dict[str, ClassScores] = field(default_factory=dict)
     confusion: list[list[int]] | None = None
     mistakes: list[Mistake] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the same as JSON values."""
-        return asdict(self)
+
+class Task(Generic[ExampleT, PredictionT]):
+    """One shape of fine-tuning; what has a body here suits most tasks, the rest each of them writes."""
+
+    spec: ClassVar[TaskSpec]
+
+    @property
+    def metric(self) -> str:
+        """The metric by which the best epoch is chosen; larger is better."""
+        raise NotImplementedError
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Evaluation:
-        """Reads what `to_json` returned.
+    def of(cls: type[TaskT], train: Sequence[Any], **options: Any) -> TaskT:
+        """Returns the task that a training file is for.
+
+        Args:
+            train: its examples.
+            **options: fields of `spec.options`.
 
         Raises:
-            KeyError: a field is missing.
-            TypeError: one is of another kind.
+            ConfigError: there is no such option, or it is impossible.
+            InputError: the examples are not enough for the task.
         """
-        return cls(
-            figures=dict(values["figures"]),
-            intervals={name: Interval(**interval) for name, interval in values["intervals"].items()},
-            classes={name: ClassScores(**scores) for name, scores in values["classes"].items()},
-            confusion=values["confusion"],
-            mistakes=[Mistake(**mistake) for mistake in values["mistakes"]],
-        )
+        known = [one.name for one in fields(cls.spec.options)]
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"--{name.replace('_', '-')} is not for {cls.spec.name}; leave it out")
+        return cls.learned_from(train, cls.spec.options(**options))
 
+    @classmethod
+    def learned_from(cls: type[TaskT], train: Sequence[Any], options: Any) -> TaskT:
+        """Returns the task with what it takes from a training file, such as its labels.
 
-class Task(Protocol[ExampleT, PredictionT]):
-    """One shape of fine-tuning."""
+        Args:
+            train: examples.
+            options: a `spec.options`.
+
+        Raises:
+            ConfigError: an option is impossible.
+            InputError: there is nothing to learn.
+        """
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
         """The word on the command line, such as `classify`."""
-
-    @property
-    def metric(self) -> str:
-        """The figure by which the best epoch is chosen; larger is better."""
+        return self.spec.name
 
     def describe(self) -> dict[str, Any]:
-        """Returns what else than the weights makes the model, as JSON: labels, thresholds. See `tasks.load_task`."""
+        """Returns what else than the weights makes the model, as JSON: labels, thresholds."""
+        found: dict[str, Any] = to_json(self)
+        return found
+
+    @classmethod
+    def from_description(cls: type[TaskT], values: dict[str, Any]) -> TaskT:
+        """Reads what `describe` returned, alone or in `task.json`.
+
+        Raises:
+            ValueError: a value is missing, unknown or of another kind.
+            ConfigError: one is out of range.
+        """
+        beside = ("task", "max_length")
+        made: TaskT = from_json(cls, {name: value for name, value in values.items() if name not in beside})
+        return made
+
+    def config_fields(self) -> dict[str, Any]:
+        """Returns the fields of `config.json` that the task sets."""
+        # 起始文件夹若是别的任务的模型，它的标签名不能留下：别的库按标签数建头，会装不进去
+        return {"id2label": {}, "problem_type": None}
 
     def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
         """Returns a model to train: the encoder of a folder under a new head."""
+        return new_model(self.spec.architecture, folder, settings, **self.config_fields())
 
     def load(self, folder: Path) -> PretrainedModel:
         """Returns the model that a run of this task saved."""
+        return self.spec.architecture.from_pretrained(folder)
 
-    def encode(self, tokenizer: WordPieceTokenizer, examples: Sequence[ExampleT], max_length: int) -> list[Unit]:
-        """Turns examples into what is learned from; one example may give several units, or none."""
+    def check_dev(self, dev: Sequence[ExampleT]) -> None:
+        """Makes sure that the metric can tell good epochs from bad ones on the dev file.
 
-    def batch(self, units: Sequence[Unit]) -> LabelledBatch:
-        """Puts units together."""
+        Raises:
+            InputError: it would be the same whatever the model predicts.
+        """
 
-    def measure(self, model: Any, batch: LabelledBatch) -> LossOutput:
+    def encode(
+        self, tokenizer: WordPieceTokenizer, examples: Sequence[ExampleT], max_length: int
+    ) -> list[EncodedExample]:
+        """Turns examples into sequences and labels; one example may give several, or none."""
+        raise NotImplementedError
+
+    def batch(self, encoded: Sequence[EncodedExample]) -> LabelledBatch:
+        """Lays N encoded examples end to end; labels [N, ...], of the dtype that torch gives such numbers."""
+        return LabelledBatch(tokens_of(encoded), torch.tensor([example.label for example in encoded]))
+
+    def loss(self, model: Any, batch: LabelledBatch) -> LossOutput:
         """Returns the loss of a batch."""
+        raise NotImplementedError
+
+    def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
+        """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
+        return nullcontext()
 
     def predict(
         self, model: Any, tokenizer: WordPieceTokenizer, examples: Sequence[ExampleT], inference: InferenceConfig
     ) -> list[PredictionT]:
         """Predicts every example, whatever its label."""
+        raise NotImplementedError
 
-    def tuned(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT], /) -> Task[ExampleT, PredictionT]:
-        """Returns the task with its thresholds set by dev predictions; itself where it has none."""
+    def with_best_threshold(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
+        """Returns the task with the threshold that does best on dev predictions; itself where it has none."""
+        return self
 
-    def figures(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
-        """Scores predictions; the metric comes first."""
+    def metrics(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
+        """Scores predictions; the task's metric comes first."""
+        raise NotImplementedError
+
+    def selection_score(self, metrics: dict[str, float]) -> float:
+        """Returns what epochs and runs are compared by on dev; larger is better."""
+        return metrics[self.metric]
 
     def evaluate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Evaluation:
-        """Scores predictions with all details; its figures are those of `figures`."""
+        """Scores predictions with all details; its metrics are those of `metrics`."""
+        raise NotImplementedError
 
-
-@runtime_checkable
-class HasUnits(Protocol):
-    """A task whose new layer gives numbers that are not of the size of 1."""
-
-    @property
-    def units(self) -> dict[str, float]:
-        """The units of its parameters, as `TrainerSettings.units` takes them."""
-
-
-@runtime_checkable
-class HasStanding(Protocol):
-    """A task whose epochs are not told apart well enough by its metric alone."""
-
-    def standing(self, figures: dict[str, float]) -> float:
-        """Returns what epochs and runs are compared by; larger is better."""
-
-
-def selection_score(task: Task[Any, Any], figures: dict[str, float]) -> float:
-    """Returns what figures on dev are compared by; larger is better."""
-    return task.standing(figures) if isinstance(task, HasStanding) else figures[task.metric]
-
-
-@runtime_checkable
-class ChecksDev(Protocol):
-    """A task that not every dev file can choose for."""
-
-    def check_dev(self, dev: Any) -> None:
-        """Makes sure that the metric is defined on the dev file.
+    def check_baselines(
+        self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
+    ) -> None:
+        """Makes sure, before anything is trained, that `add_baselines` will be able to.
 
         Raises:
-            InputError: it is not.
+            ConfigError: something is missing for it.
+            InputError: the files do not allow it.
         """
+
+    def add_baselines(
+        self,
+        run: Path,
+        train: Sequence[ExampleT],
+        dev: Sequence[ExampleT],
+        test: Sequence[ExampleT] | None,
+        *,
+        model_folder: Path,
+        seed: int,
+        console: Console | None,
+        device: torch.device | str,
+    ) -> None:
+        """Trains simpler models on the same files, and keeps their scores in the run folder; see `spec.has_baselines`.
+
+        Args:
+            run: the folder of a finished run.
+            train: labelled examples, like all that follow.
+            dev: scored where there is no test file.
+            test: scored where there is one.
+            model_folder: whose tokenizer and embeddings the baselines may use.
+            seed: of everything random.
+            console: shows progress; silent when None.
+            device: where they are trained.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def records(pipeline: Any, rows: Rows) -> Iterator[Record]:
+        """Predicts inputs with the task's pipeline.
+
+        Args:
+            pipeline: an instance of `spec.pipeline`.
+            rows: each with as many fields as `spec.inputs` says.
+
+        Yields:
+            A record for each, in order.
+        """
+        raise NotImplementedError
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:
@@ -195,14 +282,15 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
             "classifier_dropout": None,
         }
     if settings.from_random:
-        return architecture(ModelConfig.load(folder).changed(**changes))
+        return architecture(BertConfig.load(folder).changed(**changes))
     return architecture.from_pretrained(folder, new_heads=True, **changes)
 
 
-def tokens_of(units: Sequence[Unit]) -> RaggedBatch:
-    """Lays the sequences of units end to end."""
+def tokens_of(encoded: Sequence[EncodedExample]) -> RaggedBatch:
+    """Lays the sequences of encoded examples end to end."""
     return RaggedBatch.from_sequences(
-        [ids for unit in units for ids in unit.input_ids], [types for unit in units for types in unit.token_type_ids]
+        [ids for example in encoded for ids in example.input_ids],
+        [types for example in encoded for types in example.token_type_ids],
     )
 
 

@@ -1,4 +1,4 @@
-"""What the tasks over whole texts and pairs share: sequences, columns, and what is said of a label nobody learned."""
+"""What the tasks over whole texts and pairs share: sequences, columns, inputs, and refusing a label nobody learned."""
 
 from __future__ import annotations
 
@@ -7,15 +7,40 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
-from bertsmith.finetune.tasks.task import Unit
+from bertsmith.finetune.tasks.spec import CardText, InputFields
+from bertsmith.finetune.tasks.task import EncodedExample, Rows
 from bertsmith.tokenizer import WordPieceTokenizer
 
 AnyText = LabelledText | MultiLabelledText | ScoredText
 
+TEXT_INPUTS = InputFields(("Text", "文本"), most=2, pairs=True)
+
+
+def text_card(does: str, limit: str, *, arguments: str = "", call: str = "") -> CardText:
+    """Returns what the card of a model over texts or pairs says.
+
+    Args:
+        does: as in `CardText`.
+        limit: as in `CardText`.
+        arguments: further ones of `transformers.pipeline`, with a comma before.
+        call: further arguments of its call, with a comma before.
+    """
+    made = f'from transformers import pipeline\n\npipeline("text-classification", "FOLDER"{arguments})'
+    return CardText(
+        "text-classification",
+        does,
+        limit,
+        ours=('(["first text", "second text"])', '(["first text"], ["what it is compared with"])'),
+        theirs=(
+            f'{made}("first text"{call})',
+            f'{made}({{"text": "first text", "text_pair": "second text"}}{call})',
+        ),
+    )
+
 
 def encode_texts(
     tokenizer: WordPieceTokenizer, examples: Sequence[AnyText], paired: bool, max_length: int, labels: Sequence[Any]
-) -> list[Unit]:
+) -> list[EncodedExample]:
     """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its label.
 
     Args:
@@ -30,7 +55,7 @@ def encode_texts(
     """
     encoded = tokenizer(*columns_of(examples, paired), max_length=max_length)
     return [
-        Unit([ids], [types], label)
+        EncodedExample([ids], [types], label)
         for ids, types, label in zip(encoded["input_ids"], encoded["token_type_ids"], labels, strict=True)
     ]
 
@@ -46,6 +71,11 @@ def columns_of(examples: Sequence[AnyText], paired: bool) -> tuple[list[str], li
         wanted, found = ("pairs of texts", "a single text") if paired else ("single texts", "a pair of texts")
         raise InputError(f"{other.at}{found}, and the model reads {wanted}; name the columns to read")
     return [example.text for example in examples], [example.pair or "" for example in examples] if paired else None
+
+
+def columns_of_rows(rows: Rows) -> tuple[list[str], list[str] | None]:
+    """Returns the first texts of inputs, and their second ones where they are pairs."""
+    return [row[0] for row in rows], [row[1] for row in rows] if len(rows[0]) > 1 else None
 
 
 def shown(example: AnyText) -> str:

@@ -93,9 +93,9 @@ def test_the_saved_folder_is_a_plain_encoder_and_the_top_over_it(layers, top, ba
 @pytest.mark.parametrize(("top", "size"), [("bilstm", 16), ("linear", 0)])
 def test_the_top_learns_and_the_encoder_stays_as_it_was(top, size, backbone, tmp_path):
     train, dev = sentences(60), sentences(12, start=100)
-    task = FeatureTaggingTask.of(train, layers="weighted-sum-last-four", top=top, top_size=size)
+    task = FeatureTaggingTask.of(train, layers="weighted-sum-last-four", tagger_head=top, tagger_head_size=size)
     result = fine_tune(task, backbone, train, dev, tmp_path / "run", replace(SETTINGS, epochs=12), test=dev)
-    assert result.dev.figures["accuracy"] == result.test.figures["accuracy"] == 1.0
+    assert result.dev.metrics["accuracy"] == result.test.metrics["accuracy"] == 1.0
     before, after = (load_file(folder / "model.safetensors") for folder in (backbone, tmp_path / "run" / "model"))
     assert all(value.equal(before[f"bert.{name}"]) for name, value in after.items())
     assert load_file(tmp_path / "run" / "model" / "features.safetensors")["features.weights"].abs().max() > 0
@@ -123,7 +123,7 @@ def test_each_sentence_is_encoded_once_for_all_epochs(backbone, tmp_path, monkey
     monkeypatch.setattr(BertModel, "forward", counting)
     train = list(dict.fromkeys(sentences(40)))
     dev = [example for example in dict.fromkeys(sentences(8, start=100)) if example not in train]
-    task = FeatureTaggingTask.of(train, layers="last", top="linear")
+    task = FeatureTaggingTask.of(train, layers="last", tagger_head="linear")
     fine_tune(task, backbone, train, dev, tmp_path / "run", SETTINGS)
     # three epochs in training; the dev sentences once in training, and once more in the best model as it was saved
     times = Counter(encoded)
@@ -133,7 +133,7 @@ def test_each_sentence_is_encoded_once_for_all_epochs(backbone, tmp_path, monkey
 
 def test_a_killed_run_goes_on_bit_for_bit(backbone, tmp_path, monkeypatch):
     train, dev = sentences(40), sentences(8, start=100)
-    options = {"layers": "concat-last-four", "top": "bilstm", "top_size": 8}
+    options = {"layers": "concat-last-four", "tagger_head": "bilstm", "tagger_head_size": 8}
     fine_tune(FeatureTaggingTask.of(train, **options), backbone, train, dev, tmp_path / "whole", SETTINGS)
     save = FineTuningRun._save
 
@@ -157,7 +157,7 @@ def test_a_killed_run_goes_on_bit_for_bit(backbone, tmp_path, monkeypatch):
 
 def test_what_is_remembered_is_what_would_be_computed(backbone):
     train = sentences(30)
-    task = FeatureTaggingTask.of(train, layers="weighted-sum-all", top="linear")
+    task = FeatureTaggingTask.of(train, layers="weighted-sum-all", tagger_head="linear")
     tokenizer = WordPieceTokenizer.load(backbone)
     units = task.encode(tokenizer, train, 32)
     remembering, plain = (task.build(backbone, SETTINGS) for _ in range(2))
@@ -177,11 +177,11 @@ def test_what_is_remembered_is_what_would_be_computed(backbone):
 
 
 def test_what_cannot_be_done_is_said(backbone, tiny_model, tmp_path):
-    with pytest.raises(ConfigError, match="top 'gru' is unknown; use bilstm or linear"):
+    with pytest.raises(ConfigError, match="tagger head 'gru' is unknown; use bilstm or linear"):
         FeatureTaggingTask(("A", "B"), "last", "gru")
-    with pytest.raises(ConfigError, match="linear top has no size"):
+    with pytest.raises(ConfigError, match="linear tagger head has no size"):
         FeatureTaggingTask(("A", "B"), "last", "linear", 5)
-    with pytest.raises(ConfigError, match="top size -1 must be positive"):
+    with pytest.raises(ConfigError, match="tagger head size -1 must be positive"):
         FeatureTaggingTask(("A", "B"), "last", "bilstm", -1)
     with pytest.raises(ConfigError, match="layers 'top' unknown"):
         FeatureTaggingTask(("A", "B"), "top").build(backbone, SETTINGS)
@@ -191,8 +191,8 @@ def test_what_cannot_be_done_is_said(backbone, tiny_model, tmp_path):
         FeatureTaggingTask(("A", "B")).build(backbone, FineTuningSettings(from_random=True))
     with pytest.raises(InputError, match="no more than one tag"):
         FeatureTaggingTask.of([TaggedWords(("a",), ("X",))])
-    assert FeatureTaggingTask.of(sentences(6), layers="3", top="linear").layers == 3
-    assert FeatureTaggingTask(("A", "B")).top_size == 768
+    assert FeatureTaggingTask.of(sentences(6), layers="3", tagger_head="linear").layers == 3
+    assert FeatureTaggingTask(("A", "B")).tagger_head_size == 768
 
     task = FeatureTaggingTask(("A", "B"), "last", "linear")
     with pytest.raises(CheckpointError, match=r"features.safetensors: is not there; copy the whole folder"):

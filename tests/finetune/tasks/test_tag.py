@@ -16,6 +16,7 @@ from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.tag import Tag, WordTags
+from bertsmith.json_files import from_json, to_json
 from bertsmith.objectives.labelled import NO_LABEL
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -41,8 +42,8 @@ def make_plain(count: int) -> list[TaggedWords]:
 def test_a_tagger_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     train, dev = make_entities(64), make_entities(20)
     result = fine_tune(TaggingTask.of(train), tiny_model, train, dev, tmp_path / "run", SETTINGS, test=dev)
-    assert next(iter(result.dev.figures)) == "f1"
-    assert result.dev.figures["f1"] == 1.0
+    assert next(iter(result.dev.metrics)) == "f1"
+    assert result.dev.metrics["f1"] == 1.0
     assert set(result.dev.classes) == {"PER", "THING"}
     assert result.test is not None
     assert result.test.mistakes == []
@@ -73,7 +74,7 @@ def test_parts_of_speech_are_scored_by_word(tiny_model, tmp_path):
     task = TaggingTask.of(train)
     assert task.metric == "accuracy"
     result = fine_tune(task, tiny_model, train, train[:20], tmp_path / "run", SETTINGS)
-    assert result.dev.figures["accuracy"] == 1.0
+    assert result.dev.metrics["accuracy"] == 1.0
     assert list(result.dev.classes) == ["DET", "NOUN", "PUNCT", "VERB"]
 
 
@@ -102,7 +103,7 @@ def test_the_loss_is_the_one_of_transformers(tiny_model, tmp_path):
     batch = task.batch(task.encode(WordPieceTokenizer.load(tiny_model), train, 32))
     tokens = batch.tokens
     with torch.no_grad():
-        ours = task.measure(model, batch).loss
+        ours = task.loss(model, batch).loss
         expected = reference(
             input_ids=tokens.pad(tokens.input_ids),
             attention_mask=tokens.padding_mask.long(),
@@ -152,10 +153,10 @@ def test_entity_figures_equal_seqeval():
     predictions = guesses(examples, changes)
     scores = TaggingTask.of(examples).evaluate(examples, predictions)
     truth, found = [list(e.tags) for e in examples], [list(p.tags) for p in predictions]
-    assert scores.figures["f1"] == pytest.approx(f1_score(truth, found))
-    assert scores.figures["macro_f1"] == pytest.approx(f1_score(truth, found, average="macro"))
-    assert scores.intervals["f1"].low < scores.figures["f1"] < scores.intervals["f1"].high
-    assert Evaluation.from_json(json.loads(json.dumps(scores.to_json()))) == scores
+    assert scores.metrics["f1"] == pytest.approx(f1_score(truth, found))
+    assert scores.metrics["macro_f1"] == pytest.approx(f1_score(truth, found, average="macro"))
+    assert scores.intervals["f1"].low < scores.metrics["f1"] < scores.intervals["f1"].high
+    assert from_json(Evaluation, json.loads(json.dumps(to_json(scores)))) == scores
 
 
 def test_plain_figures_equal_scikit_learn():
@@ -164,8 +165,8 @@ def test_plain_figures_equal_scikit_learn():
     scores = TaggingTask.of(examples).evaluate(examples, predictions)
     truth = [tag for e in examples for tag in e.tags]
     found = [tag for p in predictions for tag in p.tags]
-    assert scores.figures["accuracy"] == pytest.approx(accuracy_score(truth, found))
-    assert scores.intervals["accuracy"].estimate == pytest.approx(scores.figures["accuracy"])
+    assert scores.metrics["accuracy"] == pytest.approx(accuracy_score(truth, found))
+    assert scores.intervals["accuracy"].estimate == pytest.approx(scores.metrics["accuracy"])
     assert scores.confusion is not None
     assert sum(map(sum, scores.confusion)) == len(truth)
 
@@ -202,7 +203,7 @@ def test_an_unknown_tag_names_its_word():
     task = TaggingTask(("B-PER", "O"))
     strange = [make_entities(1)[0], TaggedWords(("the", "snow"), ("O", "B-ICE"))]
     with pytest.raises(InputError, match=r"sentence 1: the tag 'I-PER' of the word 'man' does not occur"):
-        task.figures(strange, guesses(strange, {}))
+        task.metrics(strange, guesses(strange, {}))
 
 
 def test_one_tag_is_nothing_to_learn():

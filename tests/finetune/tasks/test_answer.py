@@ -148,7 +148,7 @@ def test_a_reader_learns_a_handful_and_is_saved_for_everybody(tiny_model, tmp_pa
     examples = HANDFUL
     task = AnsweringTask.of(examples)
     result = fine_tune(task, tiny_model, examples * 20, examples, tmp_path / "run", OVERFIT)
-    assert result.dev.figures == {"f1": 1.0, "exact_match": 1.0}
+    assert result.dev.metrics == {"f1": 1.0, "exact_match": 1.0}
     folder = tmp_path / "run" / "model"
     pipeline = Answer.load(folder)
     assert pipeline.null_threshold is None
@@ -194,7 +194,7 @@ def test_long_passages_are_learned_in_windows(tiny_model, tmp_path):
     assert len(units) > 2 * len(examples)
     assert {unit.label == (0, 0) for unit in units} == {True, False}
     result = fine_tune(task, tiny_model, examples * 10, examples, tmp_path / "run", settings)
-    assert result.dev.figures["f1"] == 1.0
+    assert result.dev.metrics["f1"] == 1.0
 
 
 def test_a_dev_file_without_answers_cannot_choose(tiny_model, tmp_path):
@@ -214,14 +214,14 @@ def test_unanswerable_questions_are_left_unanswered(tiny_model, tmp_path):
     task = AnsweringTask.of(examples)
     assert task.null_threshold == 0.0
     result = fine_tune(task, tiny_model, examples * 20, examples, tmp_path / "run", OVERFIT)
-    assert list(result.dev.figures) == [
+    assert list(result.dev.metrics) == [
         "f1",
         "exact_match",
         "has_answer_f1",
         "has_answer_exact_match",
         "no_answer_exact_match",
     ]
-    assert set(result.dev.figures.values()) == {1.0}
+    assert set(result.dev.metrics.values()) == {1.0}
     stored = json.loads((tmp_path / "run" / "model" / "task.json").read_text())
     pipeline = Answer.load(tmp_path / "run" / "model")
     assert pipeline.null_threshold == stored["null_threshold"] != 0.0
@@ -248,18 +248,18 @@ def test_the_tuned_threshold_is_the_best_there_is(seed):
     margins = rng.integers(-3, 4, size) / 2
     predictions = [make_prediction(text, margin) for text, margin in zip(texts, margins.tolist(), strict=True)]
     task = AnsweringTask(null_threshold=0.0)
-    tuned = task.tuned(examples, predictions)
+    tuned = task.with_best_threshold(examples, predictions)
     assert math.isfinite(tuned.null_threshold)
     # no margin is near the threshold: rounding elsewhere must not change a decision
     assert np.abs(margins - tuned.null_threshold).min() >= 0.25
-    figures = tuned.figures(examples, predictions)
+    figures = tuned.metrics(examples, predictions)
     candidates = [-math.inf, math.inf, *(margins - 0.1), *(margins + 0.1)]
     best = max(figures_at(task, threshold, examples, predictions).f1 for threshold in candidates)
     assert figures["f1"] == pytest.approx(best)
     scores = figures_at(task, tuned.null_threshold, examples, predictions)
     assert (figures["f1"], figures["exact_match"]) == pytest.approx((scores.f1, scores.exact_match))
     if 0 < impossible.sum() < size:
-        kept = tuned.figures(
+        kept = tuned.metrics(
             *([x for x, no in zip(column, impossible, strict=True) if not no] for column in (examples, predictions))
         )
         assert figures["has_answer_f1"] == pytest.approx(kept["f1"])
@@ -275,9 +275,9 @@ def test_without_unanswerable_questions_nothing_is_tuned_and_all_are_answered():
     predictions = [make_prediction("bread", -50.0), make_prediction("book", -50.0)]
     task = AnsweringTask.of(examples[:1])
     assert task.null_threshold is None
-    assert task.tuned(examples, predictions) is task
+    assert task.with_best_threshold(examples, predictions) is task
     # a test file may have unanswerable questions all the same: they are wrong, and counted
-    assert task.figures(examples, predictions) == {
+    assert task.metrics(examples, predictions) == {
         "f1": 0.5,
         "exact_match": 0.5,
         "has_answer_f1": 1.0,
@@ -296,7 +296,7 @@ def test_chinese_answers_are_scored_by_the_character():
     assert (english.scoring, english.max_answer_tokens, task.max_answer_tokens) == ("squad", 30, 100)
     assert AnsweringTask.of(examples, max_answer_tokens=7).max_answer_tokens == 7
     # 中国 of 中国的首都: 2 common characters of 2 and of 5; the other is exact but for its full stop
-    figures = task.figures(examples, [make_prediction("中国", 1.0), make_prediction("两千万。", 1.0)])
+    figures = task.metrics(examples, [make_prediction("中国", 1.0), make_prediction("两千万。", 1.0)])
     assert figures == pytest.approx({"f1": (2 * 2 / 7 + 1) / 2, "exact_match": 0.5})
 
 
@@ -310,7 +310,7 @@ def test_silence_is_right_where_there_is_no_chinese_answer():
     predictions = [make_prediction("北京", 2.0), make_prediction("首都", -2.0), make_prediction("中国", 3.0)]
     task = AnsweringTask.of(examples)
     assert task.scoring == "cmrc"
-    assert task.figures(examples, predictions) == pytest.approx(
+    assert task.metrics(examples, predictions) == pytest.approx(
         {
             "f1": 2 / 3,
             "exact_match": 2 / 3,
@@ -340,10 +340,10 @@ def test_an_evaluation_shows_what_is_far_off_and_sure():
     ]
     task = AnsweringTask(null_threshold=0.0)
     scores = task.evaluate(examples, predictions)
-    assert scores.figures == task.figures(examples, predictions)
+    assert scores.metrics == task.metrics(examples, predictions)
     assert list(scores.intervals) == ["f1", "exact_match"]
     for name, interval in scores.intervals.items():
-        assert interval.estimate == pytest.approx(scores.figures[name])
+        assert interval.estimate == pytest.approx(scores.metrics[name])
         assert interval.low <= interval.estimate <= interval.high
     shown = [(m.text, m.expected, m.predicted, pytest.approx(m.confidence)) for m in scores.mistakes]
     # all wrong ones by how sure they are ("no answer" is 0.8 likely where the span is 0.2), then the half right one
@@ -359,7 +359,7 @@ def test_an_evaluation_shows_what_is_far_off_and_sure():
 def test_all_true_answers_count_and_are_shown():
     example = QuestionExample("1", "q", CONTEXT, (TrueAnswer("man", 4), TrueAnswer("bread", 13), TrueAnswer("man", 4)))
     task = AnsweringTask()
-    assert task.figures([example], [make_prediction("bread", 1.0)])["exact_match"] == 1.0
+    assert task.metrics([example], [make_prediction("bread", 1.0)])["exact_match"] == 1.0
     assert task.evaluate([example], [make_prediction("book", 1.0)]).mistakes[0].expected == "man / bread"
 
 

@@ -13,6 +13,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.choose import ChoiceTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.choose import Choice, Choose
+from bertsmith.json_files import from_json, to_json
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=8, batch_size=8, learning_rate=2e-3, precision="float32")
@@ -34,7 +35,7 @@ def make_questions(count: int, *, mixed: bool = False) -> list[ChoiceExample]:
 def test_a_chooser_learns_also_from_mixed_numbers_of_choices(tiny_model, tmp_path, mixed):
     train, dev = make_questions(64, mixed=mixed), make_questions(20, mixed=mixed)
     result = fine_tune(ChoiceTask.of(train), tiny_model, train, dev, tmp_path / "run", SETTINGS, test=dev)
-    assert result.dev.figures == {"accuracy": 1.0, "mrr": 1.0}
+    assert result.dev.metrics == {"accuracy": 1.0, "mrr": 1.0}
     assert result.dev.mistakes == []
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["task"] == "choose"
     found = Choose.load(tmp_path / "run" / "model")([e.context for e in dev], [e.choices for e in dev])
@@ -64,13 +65,14 @@ def test_the_loss_is_the_mean_over_questions(tiny_model, mixed):
     """Each question by itself, its choices in a batch of their own, is the definition."""
     task, tokenizer = ChoiceTask(), WordPieceTokenizer.load(tiny_model)
     model = task.build(tiny_model, FineTuningSettings()).eval()
-    units = task.encode(tokenizer, make_questions(9, mixed=mixed), 32)
-    measure = task.measure(model, task.batch(units))
+    encoded = task.encode(tokenizer, make_questions(9, mixed=mixed), 32)
+    measure = task.loss(model, task.batch(encoded))
     losses, hits = [], 0
-    for unit in units:
-        logits = model(RaggedBatch.from_sequences(unit.input_ids, unit.token_type_ids), len(unit.input_ids))
-        losses.append(F.cross_entropy(logits, torch.tensor([unit.label])))
-        hits += int(logits.argmax()) == unit.label
+    for example in encoded:
+        _, right = example.label
+        logits = model(RaggedBatch.from_sequences(example.input_ids, example.token_type_ids), len(example.input_ids))
+        losses.append(F.cross_entropy(logits, torch.tensor([right])))
+        hits += int(logits.argmax()) == right
     expected = torch.stack(losses).mean()
     assert measure.loss.item() == pytest.approx(expected.item(), abs=1e-5)
     assert measure.sums["accuracy"] == (hits, 9)
@@ -81,10 +83,10 @@ def test_the_loss_is_the_mean_over_questions(tiny_model, mixed):
 
 def test_units_hold_all_choices_and_fit(tiny_model):
     long = ChoiceExample("the man eats bread " * 30, ("a book !", "the woman reads"), 1)
-    unit = ChoiceTask().encode(WordPieceTokenizer.load(tiny_model), [long], 24)[0]
-    assert [len(ids) for ids in unit.input_ids] == [24, 24]
+    example = ChoiceTask().encode(WordPieceTokenizer.load(tiny_model), [long], 24)[0]
+    assert [len(ids) for ids in example.input_ids] == [24, 24]
     tokenizer = WordPieceTokenizer.load(tiny_model)
-    for ids, types, choice in zip(unit.input_ids, unit.token_type_ids, long.choices, strict=True):
+    for ids, types, choice in zip(example.input_ids, example.token_type_ids, long.choices, strict=True):
         # the context gives way, the choice stays whole
         assert ids[types.index(1) :] == [*tokenizer.encode(choice), tokenizer.sep_token_id]
 
@@ -97,13 +99,13 @@ def test_the_figures_and_the_worst_mistakes():
     ]
     predictions = [Choice(1, (0.3, 0.6, 0.1)), Choice(1, (0.2, 0.8)), Choice(1, (0.1, 0.9))]
     scores = ChoiceTask().evaluate(examples, predictions)
-    assert scores.figures == pytest.approx({"accuracy": 1 / 3, "mrr": (1 / 2 + 1 + 1 / 2) / 3})
+    assert scores.metrics == pytest.approx({"accuracy": 1 / 3, "mrr": (1 / 2 + 1 + 1 / 2) / 3})
     assert scores.intervals["accuracy"].estimate == pytest.approx(1 / 3)
     assert [(m.text, m.expected, m.predicted, m.confidence) for m in scores.mistakes] == [
         ("s", "a", "b", 0.9),
         ("q", "a", "b", 0.6),
     ]
-    assert Evaluation.from_json(json.loads(json.dumps(scores.to_json()))) == scores
+    assert from_json(Evaluation, json.loads(json.dumps(to_json(scores)))) == scores
     assert ChoiceTask.from_description(ChoiceTask().describe()) == ChoiceTask()
 
 

@@ -10,6 +10,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolder
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.predict import as_line
+from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
@@ -44,7 +45,7 @@ SETTINGS = FineTuningSettings(epochs=4, batch_size=8, learning_rate=2e-3)
 def test_a_classifier_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     run = tmp_path / "run"
     scores = fine_tune_classifier(tiny_model, make_examples(64), make_examples(20, offset=1), run, SETTINGS)
-    assert scores.figures["accuracy"] == 1.0
+    assert scores.metrics["accuracy"] == 1.0
     assert {label: row.f1 for label, row in scores.classes.items()} == {"bad": 1.0, "good": 1.0}
     texts = [example.text for example in make_examples(10)]
     predictions = load_pipeline("classify", run / "model")(texts)
@@ -65,6 +66,18 @@ def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypat
     (run / "result.json").write_text(json.dumps({"accuracy": 1.0}))
     with pytest.raises(RunFolderError, match="damaged"):
         fine_tune_classifier(*arguments)
+
+
+def test_a_run_of_an_earlier_version_says_which(tiny_model, tmp_path):
+    run = tmp_path / "run"
+    arguments = (tiny_model, make_examples(16), make_examples(8), run, SETTINGS)
+    fine_tune_classifier(*arguments)
+    claim = json.loads((run / "finetune.json").read_text())
+    del claim["format"]
+    (run / "finetune.json").write_text(json.dumps(claim))
+    for call in (lambda: fine_tune_classifier(*arguments), lambda: write_report(run)):
+        with pytest.raises(RunFolderError, match=r"run: was written by bertsmith 0\.1, which alone can go on with it"):
+            call()
 
 
 def test_the_same_seed_gives_the_same_scores(tiny_model, tmp_path):
@@ -162,7 +175,7 @@ def test_numbers_of_any_size_are_learned(tiny_model, tmp_path):
         ] * 4
         task = RegressionTask.of(examples)
         result = fine_tune(task, tiny_model, examples, examples[:8], tmp_path / name, settings)
-        assert result.dev.figures["rmse"] < 0.35 * unit
+        assert result.dev.metrics["rmse"] < 0.35 * unit
         found = load_pipeline("regress", tmp_path / name / "model", precision="float32")([examples[0].text])
         assert found[0] == pytest.approx(5 * unit, abs=0.4 * unit)
 
@@ -204,13 +217,13 @@ def test_the_threshold_of_labels_is_the_best_there_is():
         examples.append(MultiLabelledText("x", None, tuple(true)))
         predictions.append(LabelsPrediction([], likely))
     task = MultiLabelTask(labels)
-    tuned = task.tuned(examples, predictions)
+    tuned = task.with_best_threshold(examples, predictions)
     candidates = {value for prediction in predictions for value in prediction.probabilities.values()}
-    scores = [replace(task, threshold=t).figures(examples, predictions)["micro_f1"] for t in candidates]
-    assert tuned.figures(examples, predictions)["micro_f1"] == max(scores) > 0.1
+    scores = [replace(task, threshold=t).metrics(examples, predictions)["micro_f1"] for t in candidates]
+    assert tuned.metrics(examples, predictions)["micro_f1"] == max(scores) > 0.1
     # where all are told apart anyhow, it stays in the middle
     sure = [LabelsPrediction([], {label: 0.9 if label in e.labels else 0.2 for label in labels}) for e in examples]
-    assert task.tuned(examples, sure).threshold == 0.5
+    assert task.with_best_threshold(examples, sure).threshold == 0.5
 
 
 def test_no_more_is_read_than_the_model_does(tiny_model, tmp_path):
@@ -243,9 +256,9 @@ def test_a_run_that_was_killed_with_its_result_written_leaves_no_state(tiny_mode
 def test_of_epochs_with_the_same_correlation_the_one_with_the_smaller_error_is_kept():
     """Outputs that all lie near the mean correlate perfectly too."""
     task = RegressionTask(mean=500.0, spread=500.0)
-    near_the_mean = task.standing({"pearson": 0.99999, "rmse": 495.0})
-    assert task.standing({"pearson": 0.9998, "rmse": 3.0}) > near_the_mean
-    assert task.standing({"pearson": 0.98, "rmse": 1.0}) < near_the_mean
+    near_the_mean = task.selection_score({"pearson": 0.99999, "rmse": 495.0})
+    assert task.selection_score({"pearson": 0.9998, "rmse": 3.0}) > near_the_mean
+    assert task.selection_score({"pearson": 0.98, "rmse": 1.0}) < near_the_mean
 
 
 def test_numbers_of_any_size_are_told_apart():

@@ -15,6 +15,7 @@ from bertsmith.finetune.tasks.rank import RankingTask, average_precision
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
+from bertsmith.json_files import from_json, to_json
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -35,7 +36,7 @@ def make_pairs(times: int) -> list[RankingExample]:
 def test_a_ranker_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     train, dev = make_pairs(8), make_pairs(1)
     result = fine_tune(RankingTask.of(train), tiny_model, train, dev, tmp_path / "run", SETTINGS, test=dev)
-    assert result.dev.figures == {"mrr": 1.0, "accuracy_at_1": 1.0, "average_precision": 1.0}
+    assert result.dev.metrics == {"mrr": 1.0, "accuracy_at_1": 1.0, "average_precision": 1.0}
     folder = tmp_path / "run" / "model"
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == {"0": "relevance"}
@@ -66,7 +67,7 @@ def test_the_loss_is_binary_cross_entropy_with_graded_targets(tiny_model):
     p = logits.sigmoid()
     y = torch.tensor([0.25, 1.0])
     expected = -(y * p.log() + (1 - y) * (1 - p).log()).mean()
-    assert task.measure(model, batch).loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert task.loss(model, batch).loss.item() == pytest.approx(expected.item(), abs=1e-6)
     assert F.sigmoid(logits).tolist() == pytest.approx(
         task.predict(model, WordPieceTokenizer.load(tiny_model), examples, CPU), abs=1e-5
     )
@@ -84,12 +85,12 @@ def test_figures_by_hand():
     ]
     scores = [0.6, 0.9, 0.8, 0.99, 0.1, 0.3]
     found = RankingTask().evaluate(examples, scores)
-    assert found.figures == pytest.approx(
+    assert found.metrics == pytest.approx(
         {"mrr": (1 / 2 + 1) / 2, "accuracy_at_1": 1 / 2, "average_precision": ((1 / 2 + 2 / 3) / 2 + 1) / 2}
     )
     assert found.intervals["mrr"].estimate == pytest.approx(0.75)
     assert [(m.text, m.expected, m.predicted, m.confidence) for m in found.mistakes] == [("a", "a0", "a1", 0.8)]
-    assert Evaluation.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert from_json(Evaluation, json.loads(json.dumps(to_json(found)))) == found
 
 
 def test_average_precision_equals_scikit_learn():
@@ -102,7 +103,7 @@ def test_average_precision_equals_scikit_learn():
 
 
 def test_a_model_that_scores_all_alike_has_found_nothing():
-    figures = RankingTask().figures(make_pairs(1), [0.5] * 12)
+    figures = RankingTask().metrics(make_pairs(1), [0.5] * 12)
     assert figures == pytest.approx({"mrr": 1 / 3, "accuracy_at_1": 0.0, "average_precision": 1 / 3})
 
 
@@ -111,6 +112,6 @@ def test_what_cannot_be_ranked_is_refused(tiny_model):
     with pytest.raises(InputError, match="equally relevant"):
         RankingTask.of(same)
     with pytest.raises(InputError, match="no query has a text"):
-        RankingTask().figures([RankingExample("q", "a", 0.0)], [0.3])
+        RankingTask().metrics([RankingExample("q", "a", 0.0)], [0.3])
     with pytest.raises(InputError, match=r"3.0 is not in \[0, 1\]"):
         RankingTask().encode(WordPieceTokenizer.load(tiny_model), [RankingExample("q", "a", 3.0)], 32)

@@ -1,0 +1,110 @@
+"""What a task declares of itself, once, in its own file: everything that others would otherwise list by its name.
+
+The command line, the readers of files, the learning rate, predictions for whole files, the model card, the lab's form
+and the server's endpoints read it from here, through `registry`. What a task *does* is in `task.Task`; what it *is* is
+a `TaskSpec`, the class attribute `spec` of each task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bertsmith.finetune.datasets.reader import Reader
+from bertsmith.inference.pipeline import Pipeline
+from bertsmith.model import PretrainedModel
+
+Bilingual = tuple[str, str]
+"""The same in English and in Chinese."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a task that has none."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+
+@dataclass(frozen=True)
+class InputFields:
+    """What one input of the model consists of.
+
+    Attributes:
+        first: what the first text is called.
+        second: what the second one is called; None where there is none.
+        lines: what any number of further texts are called, such as choices; None where there are none.
+        least: fields of a line of a file of inputs, with tabs between, at least.
+        most: at most.
+        pairs: whether an input is one text or two, as the model was trained; `first` is then that of a lone text.
+    """
+
+    first: Bilingual
+    second: Bilingual | None = None
+    lines: Bilingual | None = None
+    least: int = 1
+    most: int = 1
+    pairs: bool = False
+
+
+@dataclass(frozen=True)
+class CardText:
+    """What the model card says about a task.
+
+    Attributes:
+        hub_task: the hub's name of the task.
+        does: completes "This model …".
+        limit: what it does with an input that does not fit, as a sentence.
+        ours: the arguments of a call of the pipeline; the second form is for pairs of texts.
+        theirs: a call with the field's libraries, `FOLDER` for the model; the second form is for pairs of texts.
+    """
+
+    hub_task: str
+    does: str
+    limit: str
+    ours: tuple[str, str]
+    theirs: tuple[str, str]
+
+
+WINDOWS_LIMIT = (
+    "Longer inputs are read in overlapping windows; what is farther apart than a window is never seen together."
+)
+"""The limit of a task that cuts long inputs."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """The declarations of a task.
+
+    Attributes:
+        name: the word on the command line and in `task.json`, such as `classify`; also the name of its pipeline.
+        title: what it is, for people.
+        architecture: the model that it trains.
+        reader: of its labelled files.
+        pipeline: the class that predicts with a trained model; it says which fields of the task it is told, and at
+            which endpoint a server offers it, see `inference.pipeline`.
+        inputs: what a prediction is made of.
+        card: what the model card says.
+        options: a dataclass of `bertsmith.options` with what the user can choose; its fields are options of
+            `bertsmith finetune`, and `Task.learned_from` receives it.
+        learning_rate: a peak to begin with; the paper's unless the task trains few and fresh weights.
+        predicts_number: whether a mistake is a distance rather than a wrong choice.
+        is_explained: whether its scores can be attributed to words, see `bertsmith.interpret`.
+        has_baselines: whether simpler models can be trained for comparison, by `Task.add_baselines`.
+    """
+
+    name: str
+    title: Bilingual
+    architecture: type[PretrainedModel]
+    reader: Reader[Any]
+    pipeline: type[Pipeline]
+    inputs: InputFields
+    card: CardText
+    options: type = NoOptions
+    learning_rate: float = 5e-5
+    predicts_number: bool = False
+    is_explained: bool = True
+    has_baselines: bool = False
+
+    def usual_rate(self, adapter: str | None) -> float:
+        """Returns a peak learning rate to begin with, given the kind of adapter; None or empty for none."""
+        return max(1e-3, self.learning_rate) if adapter else self.learning_rate
