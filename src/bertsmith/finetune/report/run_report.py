@@ -18,8 +18,7 @@ from typing import Any
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
-from bertsmith.finetune.metrics.bootstrap import Interval
-from bertsmith.finetune.metrics.classification import in_digits
+from bertsmith.finetune.metrics.bootstrap import in_words
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.finetune.tasks.registry import task_named
@@ -115,12 +114,6 @@ def write_report(run: str | Path) -> Path:
     target = folder / REPORT
     write_text(target, render_report(f"Fine-tuning: {task}, {folder.resolve().name}", lead, parts))
     return target
-
-
-def in_words(value: float, interval: Interval | None = None) -> str:
-    """Returns a figure as it is printed, with its interval where it has one: `0.912 (0.893 to 0.931)`."""
-    bounds = "" if interval is None else f" ({in_digits(interval.low)} to {in_digits(interval.high)})"
-    return in_digits(value) + bounds
 
 
 def _counted(number: int, noun: str) -> str:
