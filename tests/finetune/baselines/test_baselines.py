@@ -16,7 +16,7 @@ from bertsmith.finetune.baselines.classification import (
     add_baselines,
     run_baselines,
 )
-from bertsmith.finetune.baselines.neural import NEURAL_BASELINES, PieceTable, PieceTexts, TextClassifier
+from bertsmith.finetune.baselines.neural import NEURAL_BASELINES, PieceTable, TextClassifier
 from bertsmith.finetune.baselines.scores_file import read_baselines
 from bertsmith.finetune.baselines.tagging import add_tagging_baseline, most_frequent_tags
 from bertsmith.finetune.datasets.tagged import TaggedWords
@@ -138,18 +138,18 @@ def test_the_same_seed_gives_the_same_figures_and_leaves_other_draws_alone(tiny_
 @pytest.mark.parametrize("name", list(NEURAL_BASELINES))
 def test_what_else_is_in_a_batch_changes_nothing(name):
     torch.manual_seed(0)
-    short, long = [[3, 4]], [[5, 6, 7, 8, 3, 4, 9, 5]]
+    short, long = [([3, 4],)], [([5, 6, 7, 8, 3, 4, 9, 5],)]
     table = PieceTable(torch.randn(10, 16), [*short, *long])
     model = TextClassifier(name, table, 3, paired=False).eval()
-    alone = model(PieceTexts(table.rows(short), None))
-    together = model(PieceTexts(table.rows([*short, *long]), None))
+    alone = model(table.rows(short))
+    together = model(table.rows([*short, *long]))
     torch.testing.assert_close(together[:1], alone)
 
 
 def test_pieces_of_the_model_keep_their_directions():
     embeddings = torch.randn(20, 8) * 0.04
-    table = PieceTable(embeddings, [[7, 3], [3]])
-    assert table.rows([[3, 7]]) == [[1, 2]]
+    table = PieceTable(embeddings, [([7, 3],), ([3],)])
+    assert table.rows([([3, 7],)]) == [([1, 2],)]
     cosine = torch.nn.functional.cosine_similarity(table.weights[1:], embeddings[[3, 7]])
     torch.testing.assert_close(cosine, torch.ones(2))
 

@@ -12,6 +12,7 @@ Notable:
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -30,7 +31,6 @@ from bertsmith.finetune.baselines.neural import (
     MAX_PIECES,
     NEURAL_BASELINES,
     PieceTable,
-    PieceTexts,
     neural_probabilities,
     train_neural_baseline,
 )
@@ -206,22 +206,16 @@ class _NeuralInputs:
         tokenizer = WordPieceTokenizer.load(model_folder)
         model = BertModel.from_pretrained(model_folder, need_pooler=False)
         require_fit(tokenizer, model.config, model_folder)
-        columns = [
-            [_pieces(tokenizer, texts) for texts in files.columns(examples)]
+        texts = [
+            list(zip(*(_pieces(tokenizer, column) for column in files.columns(examples) if column), strict=True))
             for examples in (files.train, files.dev, files.scored)
         ]
-        every = [ids for file in columns for column in file if column is not None for ids in column]
-        self.table = PieceTable(model.embedding.word.weight, every)
-        self.train, self.dev, self.scored = (
-            PieceTexts(self.table.rows(first or []), None if second is None else self.table.rows(second))
-            for first, second in columns
-        )
+        self.table = PieceTable(model.embedding.word.weight, itertools.chain(*texts))
+        self.train, self.dev, self.scored = map(self.table.rows, texts)
 
 
-def _pieces(tokenizer: WordPieceTokenizer, texts: list[str] | None) -> list[list[int]] | None:
+def _pieces(tokenizer: WordPieceTokenizer, texts: list[str]) -> list[list[int]]:
     """Returns the ids of texts; one without any piece is `[UNK]`."""
-    if texts is None:
-        return None
     return [ids[:MAX_PIECES] or [tokenizer.unk_token_id] for ids in tokenizer.encode_batch(texts)]
 
 
