@@ -23,11 +23,10 @@ from bertsmith.data.reading.lines import read_lines
 from bertsmith.data.reading.text import find_text_files, read_documents, resolve_documents
 from bertsmith.kernels.layers import native_precision
 from bertsmith.model import BertForMaskedLM
-from bertsmith.objectives import build_objective
 from bertsmith.objectives.loss_output import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import heldout_set
@@ -62,9 +61,9 @@ def main() -> None:
     for name, settings in RUNS.items():
         recipe = recipe_for(options.size, minutes=options.minutes, precision=precision, **settings)
         folder = options.out / name.replace(" ", "-")
-        result = pretrain(folder, corpus, tokenizer, recipe, console=Console(), tensorboard=False)
+        result = pretrain(folder, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
         rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "heldout"]
-        steps = result.recipe.total_steps
+        steps = result.recipe.trainer.total_steps
         # 每个时刻取不晚于它的最后一次评估
         losses = [max((row for row in rows if row["step"] <= share * steps), key=_step)["mlm_loss"] for share in SHARES]
         accuracy = result.heldout.get("nsp_accuracy")
@@ -94,9 +93,9 @@ def prepare(out: Path) -> tuple[TokenCorpus, WordPieceTokenizer]:
 
 def loss_on_pieces(model: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> float:
     """Measures a finished model, its masked-LM head alone, on the held-out masks of plain `mlm`."""
-    recipe = recipe_for("tiny", objective="mlm", total_steps=1)
+    recipe = recipe_for("tiny", objective="mlm", steps=1)
     loaded = BertForMaskedLM.from_pretrained(model).eval()
-    objective = build_objective(recipe.stream_settings())
+    objective = recipe.build_objective()
     with torch.inference_mode():
         figures = average_of(objective(loaded, batch) for batch in heldout_set(recipe, corpus, tokenizer))
     return figures["mlm_loss"]

@@ -27,7 +27,7 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.model.sizes import BatchCosts
-from bertsmith.objectives import PreTrainingObjective
+from bertsmith.objectives import objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from side_by_side import Comparison, compare, report
 
@@ -69,7 +69,7 @@ def measure(size: str, dtype: torch.dtype, rounds: int) -> Comparison:
     batch = random_batch(sequences)
     peer_batch = padded_batch(batch)
     check_losses(ours, peer, batch, peer_batch, dtype)
-    trainer = BertTrainer(ours, PreTrainingObjective(), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
+    trainer = BertTrainer(ours, objective_named("mlm+nsp"), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
     name = "bf16" if dtype == torch.bfloat16 else "float32"
     comparison = compare(
         f"pretrain_step_{size}_{name}",
@@ -131,7 +131,7 @@ def check_losses(
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         peer_loss = peer(**peer_batch).loss.item()
     with torch.no_grad():
-        our_loss = PreTrainingObjective()(ours, batch).loss.item()
+        our_loss = objective_named("mlm+nsp")(ours, batch).loss.item()
     difference = abs(our_loss - peer_loss)
     print(f"{dtype}: loss ours {our_loss:.5f}, peer {peer_loss:.5f}, difference {difference:.1e}")
     if difference > LARGEST_LOSS_DIFFERENCE[dtype]:

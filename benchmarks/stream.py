@@ -22,10 +22,11 @@ import torch
 from bertsmith.data.corpus.shards import TokenCorpus, build_shards
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
+from bertsmith.data.stream.settings import StreamPosition, StreamSettings
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import BertConfig
-from bertsmith.objectives import build_objective, build_pretraining_model
+from bertsmith.objectives import PreTrainingObjective, objective_named
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
@@ -37,10 +38,10 @@ BATCHES = 200
 
 STEPS = 4
 KINDS = {
-    "mlm+nsp_token": StreamSettings(),
-    "mlm_whole-word": StreamSettings(objective="mlm", masking=MaskingSettings(kind="whole-word")),
-    "mlm_span": StreamSettings(objective="mlm", masking=MaskingSettings(kind="span")),
-    "mlm_full_token": StreamSettings(objective="mlm", packing="full"),
+    "mlm+nsp_token": ("mlm+nsp", StreamSettings()),
+    "mlm_whole-word": ("mlm", StreamSettings(masking=MaskingSettings(kind="whole-word"))),
+    "mlm_span": ("mlm", StreamSettings(masking=MaskingSettings(kind="span"))),
+    "mlm_full_token": ("mlm", StreamSettings(packing="full")),
 }
 
 
@@ -52,7 +53,10 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         corpus, tokenizer, name = load_corpus(Path(folder))
-        compared = [against_step(kind, settings, corpus, tokenizer, name, rounds) for kind, settings in KINDS.items()]
+        compared = [
+            against_step(kind, objective_named(objective), settings, corpus, tokenizer, name, rounds)
+            for kind, (objective, settings) in KINDS.items()
+        ]
         report([*compared, opening(corpus, tokenizer, name, rounds)])
 
 
@@ -76,6 +80,7 @@ def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
 
 def against_step(
     kind: str,
+    objective: PreTrainingObjective,
     settings: StreamSettings,
     corpus: TokenCorpus,
     tokenizer: WordPieceTokenizer,
@@ -83,13 +88,14 @@ def against_step(
     rounds: int,
 ) -> Comparison:
     """Times batches and steps in turn; both are given per batch."""
+    objective = objective.for_masking(settings.masking.kind)
     torch.manual_seed(0)
     config = BertConfig.named("mini", vocab_size=tokenizer.vocab_size)
-    model = build_pretraining_model(settings.objective, config, span_boundary=settings.masking.kind == "span")
+    model = objective.build_model(config)
     dtype = best_compute_dtype()
     model.set_compute_dtype(dtype)
-    trainer = BertTrainer(model, build_objective(settings), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
-    stream = PreTrainingStream(corpus, tokenizer, settings)
+    trainer = BertTrainer(model, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4))
+    stream = PreTrainingStream(corpus, tokenizer, settings, objective.needs)
     batches = [next(stream) for _ in range(STEPS)]
     ours, step = [], []
     for _ in range(rounds):

@@ -119,7 +119,7 @@ def prepare(size: str, folder: Path) -> Setting:
 
 def our_recipe(size: str, precision: str, steps: int) -> PreTrainingRecipe:
     """The recipe that `bertsmith pretrain --size SIZE --objective mlm` resolves to."""
-    return recipe_for(size, objective="mlm", precision=precision, total_steps=steps)
+    return recipe_for(size, objective="mlm", precision=precision, steps=steps)
 
 
 def our_run(setting: Setting, precision: str, seconds: float) -> dict[str, float]:
@@ -193,7 +193,7 @@ def peer_config(setting: Setting) -> transformers.BertConfig:
 
 def peer_batches(setting: Setting, batch_size: int) -> Iterator[tuple[dict[str, torch.Tensor], int]]:
     """The same sequences and masks, padded, with a label of -100 wherever nothing is asked."""
-    recipe = our_recipe(setting.size, "float32", 1).replace(batch_size=batch_size)
+    recipe = our_recipe(setting.size, "float32", 1).changed(batch_size=batch_size)
     for batch in open_stream(recipe, setting.corpus, setting.tokenizer):
         yield padded(batch), batch.tokens.num_tokens
 

@@ -17,8 +17,9 @@ import torch
 from bertsmith import BertConfig, BertForPreTraining, BertTrainer, WordPieceTokenizer, load_pipeline
 from bertsmith.data.corpus.shards import build_shards
 from bertsmith.data.reading.text import Document
-from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
-from bertsmith.objectives import PreTrainingObjective
+from bertsmith.data.stream.settings import StreamSettings
+from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.objectives import objective_named
 from bertsmith.tinyworld import draw_captions, draw_stories, render
 from bertsmith.train.trainer import TrainerSettings
 
@@ -36,7 +37,7 @@ with tempfile.TemporaryDirectory() as folder:
     config = BertConfig.named("tiny", vocab_size=len(tokenizer), max_position_embeddings=64, hidden_dropout_prob=0.0)
     model = BertForPreTraining(config)
     settings = TrainerSettings(total_steps=steps, learning_rate=1.5e-3)
-    trainer = BertTrainer(model, PreTrainingObjective(), settings)
+    trainer = BertTrainer(model, objective_named("mlm+nsp"), settings)
 
     while trainer.step < steps:
         measure = trainer.train_batch(next(stream))

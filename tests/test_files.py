@@ -132,17 +132,17 @@ def test_a_full_disk_loses_nothing(full_disk):
 
 
 def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(full_disk, tmp_path, village_small):
-    from bertsmith.train.pretraining import pretrain
+    from bertsmith.train.pretraining import RunOptions, pretrain
     from bertsmith.train.recipe import recipe_for
 
     corpus, tokenizer = village_small
-    recipe = recipe_for("1/64", sequence_length=32, batch_size=8, total_steps=20, precision="float32")
+    recipe = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, precision="float32")
     # 模型本身放得下，两份训练状态放不下
     with pytest.raises(RunFolderError, match="the disk is full"):
-        pretrain(full_disk / "run", corpus, tokenizer, recipe, save_every=0.0)
+        pretrain(full_disk / "run", corpus, tokenizer, recipe, RunOptions(save_every=0.0))
     shutil.copytree(full_disk / "run", tmp_path / "run")
     result = pretrain(tmp_path / "run", corpus, tokenizer, recipe)
-    assert result.recipe.total_steps == 20
+    assert result.recipe.trainer.total_steps == 20
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 
 

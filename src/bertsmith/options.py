@@ -33,6 +33,7 @@ class Option:
         parse: turns the text of the command line into the value; None where the type says how.
         parse_each: of many values, turns the text of each into one; None where the type says how.
         panel: heading in the help; empty for that of the dataclass.
+        in_file_only: it is a setting of the file, and no option of a command.
     """
 
     help: str
@@ -43,6 +44,7 @@ class Option:
     parse: Callable[[str], Any] | None = None
     parse_each: Callable[[str], Any] | None = None
     panel: str = ""
+    in_file_only: bool = False
 
 
 def option(
@@ -56,6 +58,7 @@ def option(
     parse: Callable[[str], Any] | None = None,
     parse_each: Callable[[str], Any] | None = None,
     panel: str = "",
+    in_file_only: bool = False,
 ) -> Any:
     """Declares a field of a dataclass as a setting.
 
@@ -69,8 +72,9 @@ def option(
         parse: None where the type says how.
         parse_each: None where the type says how.
         panel: empty for that of the dataclass.
+        in_file_only: False makes it an option of the command too.
     """
-    declared = Option(help, name, min, max, shown_default, parse, parse_each, panel)
+    declared = Option(help, name, min, max, shown_default, parse, parse_each, panel, in_file_only)
     return field(default=default, metadata={_OPTION: declared})
 
 
@@ -113,9 +117,7 @@ class Setting:
             ConfigError: it is not; the message calls the setting `label`.
         """
         if self.choices and value not in self.choices:
-            *most, last = self.choices
-            known = f"{', '.join(most)} or {last}" if most else last
-            raise ConfigError(f"{label} {value!r} is unknown; use {known}")
+            raise ConfigError(f"{label} {value!r} is unknown; use {', '.join(self.choices)}")
 
 
 def settings_of(kind: type) -> list[Setting]:
@@ -150,43 +152,49 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def built(kind: type[SettingsT], values: Mapping[tuple[str, ...], Any]) -> SettingsT:
-    """Returns an instance with some settings given, by path, and the others as they are by default."""
+def built(kind: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
+    """Returns settings of which some are given, by name, and the others are as declared.
+
+    Raises:
+        ConfigError: there is no setting of a name.
+    """
+    return _built(kind, _by_path(kind, values))
+
+
+def _built(kind: type[SettingsT], values: Mapping[tuple[str, ...], Any]) -> SettingsT:
     hints = get_type_hints(kind)
-    arguments: dict[str, Any] = {}
-    for one in fields(kind):  # type: ignore[arg-type]
-        below = {path[1:]: value for path, value in values.items() if path[0] == one.name}
-        if () in below:
-            arguments[one.name] = below[()]
-        elif below:
-            arguments[one.name] = built(hints[one.name], below)
+    arguments = {
+        name: below[()] if () in below else _built(hints[name], below) for name, below in _by_field(values).items()
+    }
     return kind(**arguments)
 
 
-def replaced(base: SettingsT, values: Mapping[tuple[str, ...], Any]) -> SettingsT:
-    """Returns a copy of settings with some of them changed, by path."""
-    changes: dict[str, Any] = {}
-    for name in {path[0] for path in values}:
-        below = {path[1:]: value for path, value in values.items() if path[0] == name}
-        changes[name] = below[()] if () in below else replaced(getattr(base, name), below)
+def changed(base: SettingsT, **values: Any) -> SettingsT:
+    """Returns a copy of settings with some of them changed, by name.
+
+    Raises:
+        ConfigError: there is no setting of a name.
+    """
+    return _changed(base, _by_path(type(base), values))
+
+
+def _changed(base: SettingsT, values: Mapping[tuple[str, ...], Any]) -> SettingsT:
+    changes = {
+        name: below[()] if () in below else _changed(getattr(base, name), below)
+        for name, below in _by_field(values).items()
+    }
     return replace(base, **changes)  # type: ignore[type-var]
 
 
-def changed(base: SettingsT, **values: Any) -> SettingsT:
-    """Returns a copy of settings with some of them changed, by the names that the user knows.
+def _by_field(values: Mapping[tuple[str, ...], Any]) -> dict[str, dict[tuple[str, ...], Any]]:
+    """Returns what is to be set in each field: a value under the empty path, or the settings of a part."""
+    found: dict[str, dict[tuple[str, ...], Any]] = {}
+    for (name, *rest), value in values.items():
+        found.setdefault(name, {})[tuple(rest)] = value
+    return found
 
-    Raises:
-        ConfigError: there is no such setting.
-    """
-    return replaced(base, by_path(type(base), values))
 
-
-def by_path(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Returns values by path that are given by name.
-
-    Raises:
-        ConfigError: there is no such setting.
-    """
+def _by_path(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
     paths = {setting.name: setting.path for setting in settings_of(kind)}
     unknown = sorted(values.keys() - paths.keys())
     if unknown:
@@ -194,17 +202,27 @@ def by_path(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]
     return {paths[name]: value for name, value in values.items()}
 
 
+def values_of(settings: Any) -> dict[str, Any]:
+    """Returns name → value of all settings."""
+    found = {}
+    for setting in settings_of(type(settings)):
+        value = settings
+        for name in setting.path:
+            value = getattr(value, name)
+        found[setting.name] = value
+    return found
+
+
 def to_table(settings: Any) -> dict[str, Any]:
     """Returns settings as nested tables that TOML can hold; what is None is left out."""
     table: dict[str, Any] = {}
+    values = values_of(settings)
     for setting in settings_of(type(settings)):
-        value, within = settings, table
-        for name in setting.path:
-            value = getattr(value, name)
+        within = table
         for name in setting.path[:-1]:
             within = within.setdefault(name, {})
-        if value is not None:
-            within[setting.path[-1]] = _plain(value)
+        if values[setting.name] is not None:
+            within[setting.path[-1]] = _plain(values[setting.name])
     return table
 
 
@@ -214,27 +232,18 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def from_table(kind: type[SettingsT], table: Mapping[str, Any]) -> SettingsT:
-    """Returns the settings that `to_table` wrote, or someone by hand; what is missing is as it is by default.
+def from_table(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns name → value of the settings in nested tables, which `to_table` wrote, or someone by hand.
 
     Raises:
-        ConfigError: a name is unknown, or a value has another type or is out of range.
-    """
-    return built(kind, values_in_table(kind, table))
-
-
-def values_in_table(kind: type, table: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Returns the values of nested tables by path.
-
-    Raises:
-        ConfigError: a name is unknown, or a value has another type.
+        ConfigError: a table or a name is unknown, or a value has another type.
     """
     known = {setting.path: setting for setting in settings_of(kind)}
     values = {}
     for path, value in _flat(table, {path[:-1] for path in known}, ()):
         if path not in known:
             raise ConfigError(f"{'.'.join(path)} is no setting of this version")
-        values[path] = _typed(known[path], value)
+        values[known[path].name] = _typed(known[path], value)
     return values
 
 

@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 from bertsmith.cli import main
+from bertsmith.finetune.job import ComparisonOptions
 from bertsmith.finetune.run import FineTuningRun
 from bertsmith.inference import load_pipeline
 from bertsmith.train.stopping import StopRequest, TrainingStopped
@@ -68,18 +69,18 @@ def test_fine_tune_evaluate_predict(task, tiny_model, tmp_path, capsys):
     ending, content = FILES[task]
     data, out = tmp_path / f"data.{ending}", tmp_path / "run"
     data.write_text(content, encoding="utf-8")
-    options = ["--layers", "last", "--top", "linear"] if task == "features" else []
+    options = ["--layers", "last", "--tagger-head", "linear"] if task == "features" else []
     command = ["finetune", task, "--model", tiny_model, "--train", data, "--dev", data, "--test", data, "--out", out]
     printed = run(capsys, *command, *RECIPE, *options)
     assert printed.splitlines()[-1].endswith(f"kept in {out / 'model'}; report in {out / 'report.html'}")
     metric = printed.split("dev: ")[1].split(" ")[0]
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
-    assert next(iter(result["dev"]["figures"])) == metric
+    assert next(iter(result["dev"]["metrics"])) == metric
     assert (out / "model" / "README.md").read_text(encoding="utf-8").startswith("---\n")
     evaluated = run(capsys, "evaluate", "--model", out / "model", "--file", data, "--out", tmp_path / "scores.json")
-    assert f"{metric} {result['test']['figures'][metric]:.3f}" in evaluated
+    assert f"{metric} {result['test']['metrics'][metric]:.3f}" in evaluated
     scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
-    assert scores["figures"] == pytest.approx(result["test"]["figures"], abs=1e-6)
+    assert scores["metrics"] == pytest.approx(result["test"]["metrics"], abs=1e-6)
     one = run(capsys, "predict", "--model", out / "model", INPUTS[task])
     assert one.endswith(INPUTS[task] + "\n")
     assert run(capsys, "predict", "--model", out / "model", "--precision", "int8", INPUTS[task]).endswith("\n")
@@ -112,7 +113,7 @@ def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, c
     assert str(tiny_model) in card
     evaluated = run(capsys, "evaluate", "--model", tiny_model, "--adapter", adapter, "--file", data)
     result = json.loads((tmp_path / "bottleneck" / "result.json").read_text(encoding="utf-8"))
-    assert f"accuracy {result['dev']['figures']['accuracy']:.3f}" in evaluated
+    assert f"accuracy {result['dev']['metrics']['accuracy']:.3f}" in evaluated
     for precision in ("float32", "int8"):
         command = ["predict", "--model", tiny_model, "--adapter", adapter, "--precision", precision, "the book"]
         assert run(capsys, *command).endswith("the book\n")
@@ -143,8 +144,8 @@ EVERY_OPTION = {
         "tag_column": "xpos", "alternatives": ",", "faults": "skip", "encoding": "gb18030",
     },
     "options": {
-        "metric": "f1", "scoring": "cmrc", "stride": 11, "max_answer_tokens": 13, "layers": "last", "top": "linear",
-        "top_size": 17,
+        "metric": "f1", "scoring": "cmrc", "stride": 11, "max_answer_tokens": 13, "layers": "last",
+        "tagger_head": "linear", "tagger_head_size": 17,
     },
 }  # fmt: skip
 
@@ -167,7 +168,8 @@ def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsy
     assert {name: getattr(job.reading, name) for name in EVERY_OPTION["reading"]} == EVERY_OPTION["reading"]
     assert job.options == EVERY_OPTION["options"] | {"balanced": True}
     assert (job.reading.header, job.reading.choice_columns) == (False, ("one", 2))
-    assert (job.task, job.seeds, job.baselines, job.grid, other.grid) == ("classify", 3, True, None, "paper")
+    assert job.comparison == ComparisonOptions(seeds=3, baselines=True)
+    assert (job.task, other.comparison) == ("classify", ComparisonOptions(search="paper"))
     assert [str(path) for path in (job.train, job.dev, job.test)] == ["a", "b", "c"]
     assert (other.task, other.settings.adapter, other.settings.adapter_size) == ("tag", "lora", 3)
 
@@ -356,7 +358,9 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     table.write_text('text\n"a nice, long day"\n', encoding="utf-8")
     assert "not as csv" in run(capsys, "predict", "--model", out / "model", "--file", table, code=2)
     search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
-    assert "--epochs 10" in run(capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2)
+    assert "--epochs: --search tries several" in run(
+        capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2
+    )
 
 
 def test_the_file_that_is_read_is_not_written(tiny_model, tmp_path, capsys):

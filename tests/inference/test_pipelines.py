@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference import Answer, Choose, Classify, Rank, load_pipeline
+from bertsmith.inference import Answer, Choose, Classify, Embed, Rank, load_pipeline
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
@@ -216,7 +216,7 @@ def test_next_sentence_equals_the_reference(tiny_model):
 
 
 def test_many_texts_are_filled_as_each_by_itself(tiny_model, monkeypatch):
-    monkeypatch.setattr("bertsmith.inference.pretrained.MASKS_AT_ONCE", 3)
+    monkeypatch.setattr("bertsmith.inference.fill_mask.MASKS_AT_ONCE", 3)
     pipeline = load_pipeline("fill-mask", tiny_model, precision="float32", device="cpu")
     texts = ["the [MASK] eats [MASK] .", "[MASK]", "a [MASK] [MASK] [MASK] [MASK]", "the man reads a [MASK] !"]
     together = pipeline(texts, top_k=4)
@@ -400,3 +400,29 @@ def test_arrays_and_columns_are_lists_of_texts_too(tiny_model):
     for kind in ("next-sentence", "similarity"):
         pipeline = load_pipeline(kind, tiny_model)
         np.testing.assert_array_equal(pipeline(texts, others), pipeline(*lists))
+
+
+def test_a_pipeline_from_elsewhere_is_found_by_its_name(tiny_model):
+    class Loudness(Embed, name="loudness"):
+        """How long the raw vectors of texts are."""
+
+        def __call__(self, texts):
+            return np.linalg.norm(Embed.__call__(self, texts, normalize=False), axis=1)
+
+    write_task_file(tiny_model, {"task": "loudness", "max_length": 0})
+    assert pipelines_of_folder(tiny_model) == ("loudness",)
+    raw = load_pipeline("embed", tiny_model, precision="float32")(["the man"], normalize=False)
+    found = load_pipeline("loudness", tiny_model, precision="float32")(["the man"])
+    np.testing.assert_allclose(found, np.linalg.norm(raw, axis=1), rtol=1e-6)
+
+
+def test_two_pipelines_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="'embed' .*has one of that name"):
+
+        class Other(Embed, name="embed"):
+            """Another one."""
+
+
+def test_an_unknown_pipeline_is_refused_with_those_there_are(tiny_model):
+    with pytest.raises(ConfigError, match="'embd' is unknown; use one of .*embed"):
+        load_pipeline("embd", tiny_model)

@@ -334,7 +334,7 @@ def test_the_copy_predicts_as_the_fine_tuned_folder_does(tiny_model, tmp_path):
     write_task_file(tiny_model, {"task": "multilabel", "max_length": 12, "threshold": 0.9})
     export_huggingface(tiny_model, tmp_path / "copy")
     copy = load_pipeline("multilabel", tmp_path / "copy")
-    assert (copy.threshold, copy.scorer.max_length) == (0.9, 12)
+    assert (copy.threshold, copy.max_length) == (0.9, 12)
 
 
 def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_model, tmp_path):

@@ -7,24 +7,24 @@ import torch.nn.functional as F
 from torch import nn
 
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.stream import OBJECTIVES, PreTrainingStream, StreamSettings
+from bertsmith.data.stream.settings import StreamSettings
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
 from bertsmith.objectives import (
     CausalLMLoss,
     MaskedLMLoss,
     NSPLoss,
-    PreTrainingObjective,
     SOPLoss,
     SpanBoundaryLoss,
-    build_objective,
-    build_pretraining_model,
+    objective_named,
 )
+from bertsmith.objectives.pretraining import objectives
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 SPANS = MaskingSettings(kind="span")
-COMBINATIONS = [(objective, MaskingSettings()) for objective in OBJECTIVES] + [
+COMBINATIONS = [(objective, MaskingSettings()) for objective in objectives()] + [
     ("mlm", MaskingSettings(kind="whole-word")),
     ("mlm", SPANS),
     ("mlm+nsp", SPANS),
@@ -35,21 +35,24 @@ FIGURES = {"mlm": {"mlm_loss", "mlm_accuracy"}, "ltr": {"ltr_loss", "ltr_accurac
 
 def make(village_small, objective, masking, **changes):
     corpus, tokenizer = village_small
-    settings = StreamSettings(sequence_length=48, batch_size=8, objective=objective, masking=masking, **changes)
+    settings = StreamSettings(sequence_length=48, batch_size=8, masking=masking, **changes)
+    measured = objective_named(objective).for_masking(masking.kind)
     torch.manual_seed(0)
     config = BertConfig.named(
         "2/64", vocab_size=tokenizer.vocab_size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    model = build_pretraining_model(objective, config, span_boundary=masking.kind == "span")
-    return corpus, tokenizer, settings, model
+    return (
+        measured,
+        lambda **of: PreTrainingStream(corpus, tokenizer, settings, measured.needs, **of),
+        (measured.build_model(config)),
+    )
 
 
 @pytest.mark.parametrize(("objective", "masking"), COMBINATIONS, ids=str)
 def test_every_combination_learns(village_small, objective, masking):
-    corpus, tokenizer, settings, model = make(village_small, objective, masking)
-    measured = build_objective(settings)
+    measured, stream_of, model = make(village_small, objective, masking)
     trainer = BertTrainer(model, measured, TrainerSettings(total_steps=40, learning_rate=3e-3))
-    stream = PreTrainingStream(corpus, tokenizer, settings)
+    stream = stream_of()
     losses = [trainer.train_batch(next(stream)) for _ in range(40)]
     expected = set(FIGURES[objective[:3]])
     for extra in ("nsp", "sop"):
@@ -65,14 +68,13 @@ def test_every_combination_learns(village_small, objective, masking):
 @pytest.mark.parametrize(("objective", "masking"), COMBINATIONS, ids=str)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_the_losses_and_gradients_of_the_ranks_add_up_to_one_process(village_small, objective, masking, world_size):
-    corpus, tokenizer, settings, model = make(village_small, objective, masking)
-    measured = build_objective(settings)
+    measured, stream_of, model = make(village_small, objective, masking)
     alone = copy.deepcopy(model)
-    whole = measured(alone, next(PreTrainingStream(corpus, tokenizer, settings)))
+    whole = measured(alone, next(stream_of()))
     whole.loss.backward()
     total, sums = 0.0, {}
     for rank in range(world_size):
-        stream = PreTrainingStream(corpus, tokenizer, settings, rank=rank, world_size=world_size)
+        stream = stream_of(rank=rank, world_size=world_size)
         measure = measured(model, next(stream))
         measure.loss.backward()
         total += measure.loss.item()
@@ -88,9 +90,8 @@ def test_the_losses_and_gradients_of_the_ranks_add_up_to_one_process(village_sma
 
 
 def test_the_parts_of_a_batch_add_up_too(village_small):
-    corpus, tokenizer, settings, model = make(village_small, "mlm+nsp", MaskingSettings())
-    batch = next(PreTrainingStream(corpus, tokenizer, settings))
-    measured = build_objective(settings)
+    measured, stream_of, model = make(village_small, "mlm+nsp", MaskingSettings())
+    batch = next(stream_of())
     whole = measured(model, batch).loss.item()
     assert sum(measured(model, part).loss.item() for part in batch.split(3)) == pytest.approx(whole, rel=1e-5)
 
@@ -108,14 +109,14 @@ def test_shares_of_a_batch_are_divided_by_the_whole(kind):
 
 def test_left_to_right_loss_by_hand(village_small):
     """log-softmax of each prefix's last state, token by token."""
-    corpus, tokenizer, settings, model = make(village_small, "ltr", MaskingSettings())
-    batch = next(PreTrainingStream(corpus, tokenizer, settings))
+    measured, stream_of, model = make(village_small, "ltr", MaskingSettings())
+    batch = next(stream_of())
     model.eval()
     from bertsmith.batch import RaggedBatch
 
     total = count = 0
     with torch.no_grad():
-        measure = build_objective(settings)(model, batch)
+        measure = measured(model, batch)
         for ids in batch.tokens.input_ids.split(batch.tokens.lengths):
             for end in range(1, len(ids)):
                 prefix = RaggedBatch.from_sequences([ids[:end].tolist()])
@@ -128,8 +129,8 @@ def test_left_to_right_loss_by_hand(village_small):
 
 def test_the_span_boundary_prediction_reads_the_boundaries_alone(village_small):
     """Changing any other state leaves it as it is, and its value is the published formula."""
-    corpus, tokenizer, settings, model = make(village_small, "mlm", SPANS)
-    batch = next(PreTrainingStream(corpus, tokenizer, settings))
+    _, stream_of, model = make(village_small, "mlm", SPANS)
+    batch = next(stream_of())
     head, spans = model.span_boundary, batch.masked_spans
     states = torch.randn(batch.tokens.num_tokens, 64)
     with torch.no_grad():
@@ -149,14 +150,14 @@ def test_the_span_boundary_prediction_reads_the_boundaries_alone(village_small):
 
 @pytest.mark.parametrize(("objective", "plain"), [("mlm", BertForMaskedLM), ("mlm+sop", BertForPreTraining)])
 def test_the_span_head_stays_in_the_state_and_out_of_the_folder(village_small, tmp_path, objective, plain):
-    corpus, tokenizer, settings, model = make(village_small, objective, SPANS)
+    measured, stream_of, model = make(village_small, objective, SPANS)
     assert isinstance(model, BertWithSpanBoundary)
-    stream = PreTrainingStream(corpus, tokenizer, settings)
-    trainer = BertTrainer(model, build_objective(settings), TrainerSettings(total_steps=6, learning_rate=1e-3))
+    stream = stream_of()
+    trainer = BertTrainer(model, measured, TrainerSettings(total_steps=6, learning_rate=1e-3))
     for _ in range(3):
         trainer.train_batch(next(stream))
     save_state(tmp_path / "state", trainer, {})
-    again = BertTrainer(make(village_small, objective, SPANS)[3], build_objective(settings), trainer.settings)
+    again = BertTrainer(make(village_small, objective, SPANS)[2], measured, trainer.settings)
     load_latest_state(tmp_path / "state", again)
     batch = next(stream)
     assert torch.equal(again.train_batch(batch).loss, trainer.train_batch(batch).loss)
@@ -194,8 +195,8 @@ def test_a_model_keeps_the_names_of_earlier_states(village_small):
 
 
 def test_a_fresh_model_guesses_evenly_at_order(village_small):
-    corpus, tokenizer, settings, model = make(village_small, "mlm+sop", MaskingSettings())
-    measure = build_objective(settings)(model.eval(), next(PreTrainingStream(corpus, tokenizer, settings)))
+    measured, stream_of, model = make(village_small, "mlm+sop", MaskingSettings())
+    measure = measured(model.eval(), next(stream_of()))
     value, count = measure.sums["sop_loss"]
     assert value / count == pytest.approx(math.log(2), abs=0.1)
 
@@ -213,18 +214,15 @@ def test_a_wrapped_model_is_trained_through_its_wrapper(village_small):
             return self.module(*arguments, **options)
 
     for objective, masking in COMBINATIONS:
-        corpus, tokenizer, settings, model = make(village_small, objective, masking)
+        measured, stream_of, model = make(village_small, objective, masking)
         wrapper = Wrapper(model)
-        build_objective(settings)(wrapper, next(PreTrainingStream(corpus, tokenizer, settings)))
+        measured(wrapper, next(stream_of()))
         assert wrapper.calls == 1
 
 
 def test_impossible_objectives_are_refused():
-    config = BertConfig.named("1/64", vocab_size=20)
     for objective in ("nsp", "mlm+xyz", ""):
-        with pytest.raises(ConfigError):
-            PreTrainingObjective(objective)
-        with pytest.raises(ConfigError):
-            build_pretraining_model(objective, config)
-    with pytest.raises(ConfigError):
-        PreTrainingObjective("ltr", span_boundary=True)
+        with pytest.raises(ConfigError, match="unknown; use one of"):
+            objective_named(objective)
+    with pytest.raises(ConfigError, match="hides no spans"):
+        objective_named("ltr").for_masking("span")

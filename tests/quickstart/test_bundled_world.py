@@ -12,10 +12,11 @@ from rich.console import Console
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TokenCorpus, build_shards
 from bertsmith.data.reading.text import Document
-from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
+from bertsmith.data.stream.settings import StreamSettings
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.inference import load_pipeline
 from bertsmith.model import BertForPreTraining
-from bertsmith.objectives import PreTrainingObjective
+from bertsmith.objectives import objective_named
 from bertsmith.objectives.loss_output import average_of
 from bertsmith.quickstart import QuickstartOptions, quickstart
 from bertsmith.tinyworld import draw_stories, render
@@ -67,10 +68,10 @@ def test_next_sentences_of_unseen_stories_are_told_from_random_ones(finished, tm
     tokenizer = WordPieceTokenizer.load(out / "model")
     stories = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 600, split="test")]
     corpus = build_shards(stories, tokenizer, tmp_path, settings={})
-    stream = PreTrainingStream(corpus, tokenizer, StreamSettings(sequence_length=64, batch_size=64, seed=9))
+    stream = PreTrainingStream(corpus, tokenizer, StreamSettings(sequence_length=64, batch_size=64), seed=9)
     model = BertForPreTraining.from_pretrained(out / "model").eval()
     with torch.inference_mode():
-        figures = average_of(PreTrainingObjective()(model, next(stream)) for _ in range(15))
+        figures = average_of(objective_named("mlm+nsp")(model, next(stream)) for _ in range(15))
     assert figures["nsp_accuracy"] >= 0.85
     assert figures["mlm_loss"] < TokenCorpus(tmp_path).unigram_entropy - 2
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from bertsmith.quickstart.showcase import QuickstartResult, show_summary
+from bertsmith.train.pretraining import PreTrainingResult
 from bertsmith.train.recipe import recipe_for
-from bertsmith.train.run import PreTrainingResult
 
 
 @pytest.mark.parametrize(("size", "has_rate"), [("tiny", True), ("mini", True), ("1/64", True), ("small", False)])

@@ -39,7 +39,7 @@ def test_long_chunks_are_not_kept() -> None:
 
 def test_ids_do_not_depend_on_what_was_seen_before() -> None:
     tokenizer = WordPieceTokenizer(["[UNK]", "a", "##b", "b", "北"])
-    tokenizer._encoder.memory.capacity = 100
+    tokenizer._encoder.ids.capacity = 100
     texts = [f"ab{'b' * n} b{n} 北ab北" for n in range(50)]
     first = tokenizer.encode_batch(texts)
     assert tokenizer.encode_batch(texts) == first
@@ -55,5 +55,5 @@ def test_hostile_text_cannot_grow_the_tokenizers_memories_past_their_caps() -> N
         text = " ".join("".join(draw.choices(string.ascii_lowercase, k=MAX_CACHED_CHARS)) for _ in range(2500))
         tokenizer.encode(text)
         tokenizer(text, truncation=False)
-        assert tokenizer._encoder.memory.weight() <= 2 * tokenizer._encoder.memory.capacity
-        assert tokenizer._aligner.memory.weight() <= 2 * tokenizer._aligner.memory.capacity
+        assert tokenizer._encoder.ids.weight() <= 2 * tokenizer._encoder.ids.capacity
+        assert tokenizer._encoder.tokens.weight() <= 2 * tokenizer._encoder.tokens.capacity

@@ -18,11 +18,11 @@ import torch._dynamo  # what torch loads with the first optimizer, three seconds
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train import run
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import recipe_for
 
 STEPS = 300
-RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, total_steps=STEPS, seed=7, precision="float32")
+RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=STEPS, seed=7, precision="float32")
 
 
 def start(folder: Path, out: Path) -> int:
@@ -35,7 +35,7 @@ def start(folder: Path, out: Path) -> int:
         run.SAVING_SHARE = 1e9
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
-        pretrain(out, corpus, tokenizer, RECIPE, save_every=0.0, keep_states=2, tensorboard=False)
+        pretrain(out, corpus, tokenizer, RECIPE, RunOptions(save_every=0.0, keep_states=2, tensorboard=False))
         os._exit(0)
     except BaseException as error:
         print(f"child: {error!r}", file=sys.stderr, flush=True)

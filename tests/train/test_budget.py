@@ -7,13 +7,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.pairs import NO_LABEL
-from bertsmith.data.stream.stream import OBJECTIVES, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig
 from bertsmith.model.sizes import BatchCosts
-from bertsmith.objectives.pretraining import build_objective, build_pretraining_model
+from bertsmith.objectives.pretraining import objective_named, objectives
 from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import parse_phases, recipe_for
@@ -34,7 +32,7 @@ def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
     assert training_flops(config, equal_batch(32, 128, costs.num_masked)) == costs.training_flops
 
 
-@pytest.mark.parametrize("objective", [*OBJECTIVES, "mlm with spans", "mlm+sop with spans"])
+@pytest.mark.parametrize("objective", [*objectives(), "mlm with spans", "mlm+sop with spans"])
 def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(objective, monkeypatch):
     # torch's counter knows its own matmuls, not those of oneDNN
     monkeypatch.setattr("bertsmith.kernels.matmul.onednn_is_faster", lambda: False)
@@ -47,10 +45,10 @@ def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(obj
         label=0 if "+" in name else NO_LABEL,
         spans=torch.ones(10, 3, dtype=torch.int64) if spans else None,
     )
-    settings = StreamSettings(objective=name, masking=MaskingSettings(kind="span" if spans else "token"))
-    model = build_pretraining_model(name, config, span_boundary=bool(spans)).train()
+    objective = objective_named(name).for_masking("span" if spans else "token")
+    model = objective.build_model(config).train()
     with FlopCounterMode(display=False) as counter:
-        build_objective(settings)(model, batch).loss.backward()
+        objective(model, batch).loss.backward()
     assert training_flops(config, batch) == counter.get_total_flops()
 
 
@@ -69,31 +67,31 @@ def test_a_budget_of_tokens_or_operations_is_met(village):
     batches = [next(stream) for _ in range(100)]
     tokens = sum(batch.tokens.num_tokens for batch in batches)
     flops = sum(training_flops(config, batch) for batch in batches)
-    assert steps_for(RECIPE.replace(tokens=tokens), corpus, tokenizer) == pytest.approx(100, abs=6)
-    assert steps_for(RECIPE.replace(flops=flops), corpus, tokenizer) == pytest.approx(100, abs=6)
+    assert steps_for(RECIPE.changed(tokens=tokens), corpus, tokenizer) == pytest.approx(100, abs=6)
+    assert steps_for(RECIPE.changed(flops=flops), corpus, tokenizer) == pytest.approx(100, abs=6)
 
 
 def test_a_budget_that_one_step_does_not_use_up_takes_two(village):
     corpus, tokenizer, _ = village
     stream = open_stream(RECIPE, corpus, tokenizer)
     per_step = np.mean([next(stream).tokens.num_tokens for _ in range(SAMPLED_BATCHES)])
-    assert steps_for(RECIPE.replace(tokens=int(1.2 * per_step)), corpus, tokenizer) == 2
-    assert steps_for(RECIPE.replace(tokens=int(0.9 * per_step)), corpus, tokenizer) == 1
+    assert steps_for(RECIPE.changed(tokens=int(1.2 * per_step)), corpus, tokenizer) == 2
+    assert steps_for(RECIPE.changed(tokens=int(0.9 * per_step)), corpus, tokenizer) == 1
 
 
 def test_a_run_without_an_end_in_sight_is_refused(village, tmp_path):
     corpus, tokenizer, _ = village
     with pytest.raises(ConfigError, match="would not end"):
-        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.replace(tokens=10**300))
+        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(tokens=10**300))
     assert not (tmp_path / "run" / "recipe.toml").exists()
 
 
 def test_the_first_budget_that_is_used_up_ends_the_run(village, tmp_path):
     corpus, tokenizer, _ = village
-    recipe = RECIPE.replace(tokens=10**9, flops=1e15, total_steps=4)
+    recipe = RECIPE.changed(tokens=10**9, flops=1e15, steps=4)
     assert steps_for(recipe, corpus, tokenizer) == 4
-    assert steps_for(recipe.replace(tokens=500), corpus, tokenizer) < 4
-    result = pretrain(tmp_path, corpus, tokenizer, recipe.replace(tokens=1500, total_steps=0, flops=0.0))
+    assert steps_for(recipe.changed(tokens=500), corpus, tokenizer) < 4
+    result = pretrain(tmp_path, corpus, tokenizer, recipe.changed(tokens=1500, steps=0, flops=0.0))
     assert result.tokens_seen == pytest.approx(1500, rel=0.15)
 
 
@@ -104,19 +102,19 @@ def test_a_run_without_an_end_is_refused(village, tmp_path):
 
 
 def test_phases_share_the_steps():
-    recipe = recipe_for("1/64", phases=parse_phases("128:0.9,512:0.1"), total_steps=50)
-    assert recipe.sequence_length == 512
+    recipe = recipe_for("1/64", phases=parse_phases("128:0.9,512:0.1"), steps=50)
+    assert recipe.data.sequence_length == 512
     assert recipe.model_config(100).max_position_embeddings == 512
     assert [recipe.phase_at(step) for step in (0, 44, 45, 49)] == [0, 0, 1, 1]
-    assert [recipe.length_in(phase) for phase in (0, 1)] == [128, 512]
-    assert recipe_for("1/64", total_steps=50).phase_at(49) == 0
+    assert [recipe.stream_settings(phase).sequence_length for phase in (0, 1)] == [128, 512]
+    assert recipe_for("1/64", steps=50).phase_at(49) == 0
 
 
 def test_a_budget_counts_each_phase_by_its_share(village):
     corpus, tokenizer, _ = village
-    recipe = RECIPE.replace(phases=((16, 0.5), (32, 0.5)))
-    short, long = (RECIPE.replace(sequence_length=length, tokens=20_000) for length in (16, 32))
-    steps = steps_for(recipe.replace(tokens=20_000), corpus, tokenizer)
+    recipe = RECIPE.changed(phases=((16, 0.5), (32, 0.5)))
+    short, long = (RECIPE.changed(sequence_length=length, tokens=20_000) for length in (16, 32))
+    steps = steps_for(recipe.changed(tokens=20_000), corpus, tokenizer)
     assert steps_for(long, corpus, tokenizer) < steps < steps_for(short, corpus, tokenizer)
 
 

@@ -19,7 +19,7 @@ from bertsmith.data.corpus.shards import build_shards
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.recipe import recipe_for
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
 
 KINDS = {
@@ -55,7 +55,7 @@ def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tm
         for first in range(0, len(drawn), SENTENCES_IN_DOCUMENT)
     ]
     corpus = build_shards(documents, tokenizer, tmp_path, settings={}, heldout_share=0.1)
-    recipe = PreTrainingRecipe(
+    recipe = recipe_for(
         "2/128",
         sequence_length=2 + SENTENCES_IN_DOCUMENT * SENTENCE_WORDS,
         batch_size=64,
@@ -67,11 +67,11 @@ def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tm
         mask_share=1.0,
         random_share=0.0,
         objective="mlm",
-        total_steps=900,
+        steps=900,
     )
     trainer = make_trainer(recipe, corpus)
     stream = open_stream(recipe, corpus, tokenizer)
-    for _ in range(recipe.total_steps):
+    for _ in range(recipe.trainer.total_steps):
         trainer.train_batch(next(stream))
     heldout = heldout_set(recipe, corpus, tokenizer)
     enumerated = np.array([[tokenizer.vocab.index(word) for word in sentence] for sentence in grammar])

@@ -25,9 +25,7 @@ def by_name(model, groups):
     return dict(found)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"layer_decay": 0.5}, {"rates": {"classifier.*": 10.0, "*.bias": 0.5}, "layer_decay": 0.9}]
-)
+@pytest.mark.parametrize("options", [{}, {"layer_decay": 0.5}, {"layer_decay": 0.9}])
 @pytest.mark.parametrize("frozen", [None, 0, 2])
 def test_every_parameter_that_learns_is_in_exactly_one_group(options, frozen):
     model = classifier()
@@ -63,20 +61,6 @@ def test_freezing_does_not_move_the_other_rates():
         assert group["lr"] == whole[name]
 
 
-def test_rates_by_pattern_multiply():
-    model = classifier()
-    rates = {"classifier.*": 10.0, "*.bias": 0.5, "bert.encoder.blocks.[01].*": 0.1}
-    found = by_name(model, parameter_groups(model, 1.0, layer_decay=0.5, rates=rates))
-    expected = {
-        "classifier.linear.weight": 10.0,
-        "classifier.linear.bias": 5.0,
-        "bert.encoder.blocks.2.expand.weight": 0.5,
-        "bert.encoder.blocks.1.expand.weight": 0.025,
-        "bert.encoder.blocks.0.expand.bias": 0.00625,
-    }
-    assert {name: found[name]["lr"] for name in expected} == pytest.approx(expected)
-
-
 def test_an_optimizer_moves_each_layer_at_its_own_rate():
     model = classifier()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -102,10 +86,6 @@ def test_the_trainers_optimizer_keeps_its_order_of_parameters():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rates": {"clasifier.*": 2.0}}, r"'clasifier.\*' matches no parameter that learns; names look like"),
-        ({"rates": {"bert.embedding.*": 2.0}}, "matches no parameter that learns"),
-        ({"rates": {"classifier.*": 0.0}}, "must be positive; freeze"),
-        ({"rates": {"classifier.*": math.nan}}, "must be positive"),
         ({"layer_decay": 0.0}, r"layer_decay 0.0 is outside \(0, 1\]"),
         ({"layer_decay": 1.1}, "layer_decay"),
         ({"weight_decay": -0.1}, "weight_decay -0.1"),
@@ -216,7 +196,7 @@ def test_a_layer_in_other_units_learns_as_it_would_in_units_of_one(unit):
     [
         ({"units": {"nothing.*": 2.0}}, "matches no parameter"),
         ({"units": {"classifier.*": math.nan}}, "must be positive"),
-        ({"units": {"classifier.*": 0.0}, "rates": {"classifier.*": 1.0}}, "must be positive"),
+        ({"units": {"classifier.*": 0.0}}, "must be positive"),
         ({"units": {"classifier.*": 2.0}, "kind": "lamb"}, "units are for AdamW"),
     ],
 )

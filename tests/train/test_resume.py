@@ -18,13 +18,13 @@ from bertsmith.errors import CheckpointError, RunFolderError, TrainingError
 from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.start import heldout_set, make_trainer
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer
 
-RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, total_steps=40, seed=7, precision="float32")
+RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=40, seed=7, precision="float32")
 VOLATILE = ("tokens_per_second", "mfu")
 
 
@@ -69,11 +69,11 @@ def run_that_dies(run, village, recipe, monkeypatch, *, deadlines, **options):
             return original(self, *parts)
 
         monkeypatch.setattr(BertTrainer, "train_batch", dies)
-        monkeypatch.setattr("bertsmith.train.run.SAVING_SHARE", 1e9)
+        monkeypatch.setattr("bertsmith.train.pretraining.SAVING_SHARE", 1e9)
         with pytest.raises(Killed):
-            pretrain(run, corpus, tokenizer, recipe, save_every=0.0, **options)
+            pretrain(run, corpus, tokenizer, recipe, RunOptions(save_every=0.0, **options))
     monkeypatch.setattr(BertTrainer, "train_batch", original)
-    return pretrain(run, corpus, tokenizer, recipe, **options)
+    return pretrain(run, corpus, tokenizer, recipe, RunOptions(**options))
 
 
 def test_a_run_that_dies_three_times_ends_bit_for_bit_the_same(village, undisturbed, tmp_path, monkeypatch):
@@ -94,15 +94,15 @@ def test_a_run_that_dies_three_times_ends_bit_for_bit_the_same(village, undistur
 def test_every_kind_of_run_survives(village, tmp_path, monkeypatch, changes):
     """Deaths on both sides of the border between phases, and on it; batches drawn ahead and not; in parts."""
     corpus, tokenizer, _ = village
-    recipe = recipe_for("1/64", **{"sequence_length": 32, "batch_size": 8, "total_steps": 20, "seed": 7, **changes})
-    pretrain(tmp_path / "whole", corpus, tokenizer, recipe, accumulate=2)
+    recipe = recipe_for("1/64", **{"sequence_length": 32, "batch_size": 8, "steps": 20, "seed": 7, **changes})
+    pretrain(tmp_path / "whole", corpus, tokenizer, recipe, RunOptions(accumulate=2))
     run_that_dies(tmp_path / "dies", village, recipe, monkeypatch, deadlines=(9, 10, 11), accumulate=2, workers=1)
     assert_same_run(tmp_path / "whole", tmp_path / "dies")
 
 
 def test_a_phase_has_its_own_length(village, tmp_path, monkeypatch):
     corpus, tokenizer, _ = village
-    recipe = RECIPE.replace(phases=((16, 0.75), (32, 0.25)), total_steps=8)
+    recipe = RECIPE.changed(phases=((16, 0.75), (32, 0.25)), steps=8)
     longest = []
     original = BertTrainer.train_batch
 
@@ -120,7 +120,7 @@ def test_skipped_batches_are_the_same_after_a_death(village, tmp_path, monkeypat
     """A loss limit that some batches exceed: which are skipped, and how often, does not depend on the deaths."""
     corpus, tokenizer, _ = village
     monkeypatch.setattr("bertsmith.train.start.EXPLODED_LOSS", 0.66)
-    recipe = RECIPE.replace(skipped_share=1.0, skips_in_a_row=40)
+    recipe = RECIPE.changed(skipped_share=1.0, skips_in_a_row=40)
     pretrain(tmp_path / "whole", corpus, tokenizer, recipe)
     skipped = [row["skipped"] for row in metrics_of(tmp_path / "whole") if "skipped" in row]
     assert 0 < skipped[-1] < 40
@@ -155,12 +155,12 @@ def test_a_finished_run_is_not_trained_again(village, undisturbed, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"learning_rate": 5e-4}, "learning_rate 0.001 there, 0.0005 now"), ({"total_steps": 50}, "total_steps 40 there")],
+    [({"learning_rate": 5e-4}, "learning_rate 0.001 there, 0.0005 now"), ({"steps": 50}, "steps 40 there")],
 )
 def test_another_request_is_refused(village, undisturbed, changes, message):
     corpus, tokenizer, _ = village
     with pytest.raises(RunFolderError, match=message):
-        pretrain(undisturbed, corpus, tokenizer, RECIPE.replace(**changes))
+        pretrain(undisturbed, corpus, tokenizer, RECIPE.changed(**changes))
 
 
 def fresh_trainer(village, steps):
@@ -191,8 +191,8 @@ def test_as_many_states_as_asked_for_are_kept_and_the_best(village, tmp_path):
 def test_the_best_model_is_the_one_with_the_lowest_heldout_loss(village, tmp_path):
     """A rate that is far too high from the middle on would spoil the last model; here any curve will do."""
     corpus, tokenizer, _ = village
-    recipe = RECIPE.replace(learning_rate=0.05)
-    pretrain(tmp_path, corpus, tokenizer, recipe, save_every=0.0, keep_states=1)
+    recipe = RECIPE.changed(learning_rate=0.05)
+    pretrain(tmp_path, corpus, tokenizer, recipe, RunOptions(save_every=0.0, keep_states=1))
     heldout = {row["step"]: row for row in metrics_of(tmp_path) if row["kind"] == "heldout" and row["step"]}
     for row in heldout.values():
         assert row["perplexity"] == pytest.approx(math.exp(row["mlm_loss"]))
@@ -276,7 +276,7 @@ def test_a_state_that_cannot_be_read_just_now_is_not_damaged(village, tmp_path, 
 def test_a_state_of_another_model_is_refused_and_kept(village, tmp_path):
     states = two_states(village, tmp_path)
     for changes, name in (({"size": "2/64"}, r"encoder\S* and \d+ more"), ({"sequence_length": 16}, "position")):
-        other = make_trainer(RECIPE.replace(**changes), village[0])
+        other = make_trainer(RECIPE.changed(**changes), village[0])
         with pytest.raises(CheckpointError, match=f"step-000000002: the training state is of another model .*{name}"):
             load_latest_state(tmp_path, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == states
@@ -342,18 +342,21 @@ def test_two_processes_do_not_work_in_one_folder(village, tmp_path):
 
 def test_minutes_become_steps_that_are_kept(village, tmp_path):
     corpus, tokenizer, _ = village
-    request = RECIPE.replace(total_steps=0, minutes=0.02)
+    request = RECIPE.changed(steps=0, minutes=0.02)
     result = pretrain(tmp_path, corpus, tokenizer, request)
-    assert result.recipe.total_steps >= 20
+    assert result.recipe.trainer.total_steps >= 20
     assert PreTrainingRecipe.load(tmp_path) == result.recipe
     # 1.2 s at this size are some dozens of steps, neither one nor ten thousand
-    assert result.recipe.total_steps < 5000
+    assert result.recipe.trainer.total_steps < 5000
     assert pretrain(tmp_path, corpus, tokenizer, request).recipe == result.recipe
 
 
 def test_a_foreign_recipe_is_refused(tmp_path):
-    (tmp_path / "recipe.toml").write_text("size = 'tiny'\nflavour = 1\n")
-    with pytest.raises(RunFolderError, match="flavour"):
+    (tmp_path / "recipe.toml").write_text("version = '9.9'\nseed = 1\n[model]\nflavour = 1\n")
+    with pytest.raises(RunFolderError, match="which bertsmith 9.9 wrote.*model.flavour is no setting"):
+        PreTrainingRecipe.load(tmp_path)
+    (tmp_path / "recipe.toml").write_text("size = 'tiny'\nbatch_size = 32\n")
+    with pytest.raises(RunFolderError, match="written by bertsmith 0.1, .*choose another --out"):
         PreTrainingRecipe.load(tmp_path)
     (tmp_path / "recipe.toml").write_text("size =")
     with pytest.raises(RunFolderError, match="cannot be read"):

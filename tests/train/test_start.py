@@ -11,11 +11,11 @@ from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
 from bertsmith.train.start import build_model, fingerprint_start, open_stream
 
-SMALL = {"sequence_length": 32, "batch_size": 8, "precision": "float32", "total_steps": 3}
+SMALL = {"sequence_length": 32, "batch_size": 8, "precision": "float32", "steps": 3}
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def general(village, tmp_path):
 def test_training_goes_on_from_a_model_folder(village, general, tmp_path):
     corpus, tokenizer, _ = village
     recipe = recipe_to_continue(general, **SMALL, learning_rate=1e-9)
-    assert recipe.size == "2/64"
+    assert recipe.model.size == "2/64"
     pretrain(tmp_path / "run", corpus, tokenizer, recipe)
     before, after = (load_file(folder / "model.safetensors") for folder in (general, tmp_path / "run" / "model"))
     assert before.keys() == after.keys()
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
-    assert recipe_to_continue(general).learning_rate == recipe_for("2/64").learning_rate / 4
+    assert recipe_to_continue(general).trainer.learning_rate == recipe_for("2/64").trainer.learning_rate / 4
 
 
 @pytest.mark.parametrize("architecture", [BertForMaskedLM, BertModel])
@@ -95,7 +95,7 @@ def test_a_pair_head_that_is_not_needed_is_left_aside(village, general):
 
 
 def test_sequences_longer_than_the_models_positions_are_refused(general):
-    assert recipe_to_continue(general).sequence_length == 48
+    assert recipe_to_continue(general).data.sequence_length == 48
     with pytest.raises(ConfigError, match="has 48 positions, sequences of 64 do not fit"):
         recipe_to_continue(general, sequence_length=64)
 
@@ -128,7 +128,7 @@ def test_a_tokenizer_of_another_casing_is_refused(village, general, tmp_path):
             pretrain(tmp_path / "run", corpus, tokenizer, recipe)
     # a vocabulary alone says nothing of casing
     (general / "tokenizer_config.json").unlink()
-    assert fingerprint_start(recipe, tokenizer).start_weights
+    assert fingerprint_start(recipe, tokenizer).model.start_weights
 
 
 def test_a_run_does_not_go_on_from_other_weights(village, general, tmp_path):
@@ -148,9 +148,9 @@ def test_a_process_that_draws_batches_and_dies_is_named(village, tmp_path, monke
 
     def dies(self):
         batch = original(self)
-        os.kill(self._worker[0], signal.SIGKILL)
+        os.kill(self.worker.pid, signal.SIGKILL)
         return batch
 
     monkeypatch.setattr(PrefetchedStream, "__next__", dies)
     with pytest.raises(BertsmithError, match=r"prepares batches died \(signal 9\).*run the same command again"):
-        pretrain(tmp_path, corpus, tokenizer, recipe_for("1/64", **{**SMALL, "total_steps": 60}), workers=1)
+        pretrain(tmp_path, corpus, tokenizer, recipe_for("1/64", **{**SMALL, "steps": 60}), RunOptions(workers=1))

@@ -14,7 +14,7 @@ from bertsmith.train.recipe import recipe_for
 from bertsmith.train.stopping import TrainingStopped, stop_requests
 from bertsmith.train.trainer import BertTrainer
 
-RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, total_steps=20, seed=7, precision="float32")
+RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, seed=7, precision="float32")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,13 +11,14 @@ import pytest
 
 from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.options import values_of
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.tensorboard import TensorBoardLog
 
-RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, total_steps=24, seed=7, precision="float32")
+RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +26,8 @@ def runs(village, tmp_path_factory):
     """Two runs that differ in their objective."""
     corpus, tokenizer, _ = village
     folder = tmp_path_factory.mktemp("runs")
-    pretrain(folder / "paper", corpus, tokenizer, RECIPE, tensorboard=True)
-    pretrain(folder / "plain", corpus, tokenizer, RECIPE.replace(objective="mlm"), tensorboard=False)
+    pretrain(folder / "paper", corpus, tokenizer, RECIPE, RunOptions(tensorboard=True))
+    pretrain(folder / "plain", corpus, tokenizer, RECIPE.changed(objective="mlm"), RunOptions(tensorboard=False))
     return folder
 
 
@@ -59,8 +60,8 @@ def test_tensorboard_is_asked_for_and_missing(village, tmp_path, monkeypatch):
     corpus, tokenizer, _ = village
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ConfigError, match=r"pip install 'bertsmith\[tensorboard\]'"):
-        pretrain(tmp_path / "wanted", corpus, tokenizer, RECIPE, tensorboard=True)
-    pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.replace(total_steps=2))
+        pretrain(tmp_path / "wanted", corpus, tokenizer, RECIPE, RunOptions(tensorboard=True))
+    pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(steps=2))
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
@@ -85,9 +86,11 @@ def test_the_log_has_a_utilisation_between_nothing_and_everything(runs):
 def test_utilisation_is_measured_on_the_tokens_of_one_pass(village, tmp_path, monkeypatch):
     corpus, tokenizer, _ = village
     seen = []
-    monkeypatch.setattr("bertsmith.train.run.measure_matmul_flops", lambda _, tokens, *__: seen.append(tokens) or 1e15)
-    recipe = RECIPE.replace(batch_tokens=128, phases=((16, 0.5), (32, 0.5)), total_steps=4)
-    pretrain(tmp_path, corpus, tokenizer, recipe, accumulate=2)
+    monkeypatch.setattr(
+        "bertsmith.train.pretraining.measure_matmul_flops", lambda _, tokens, *__: seen.append(tokens) or 1e15
+    )
+    recipe = RECIPE.changed(batch_tokens=128, phases=((16, 0.5), (32, 0.5)), steps=4)
+    pretrain(tmp_path, corpus, tokenizer, recipe, RunOptions(accumulate=2))
     assert len(seen) == 2
     assert all(128 - 32 < 2 * tokens <= 128 for tokens in seen)
 
@@ -157,10 +160,11 @@ def test_every_option_of_the_command_reaches_the_recipe(village, tmp_path, capsy
         assert caught.value.code == 0, output.err
         assert "perplexity" in output.out
     recipe = PreTrainingRecipe.load(tmp_path / "run")
-    assert {name: getattr(recipe, name) for name in options} == options
-    assert recipe.phases == ((16, 0.5), (32, 0.5))
-    assert recipe.total_steps < 40
-    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == recipe.total_steps
+    assert {name: values_of(recipe)[name] for name in options} == options
+    assert recipe.length.phases == ((16, 0.5), (32, 0.5))
+    assert recipe.trainer.total_steps < 40
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["step"] == recipe.trainer.total_steps
 
 
 @pytest.mark.parametrize(

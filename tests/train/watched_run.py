@@ -13,18 +13,18 @@ from pathlib import Path
 import torch
 
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.stream.batches import digest
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import connected_ranks
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.stopping import TrainingStopped
 from bertsmith.train.trainer import BertTrainer
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "stream"))
+from digests import digest
+
 STEPS = 50
-RECIPE = recipe_for(
-    "2/64", sequence_length=32, batch_size=9, total_steps=STEPS, seed=7, precision="float32", dropout=0.0
-)
+RECIPE = recipe_for("2/64", sequence_length=32, batch_size=9, steps=STEPS, seed=7, precision="float32", dropout=0.0)
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
         try:
-            pretrain(out, corpus, tokenizer, RECIPE, device=device, ranks=ranks, tensorboard=False)
+            pretrain(out, corpus, tokenizer, RECIPE, RunOptions(tensorboard=False), device=device, ranks=ranks)
         except TrainingStopped as stopped:
             print(stopped)
 

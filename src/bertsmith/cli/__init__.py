@@ -44,7 +44,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.quickstart)
 app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus")(corpus.corpus)
-app.command("pretrain")(pretrain.pretrain)
+app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
 app.command("finetune", cls=DeclaredCommand)(finetune.finetune)

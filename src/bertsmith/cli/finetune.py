@@ -59,9 +59,9 @@ def finetune(
     from bertsmith.train.stopping import TrainingStopped
 
     compared, chosen = comparison.build(), settings.build()
-    varied = settings.typed("epochs", "batch_size")
-    if compared.search is not None and varied:
-        raise ConfigError(f"{varied[0]}: --search tries several by itself; leave one of the two out")
+    for option in settings.typed("epochs", "batch_size"):
+        if compared.search is not None:
+            raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
         chosen = replace(chosen, learning_rate=task_named(task).spec.usual_rate(chosen.adapter))
     job = Job(

@@ -35,7 +35,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from bertsmith.options import Setting, built, replaced, settings_of
+from bertsmith.options import Setting, built, changed, settings_of
 
 SettingsT = TypeVar("SettingsT")
 Source = str | Callable[[], type]
@@ -48,21 +48,19 @@ class Given(Generic[SettingsT]):
 
     Attributes:
         kind: the dataclass.
-        by_path: path of fields → value, of those that were typed.
         values: name of the setting, with underscores → value, of those that were typed.
     """
 
     kind: type[SettingsT]
-    by_path: Mapping[tuple[str, ...], Any]
     values: Mapping[str, Any]
 
     def build(self) -> SettingsT:
         """Returns the settings, as declared where nothing was typed."""
-        return built(self.kind, self.by_path)
+        return built(self.kind, self.values)
 
     def over(self, base: SettingsT) -> SettingsT:
         """Returns settings that others chose, with what was typed in their place."""
-        return replaced(base, self.by_path)
+        return changed(base, **self.values)
 
     def typed(self, *names: str) -> list[str]:
         """Returns those of the settings that were typed, as options such as `--mask-rate`."""
@@ -111,21 +109,20 @@ class DeclaredCommand(TyperCommand):
 def _expanded(command: Callable[..., None], sources: Mapping[str, Source]) -> Callable[..., None]:
     """Returns the command with an option for every setting of its dataclasses."""
     kinds = {name: _load(source) for name, source in sources.items()}
-    settings = {name: settings_of(kind) for name, kind in kinds.items()}
+    settings = {
+        name: {f"{name}_{'_'.join(setting.path)}": setting for setting in settings_of(kind)}
+        for name, kind in kinds.items()
+    }
 
     def run(**typed: Any) -> None:
         for name, kind in kinds.items():
             values = {}
-            for setting in settings[name]:
-                value = typed.pop(setting.name)
+            for parameter, setting in settings[name].items():
+                value = None if setting.option.in_file_only else typed.pop(parameter)
                 # 空列表是 typer 对“没有给出”的另一种说法
                 if value is not None and value != []:
-                    values[setting] = _value(setting, value)
-            typed[name] = Given(
-                kind,
-                {setting.path: value for setting, value in values.items()},
-                {setting.name: value for setting, value in values.items()},
-            )
+                    values[setting.name] = _value(setting, value)
+            typed[name] = Given(kind, values)
         command(**typed)
 
     parameters = []
@@ -133,7 +130,8 @@ def _expanded(command: Callable[..., None], sources: Mapping[str, Source]) -> Ca
     written = get_type_hints(_annotated(command, hints), include_extras=True)
     for name, parameter in inspect.signature(command).parameters.items():
         if name in kinds:
-            parameters += [_parameter(setting) for setting in settings[name]]
+            shown = {one: setting for one, setting in settings[name].items() if not setting.option.in_file_only}
+            parameters += [_parameter(one, setting) for one, setting in shown.items()]
         else:
             parameters.append(parameter.replace(annotation=written[name], kind=parameter.KEYWORD_ONLY))
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -156,24 +154,24 @@ def _load(source: Source) -> type:
     return kind
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(name: str, setting: Setting) -> inspect.Parameter:
     declared = setting.option
     flag = flag_of(setting.name)
     is_off = setting.type is bool and setting.default is False and not setting.optional
     names = [f"{flag}/--no-{flag[2:]}" if setting.type is bool and not is_off else flag]
     made = typer.Option(
         *names,
-        help=declared.help,
+        help=f"{declared.help} {_default_of(setting)}".strip(),
         min=declared.min,
         max=declared.max,
         metavar="|".join(setting.choices) or None,
-        show_default=declared.shown_default or _shown(setting),
+        show_default=False,
         rich_help_panel=setting.panel or None,
     )
     kind = _typer_type(setting)
     required = setting.default is MISSING and not setting.is_many
     return inspect.Parameter(
-        setting.name,
+        name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if required else None,
         annotation=Annotated[kind if required else kind | None, made],
@@ -188,9 +186,14 @@ def _typer_type(setting: Setting) -> Any:
     return setting.type
 
 
-def _shown(setting: Setting) -> str | bool:
-    nothing = setting.default in (MISSING, None, "", ()) or setting.type is bool
-    return False if nothing else str(setting.default)
+def _default_of(setting: Setting) -> str:
+    """Returns what the help says of the default; nothing where unset means none."""
+    default, least = setting.default, setting.option.min
+    if setting.option.shown_default:
+        return f"Default: {setting.option.shown_default}."
+    unset = default in (MISSING, None, "", ()) or setting.type is bool
+    # 小于下限的默认值只能表示“没有给出”
+    return "" if unset or (least is not None and default < least) else f"Default: {default}."
 
 
 def _value(setting: Setting, typed: Any) -> Any:

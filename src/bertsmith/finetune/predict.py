@@ -21,10 +21,10 @@ from bertsmith.finetune.datasets.tables import kind_of, require_unicode
 from bertsmith.finetune.tasks.registry import load_task, task_named
 from bertsmith.finetune.tasks.task import Record, Rows, Task
 from bertsmith.inference.checks import PART
-from bertsmith.inference.pipelines import load_pipeline
+from bertsmith.inference.pipeline import load_pipeline
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_detection import task_of_folder
-from bertsmith.inference.task_file import inference_config_of, paired_of, read_task_file
+from bertsmith.inference.task_file import paired_of
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
@@ -64,19 +64,17 @@ class Predictor:
             ConfigError: the precision is not to be had here, or pairs are asked of a model that reads none.
         """
         described = Path(folder if adapter is None else adapter)
-        values = read_task_file(described)
         paired = bool(paired_of(described)) if pairs is None else pairs
         kind = task_of_folder(folder) if adapter is None else load_task(described)[0].name
         spec = task_named(kind).spec
         if pairs is not None and not spec.inputs.pairs:
             raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
         if adapter is None:
-            return cls(kind, load_pipeline(kind, folder, precision=precision), paired)  # type: ignore[call-overload]
-        arguments = {name: values[name] for name in spec.pipeline_arguments}
+            return cls(kind, load_pipeline(kind, folder, precision=precision), paired)
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
         model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
-        config = inference_config_of(adapter, precision=precision)
-        return cls(kind, spec.pipeline(model, tokenizer, config, **arguments), paired)
+        pipeline = spec.pipeline
+        return cls(kind, pipeline.over(model, tokenizer, pipeline.settings_in(described), precision=precision), paired)
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
         """Predicts every line.

@@ -251,8 +251,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 # 微调的梯度小，少见词的词向量尤其小：1e-6 会压住它们的步长，实测多处低一截
                 epsilon=1e-8,
                 layer_decay=settings.layer_decay,
-                seed=settings.seed,
             ),
+            seed=settings.seed,
             device=self.device,
         )
         self.model.set_compute_dtype(self.dtype)

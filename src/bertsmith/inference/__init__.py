@@ -5,9 +5,10 @@ from bertsmith.inference.choose import Choice, Choose
 from bertsmith.inference.classify import Classify, LabelsPrediction, MultiLabel, Prediction, Regress
 from bertsmith.inference.embed import Embed, Similarity
 from bertsmith.inference.engine import Engine, InferenceConfig, SequenceRunner
-from bertsmith.inference.pipelines import load_pipeline
+from bertsmith.inference.fill_mask import Candidate, FillMask
+from bertsmith.inference.next_sentence import NextSentence
+from bertsmith.inference.pipeline import Pipeline, load_pipeline
 from bertsmith.inference.precision import PrecisionChoice, PrecisionTrial
-from bertsmith.inference.pretrained import Candidate, FillMask, NextSentence
 from bertsmith.inference.rank import Rank, Ranked
 from bertsmith.inference.tag import Tag, TextEntity, WordTags
 
@@ -26,6 +27,7 @@ __all__ = [
     "LabelsPrediction",
     "MultiLabel",
     "NextSentence",
+    "Pipeline",
     "PrecisionChoice",
     "PrecisionTrial",
     "Prediction",

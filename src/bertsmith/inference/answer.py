@@ -14,19 +14,18 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.inference.checks import require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import TASK_FILE, inference_config_of, task_values
+from bertsmith.errors import ConfigError
+from bertsmith.inference.checks import require_list
+from bertsmith.inference.engine import DEFAULT, InferenceConfig
+from bertsmith.inference.pipeline import Pipeline
+from bertsmith.inference.task_file import TaskFile
 from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
 from bertsmith.model import BertForQuestionAnswering
 from bertsmith.model.heads import SpanScores
@@ -64,7 +63,7 @@ class Answered:
         start: its first character in the passage; 0 where there is none.
         end: one past its last character; 0 where there is none.
         score: of the answer, or of "no answer".
-        probability: likewise, see `AnswerCandidate`.
+        probability: of the answer, or of "no answer"; see `AnswerCandidate`.
         no_answer: whether the passage does not answer the question.
         null_score: of "no answer": S·C + E·C at `[CLS]`, in the window where it is least.
         null_probability: of "no answer"; 0 from a pipeline that always answers.
@@ -87,8 +86,24 @@ class Answered:
         return self.candidates[0].score - self.null_score
 
 
-class Answer:
+@dataclass(frozen=True)
+class AnswerSettings(TaskFile):
+    """What `task.json` tells `Answer`; without one, every question is answered."""
+
+    required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "stride", "max_answer_tokens", "null_threshold")
+
+    stride: int = 128
+    max_answer_tokens: int = 30
+    null_threshold: float | None = None
+
+
+class Answer(Pipeline, name="answer"):
     """Answers questions from passages."""
+
+    architectures = (BertForQuestionAnswering,)
+    settings = AnswerSettings
+    two_texts = "a question and its passage"
+    endpoint = "/answer"
 
     def __init__(
         self,
@@ -117,8 +132,7 @@ class Answer:
             ConfigError: a number is out of range, or the model knows a single segment.
             CheckpointError: model and tokenizer do not belong together.
         """
-        require_fit(tokenizer, model.config)
-        require_two_segments(model.config, "a question and its passage")
+        super().__init__(model, tokenizer, inference)
         if stride < 0 or max_answer_tokens < 1 or n_best < 1:
             raise ConfigError(
                 f"stride {stride}, max_answer_tokens {max_answer_tokens}, n_best {n_best}:"
@@ -126,27 +140,11 @@ class Answer:
             )
         if null_threshold is not None and not math.isfinite(null_threshold):
             raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
-        self.cutter = WindowCutter(tokenizer, inference.length_for(model.config), stride)
+        self.cutter = WindowCutter(tokenizer, self.max_length, stride)
         self.n_best = n_best
         self.max_answer_tokens = max_answer_tokens
         self._read = BestSpans(n_best, max_answer_tokens)
         self.null_threshold = null_threshold
-        self.engine: SequenceRunner = Engine(model, inference)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Answer:
-        """Loads a folder that `bertsmith finetune answer` has written, with its threshold, or any other span reader.
-
-        One without `task.json` answers every question; pass `null_threshold` to the class for one that need not.
-
-        Raises:
-            CheckpointError: the folder does not hold such a model, or its `task.json` is damaged or of another task.
-        """
-        options = _stored_options(folder)
-        model, tokenizer = BertForQuestionAnswering.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        return cls(model, tokenizer, inference_config_of(folder, precision=precision, device=device), **options)
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
         """Answers questions.
@@ -300,19 +298,3 @@ class _Reading:
         return replace(
             found, text="", start=0, end=0, score=self.null_score, probability=null_probability, no_answer=True
         )
-
-
-def _stored_options(folder: str | Path) -> dict[str, Any]:
-    """Returns the arguments of `Answer` that a folder's `task.json` has; none where there is no such file."""
-    with task_values(folder) as values:
-        if not values:
-            return {}
-        if values["task"] != "answer":
-            path = Path(folder) / TASK_FILE
-            raise CheckpointError(f"{path}: the model was fine-tuned for {values['task']!r}, not for 'answer'")
-        threshold = values["null_threshold"]
-        return {
-            "stride": int(values["stride"]),
-            "max_answer_tokens": int(values["max_answer_tokens"]),
-            "null_threshold": None if threshold is None else float(threshold),
-        }

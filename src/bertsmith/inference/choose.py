@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import inference_config_of
+from bertsmith.inference.checks import parts, require_list
+from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import BertForMultipleChoice
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.tokenizer.encoding import Encoding
@@ -34,26 +31,12 @@ class Choice:
     probabilities: tuple[float, ...]
 
 
-class Choose:
+class Choose(Pipeline, name="choose"):
     """Chooses among answers or continuations."""
 
-    def __init__(
-        self, model: BertForMultipleChoice, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT
-    ) -> None:
-        require_fit(tokenizer, model.config)
-        require_two_segments(model.config, "a context and its choice")
-        self.max_length = inference.length_for(model.config)
-        self.tokenizer = tokenizer
-        self.engine: SequenceRunner = Engine(model, inference)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Choose:
-        """Loads a folder that `bertsmith finetune choose` has written, or any other of this architecture."""
-        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        inference = inference_config_of(folder, precision=precision, device=device)
-        return cls(BertForMultipleChoice.from_pretrained(folder), WordPieceTokenizer.load(folder), inference)
+    architectures = (BertForMultipleChoice,)
+    two_texts = "a context and its choice"
+    endpoint = "/predict"
 
     def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
         """Chooses for every context; where the two are too long together, the longer one is cut.
@@ -78,6 +61,10 @@ class Choose:
             rows = scores.squeeze(-1).split(counts)
             found += [Choice(int(row.argmax()), tuple(row.softmax(-1).tolist())) for row in rows]
         return found
+
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns a context with two choices."""
+        return ["a"], [["a", "b"]]
 
 
 def choice_score(model: BertForMultipleChoice, batch: RaggedBatch) -> Tensor:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,19 +16,17 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import inference_config_of, paired_of, task_values
+from bertsmith.inference.checks import parts, require_list, require_two_segments
+from bertsmith.inference.engine import DEFAULT, InferenceConfig
+from bertsmith.inference.pipeline import Pipeline, label_names
+from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 """The names that `config.problem_type` has in the field."""
 
-PipelineT = TypeVar("PipelineT", bound="TextPipeline")
-
-_PIPELINE_OF = {None: "classify", SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
+_PIPELINE_OF = {SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
 
 
 @dataclass(frozen=True)
@@ -48,36 +45,86 @@ class LabelsPrediction:
     probabilities: dict[str, float]
 
 
-class TextScorer:
-    """What the four pipelines share: how texts become sequences, and what is read of them."""
+@dataclass(frozen=True)
+class TextSettings(TaskFile):
+    """What `task.json` tells a pipeline over texts or pairs.
+
+    Attributes:
+        paired: whether the model was trained on pairs; None where that is not known.
+    """
+
+    paired: bool | None = None
+
+
+class TextPipeline(Pipeline):
+    """What the pipelines over texts or pairs of texts share: what they take, and what the model's outputs must mean.
+
+    Attributes:
+        problem_type: what `config.problem_type` says of such a model.
+        paired: whether the model was trained on pairs; None where that is not known.
+    """
+
+    architectures = (BertForSequenceClassification,)
+    settings: ClassVar[type[TaskFile]] = TextSettings
+    endpoint = "/predict"
+    problem_type: ClassVar[str]
+
+    labels: list[str]
 
     def __init__(
         self,
-        config: BertConfig,
+        model: BertForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
     ) -> None:
-        """Takes what decides the sequences.
+        """Takes a model whose `problem_type` is one of the pipeline's.
 
         Args:
-            config: of the model.
+            model: a sequence classifier.
             tokenizer: of the model.
-            inference: how long a sequence may be.
-            paired: whether the model was trained on pairs; None where that is not known.
+            inference: where and how.
+            paired: as in the class.
 
         Raises:
-            CheckpointError: tokenizer and model do not fit.
+            CheckpointError: tokenizer and model do not fit, or the problem type is unknown.
+            ConfigError: the model is for another pipeline.
         """
-        require_fit(tokenizer, config)
-        self.config = config
+        self.require_problem(model.config)
+        super().__init__(model, tokenizer, inference)
+        self.labels = label_names(model.config)
         self.paired = paired
-        self.labels = [config.id2label[index] for index in range(len(config.id2label))]
-        self.max_length = inference.length_for(config)
-        self.tokenizer = tokenizer
 
-    def logits(self, engine: SequenceRunner, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
+    @classmethod
+    def is_for(cls, architecture: str, config: BertConfig) -> bool:
+        """Tells by the problem type whether the outputs of a folder mean what this pipeline takes them for."""
+        if config.problem_type in (MULTI, REGRESSION):
+            return super().is_for(architecture, config) and config.problem_type == cls.problem_type
+        # 只有一个输出、又没有注明类型的，是交叉编码器，归 `rank`
+        is_classifier = cls.problem_type == SINGLE and len(config.id2label) != 1
+        return super().is_for(architecture, config) and is_classifier
+
+    @classmethod
+    def require_problem(cls, config: BertConfig) -> None:
+        """Makes sure that a model's outputs mean what the pipeline takes them for.
+
+        Raises:
+            CheckpointError: the problem type is unknown.
+            ConfigError: the model is for another pipeline.
+        """
+        problem = config.problem_type
+        if problem is None:
+            # 单输出、未注明类型的文件夹（交叉编码器）也当作回归：一个输出做不了分类
+            problem = REGRESSION if len(config.id2label) == 1 else SINGLE
+        if problem not in _PIPELINE_OF:
+            raise CheckpointError(f"problem_type {problem!r} of the model is none of {', '.join(_PIPELINE_OF)}")
+        if problem != cls.problem_type:
+            raise ConfigError(
+                f"the model is for the pipeline {_PIPELINE_OF[problem]!r}, not {cls.name!r}; ask for that one"
+            )
+
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
         """Returns [N, num_labels] float32; longer texts are cut.
 
         Raises:
@@ -92,80 +139,17 @@ class TextScorer:
         if self.paired is not None and self.paired != (pairs is not None):
             trained, wanted = ("pairs of texts", "give") if self.paired else ("single texts", "leave out")
             raise InputError(f"the model was trained on {trained}; {wanted} the second texts")
-        rows = [torch.empty(0, len(self.labels))]
-        for part in parts(len(texts)):
-            second = None if pairs is None else list(pairs[part])
-            encoded = self.tokenizer(list(texts[part]), second, max_length=self.max_length)
-            rows.append(engine.run(encoded["input_ids"], encoded["token_type_ids"], sequence_logits))
-        return torch.cat(rows)
+        return sequence_logits(self, texts, pairs)
+
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns a text, or a pair where the model was trained on pairs."""
+        return (["a"], ["a"]) if self.paired else (["a"],)
 
 
-def sequence_logits(model: BertForSequenceClassification, batch: RaggedBatch) -> Tensor:
-    """Reads [N, num_labels], the logits of each sequence."""
-    logits: Tensor = model(batch)
-    return logits
-
-
-class TextPipeline:
-    """What the three pipelines over texts or pairs of texts are alike in.
-
-    Attributes:
-        labels: the names of the outputs.
-        max_length: most ids in a sequence; longer texts are cut.
-    """
-
-    task: ClassVar[str]
-
-    def __init__(
-        self,
-        model: BertForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
-        inference: InferenceConfig = DEFAULT,
-        *,
-        paired: bool | None = None,
-    ) -> None:
-        """Takes a model.
-
-        Args:
-            model: with the problem type of this pipeline.
-            tokenizer: of the model.
-            inference: where and how it runs.
-            paired: whether it was trained on pairs, and then reads nothing else; None reads what it is given.
-
-        Raises:
-            CheckpointError: tokenizer and model do not fit.
-            ConfigError: the model is for another pipeline.
-        """
-        _require_problem(model, self.task)
-        self.scorer = TextScorer(model.config, tokenizer, inference, paired=paired)
-        self.engine: SequenceRunner = Engine(model, inference)
-        self.labels = self.scorer.labels
-        self.max_length = self.scorer.max_length
-
-    @classmethod
-    def load(
-        cls: type[PipelineT],
-        folder: str | Path,
-        *,
-        precision: Precision | None = None,
-        device: torch.device | str | None = None,
-    ) -> PipelineT:
-        """Loads a folder that `bertsmith finetune` has written, or any other of the same problem type."""
-        told = cls._told(folder)
-        model, tokenizer = BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder)
-        inference = inference_config_of(folder, precision=precision, device=device)
-        return cls(model, tokenizer, inference, paired=paired_of(folder), **told)
-
-    @classmethod
-    def _told(cls, _folder: str | Path) -> dict[str, Any]:
-        """Returns what else the folder says of the pipeline."""
-        return {}
-
-
-class Classify(TextPipeline):
+class Classify(TextPipeline, name="classify"):
     """Predicts the class of texts, or of pairs of texts."""
 
-    task = "classify"
+    problem_type = SINGLE
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
         """Classifies texts; longer ones are cut to what the model reads.
@@ -184,14 +168,26 @@ class Classify(TextPipeline):
         """
         return [
             Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True)))
-            for row in self.scorer.logits(self.engine, texts, pairs).softmax(-1).tolist()
+            for row in self.logits(texts, pairs).softmax(-1).tolist()
         ]
 
 
-class MultiLabel(TextPipeline):
+@dataclass(frozen=True)
+class LabelSettings(TextSettings):
+    """What `task.json` tells `MultiLabel`.
+
+    Attributes:
+        threshold: how likely a label must be, in [0, 1].
+    """
+
+    threshold: float = 0.5
+
+
+class MultiLabel(TextPipeline, name="multilabel"):
     """Predicts all labels of texts, or of pairs of texts; every label is decided by itself."""
 
-    task = "multilabel"
+    problem_type = MULTI
+    settings = LabelSettings
 
     def __init__(
         self,
@@ -208,11 +204,6 @@ class MultiLabel(TextPipeline):
             raise ConfigError(f"threshold {threshold} is outside [0, 1]")
         self.threshold = threshold
 
-    @classmethod
-    def _told(cls, folder: str | Path) -> dict[str, Any]:
-        with task_values(folder) as values:
-            return {"threshold": float(values.get("threshold", 0.5))}
-
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
         """Labels texts; arguments and errors as in `Classify`."""
         return [
@@ -220,14 +211,14 @@ class MultiLabel(TextPipeline):
                 tuple(label for label, value in zip(self.labels, row, strict=True) if value > self.threshold),
                 dict(zip(self.labels, row, strict=True)),
             )
-            for row in self.scorer.logits(self.engine, texts, pairs).sigmoid().tolist()
+            for row in self.logits(texts, pairs).sigmoid().tolist()
         ]
 
 
-class Regress(TextPipeline):
+class Regress(TextPipeline, name="regress"):
     """Predicts a number for texts, or for pairs of texts, such as how alike the two are."""
 
-    task = "regress"
+    problem_type = REGRESSION
 
     def __init__(
         self,
@@ -237,24 +228,27 @@ class Regress(TextPipeline):
         *,
         paired: bool | None = None,
     ) -> None:
-        """Takes a model with one output; see `TextPipeline`."""
+        """Takes a model with one output, as `TextPipeline` does."""
         super().__init__(model, tokenizer, inference, paired=paired)
         if len(self.labels) != 1:
             raise ConfigError(f"the model gives {len(self.labels)} numbers for a text; only one can be read")
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns [N] numbers; arguments and errors as in `Classify`."""
-        return self.scorer.logits(self.engine, texts, pairs)[:, 0].double().numpy()
+        return self.logits(texts, pairs)[:, 0].double().numpy()
 
 
-def _require_problem(model: BertForSequenceClassification, wanted: str) -> None:
-    """Makes sure that a model's outputs mean what a pipeline takes them for."""
-    problem = model.config.problem_type
-    if problem not in _PIPELINE_OF:
-        raise CheckpointError(f"problem_type {problem!r} of the model is none of {SINGLE}, {MULTI}, {REGRESSION}")
-    found = _PIPELINE_OF[problem]
-    # 单输出、未注明类型的文件夹（交叉编码器）也当作回归：一个输出做不了分类
-    if problem is None and len(model.config.id2label) == 1:
-        found = "regress"
-    if found != wanted:
-        raise ConfigError(f"the model is for the pipeline {found!r}, not {wanted!r}; ask for that one")
+def sequence_logits(pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
+    """Returns [N, num_labels] float32, the logits of N texts or pairs; longer ones are cut."""
+    rows = [torch.empty(0, len(pipeline.config.id2label))]
+    for part in parts(len(texts)):
+        second = None if pairs is None else list(pairs[part])
+        encoded = pipeline.tokenizer(list(texts[part]), second, max_length=pipeline.max_length)
+        rows.append(pipeline.engine.run(encoded["input_ids"], encoded["token_type_ids"], read_logits))
+    return torch.cat(rows)
+
+
+def read_logits(model: BertForSequenceClassification, batch: RaggedBatch) -> Tensor:
+    """Reads [N, num_labels], the logits of each sequence of a batch."""
+    logits: Tensor = model(batch)
+    return logits

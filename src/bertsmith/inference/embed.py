@@ -11,6 +11,7 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,25 +24,44 @@ from torch.nn.functional import normalize as unit_rows
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.checks import PART, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner, stream_rows
-from bertsmith.inference.precision import Precision
+from bertsmith.inference.checks import PART, require_list
+from bertsmith.inference.engine import DEFAULT, InferenceConfig, stream_rows
+from bertsmith.inference.pipeline import Pipeline
 from bertsmith.inference.sentence_folder import read_sentence_folder
-from bertsmith.model import BertConfig, BertModel
+from bertsmith.inference.task_file import TaskFile
+from bertsmith.model import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertModel,
+)
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
 
 
-class Embed:
+@dataclass(frozen=True)
+class EmbedSettings(TaskFile):
+    """What a folder tells `Embed`.
+
+    Attributes:
+        pooling: how the states of a text's tokens become one vector.
+    """
+
+    pooling: Pooling = "mean"
+
+
+class Embed(Pipeline, name="embed"):
     """Turns texts into vectors.
 
     Attributes:
-        engine: what runs the model; may be replaced.
         pooling: what is done unless a call says otherwise.
         hidden_size: H, width of a vector; four times that with `last-four`.
-        max_length: most ids of a text that are read, with the special tokens.
     """
+
+    architectures = (BertModel, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining)
+    needs_fine_tuning = False
 
     def __init__(
         self,
@@ -63,39 +83,30 @@ class Embed:
             ConfigError: the pooling is unknown, or the model has too few layers for it.
             CheckpointError: model and tokenizer do not belong together.
         """
-        require_fit(tokenizer, model.config)
+        super().__init__(model, tokenizer, inference)
         check_pooling(pooling, model.config)
-        self.config = model.config
         self.pooling: Pooling = pooling
         self.hidden_size = model.config.hidden_size
-        self.max_length = inference.length_for(model.config)
-        self.tokenizer = tokenizer
-        self.engine: SequenceRunner = Engine(model, inference)
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        *,
-        precision: Precision | None = None,
-        device: torch.device | str | None = None,
-        batch_tokens: int = 0,
-    ) -> Embed:
-        """Loads any model folder; heads are left aside.
+    def settings_in(cls, folder: str | Path) -> EmbedSettings:
+        """Returns what a folder of sentence-transformers says; the defaults where it says nothing.
 
         Raises:
-            CheckpointError: the folder holds no model, or asks for vectors in a way that is not known here.
+            CheckpointError: the folder asks for vectors in a way that is not known here.
         """
         says = read_sentence_folder(folder)
-        model, tokenizer = BertModel.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder)
-        if says.lowercase and not tokenizer.lowercase:
+        if says.lowercase and not WordPieceTokenizer.load(folder).lowercase:
             raise CheckpointError(
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"
             )
-        return cls(
-            model, tokenizer, InferenceConfig(device, precision, says.max_length, batch_tokens), pooling=says.pooling
-        )
+        return EmbedSettings(max_length=says.max_length, pooling=says.pooling)
+
+    @classmethod
+    def model_in(cls, folder: str | Path) -> BertModel:
+        """Loads the encoder; heads and pooler are left out."""
+        return BertModel.from_pretrained(folder, need_pooler=False)
 
     def __call__(
         self,
@@ -152,6 +163,29 @@ class Embed:
             vectors = rows[:, :width]
             yield (unit_rows(vectors, dim=-1) if normalize else vectors).numpy()
 
+    def compare(
+        self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
+    ) -> NDArray[np.float32]:
+        """Compares every text with every other.
+
+        Args:
+            texts: N texts.
+            others: M texts; None compares the texts with one another.
+            pooling: as in `Embed`.
+
+        Returns:
+            [N, M] float32 in [-1, 1]; a row for each text.
+
+        Raises:
+            InputError: a single string was given.
+        """
+        require_list(texts)
+        require_list(() if others is None else others)
+        vectors = Embed.__call__(self, [*texts, *(() if others is None else others)], pooling=pooling)
+        left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
+        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
+        return np.clip(left @ right.T, -1.0, 1.0)
+
     def width(self, pooling: Pooling | None = None, dims: int | None = None) -> int:
         """Returns how many numbers a vector has.
 
@@ -174,50 +208,20 @@ class Embed:
         return rows
 
 
-class Similarity:
+class Similarity(Embed, name="similarity"):
     """Tells how alike texts are: the cosine similarity of their vectors."""
 
-    def __init__(self, embed: Embed) -> None:
-        self.embed = embed
-
     @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Similarity:
-        """Loads any model folder; see `Embed.load`."""
-        return cls(Embed.load(folder, precision=precision, device=device))
+    def is_for(cls, _architecture: str, _config: BertConfig) -> bool:
+        """Returns False: `Embed` stands for both."""
+        return False
 
-    @property
-    def engine(self) -> SequenceRunner:
-        """What runs the model; may be replaced."""
-        return self.embed.engine
-
-    @engine.setter
-    def engine(self, engine: SequenceRunner) -> None:
-        self.embed.engine = engine
-
-    def __call__(
+    # 与 Embed 同一个模型、同样的向量，只是调用给出的是余弦
+    def __call__(  # type: ignore[override]
         self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
     ) -> NDArray[np.float32]:
-        """Compares every text with every other.
-
-        Args:
-            texts: N texts.
-            others: M texts; None compares the texts with one another.
-            pooling: as in `Embed`.
-
-        Returns:
-            [N, M] float32 in [-1, 1]; a row for each text.
-
-        Raises:
-            InputError: a single string was given.
-        """
-        require_list(texts)
-        require_list(() if others is None else others)
-        vectors = self.embed([*texts, *(() if others is None else others)], pooling=pooling)
-        left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
-        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
-        return np.clip(left @ right.T, -1.0, 1.0)
+        """Compares every text with every other; see `Embed.compare`."""
+        return self.compare(texts, others, pooling=pooling)
 
 
 def mean_states(model: BertModel, batch: RaggedBatch) -> Tensor:

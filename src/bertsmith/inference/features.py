@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
-
-import torch
+from typing import Any, ClassVar
 
 from bertsmith.errors import CheckpointError
-from bertsmith.inference.precision import Precision
 from bertsmith.inference.tag import Tag
-from bertsmith.inference.task_file import inference_config_of, task_values
+from bertsmith.inference.task_file import TaskFile, read_settings
+from bertsmith.model import BertConfig
 from bertsmith.model.feature_tagger import BertWithFeatures, Top
-from bertsmith.tokenizer import WordPieceTokenizer
 
 
-def load_feature_tagger(
-    folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-) -> Tag:
-    """Returns the tagging pipeline over a folder that `bertsmith finetune features` has written.
+@dataclass(frozen=True)
+class FeatureSettings(TaskFile):
+    """What `task.json` says of the network.
 
-    Args:
-        folder: the model folder.
-        precision: as in `InferenceConfig`.
-        device: likewise.
-
-    Raises:
-        CheckpointError: the folder holds no such model.
+    Attributes:
+        labels: the tags, in the order of the outputs.
+        layers: which states of the encoder are its features, as in `LayerFeatures`.
+        tagger_head: what reads them.
+        tagger_head_size: width of each direction of a BiLSTM.
     """
-    with task_values(folder) as values:
-        if values.get("task") != "features":
+
+    required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "labels", "layers", "tagger_head", "tagger_head_size")
+
+    labels: tuple[str, ...] = ()
+    layers: str | int = ""
+    tagger_head: Top = "linear"
+    tagger_head_size: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the values.
+
+        Raises:
+            ValueError: there is no label in a file, or a BiLSTM has no width.
+        """
+        super().__post_init__()
+        if self.task and not self.labels:
+            raise ValueError("labels is empty")
+        if self.tagger_head_size < (self.tagger_head == "bilstm"):
+            raise ValueError(f"tagger_head {self.tagger_head!r} and tagger_head_size {self.tagger_head_size}")
+
+
+class FeatureTag(Tag, name="features"):
+    """Tags words as `Tag` does, in a folder that `bertsmith finetune features` has written."""
+
+    architectures = (BertWithFeatures,)
+
+    @classmethod
+    def is_for(cls, _architecture: str, _config: BertConfig) -> bool:
+        """Returns False: only `task.json` tells such a folder from that of a bare encoder."""
+        return False
+
+    @classmethod
+    def model_in(cls, folder: str | Path) -> Any:
+        """Loads the encoder, and the network that `task.json` describes."""
+        told = read_settings(folder, FeatureSettings, cls.name)
+        if told.task != cls.name:
             raise CheckpointError(
                 f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
             )
-        labels, layers, top, size = (
-            values["labels"],
-            values["layers"],
-            values["tagger_head"],
-            int(values["tagger_head_size"]),
-        )
-        if not isinstance(layers, str | int) or top not in get_args(Top) or size < (top == "bilstm"):
-            raise ValueError(f"layers {layers!r}, tagger_head {top!r} and tagger_head_size {size}")
-        if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
-            raise ValueError(f"labels {labels!r}")
-    model: Any = BertWithFeatures.load(folder, labels, layers, top, size)  # type: ignore[arg-type]
-    inference = inference_config_of(folder, precision=precision, device=device)
-    return Tag(model, WordPieceTokenizer.load(folder), inference)
+        shape = (told.layers, told.tagger_head, told.tagger_head_size)
+        return BertWithFeatures.load(folder, told.labels, *shape)  # type: ignore[arg-type]

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.checks import require_list, require_two_segments
-from bertsmith.inference.classify import TextScorer
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import inference_config_of
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.inference.checks import require_list
+from bertsmith.inference.classify import MULTI, REGRESSION, sequence_logits
+from bertsmith.inference.engine import DEFAULT, InferenceConfig
+from bertsmith.inference.pipeline import Pipeline
+from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
+
+_OTHERS = (MULTI, REGRESSION)
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,12 @@ class Ranked:
     text: str
 
 
-class Rank:
+class Rank(Pipeline, name="rank"):
     """Puts texts in order of relevance to a query."""
+
+    architectures = (BertForSequenceClassification,)
+    two_texts = "a query and its text"
+    endpoint = "/rerank"
 
     def __init__(
         self,
@@ -43,23 +47,18 @@ class Rank:
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:
+        """Takes a model with one output and no `problem_type`; see `Pipeline`."""
         if len(model.config.id2label) != 1 or model.config.problem_type is not None:
             raise ConfigError(
                 f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
                 " a ranker has one output and no problem_type"
             )
-        require_two_segments(model.config, "a query and its text")
-        self.scorer = TextScorer(model.config, tokenizer, inference)
-        self.engine: SequenceRunner = Engine(model, inference)
+        super().__init__(model, tokenizer, inference)
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Rank:
-        """Loads a folder that `bertsmith finetune rank` has written, or any other cross-encoder with one output."""
-        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        inference = inference_config_of(folder, precision=precision, device=device)
-        return cls(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), inference)
+    def is_for(cls, architecture: str, config: BertConfig) -> bool:
+        """Tells whether a folder holds a cross-encoder: one output, which neither labels nor measures."""
+        return super().is_for(architecture, config) and len(config.id2label) == 1 and config.problem_type not in _OTHERS
 
     def __call__(self, query: str, texts: Sequence[str]) -> list[Ranked]:
         """Ranks texts for one query.
@@ -94,6 +93,11 @@ class Rank:
         Raises:
             InputError: a single string was given, or the numbers differ.
         """
+        require_list(queries, texts)
         # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
-        scores: NDArray[np.float64] = self.scorer.logits(self.engine, queries, texts)[:, 0].double().sigmoid().numpy()
+        scores: NDArray[np.float64] = sequence_logits(self, queries, texts)[:, 0].double().sigmoid().numpy()
         return scores
+
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns a query and one text."""
+        return "a", ["a"]

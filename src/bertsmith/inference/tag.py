@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,13 +24,12 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.inference.checks import parts, require_fit, require_list
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
+from bertsmith.inference.checks import parts, require_list
+from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import inference_config_of
+from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.windows import behind_marks
-from bertsmith.model import BertForTokenClassification
+from bertsmith.model import BertForTokenClassification, PretrainedBert
 from bertsmith.tokenizer import WordPieceTokenizer
 
 OVERLAP = 4
@@ -84,29 +83,23 @@ class WordWindow:
     positions: list[int]
 
 
-class Tag:
+class Tag(Pipeline, name="tag"):
     """Tags words, or finds entities in texts."""
+
+    architectures: ClassVar[tuple[type[PretrainedBert], ...]] = (BertForTokenClassification,)
+    endpoint = "/tag"
+
+    labels: list[str]
 
     def __init__(
         self,
-        model: BertForTokenClassification,
+        model: PretrainedBert,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:
-        require_fit(tokenizer, model.config)
-        self.labels = [model.config.id2label[index] for index in range(len(model.config.id2label))]
-        self.max_length = inference.length_for(model.config)
-        self.tokenizer = tokenizer
-        self.engine: SequenceRunner = Engine(model, inference)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> Tag:
-        """Loads a folder that `bertsmith finetune tag` has written, or any other tagger."""
-        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        inference = inference_config_of(folder, precision=precision, device=device)
-        return cls(BertForTokenClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), inference)
+        """Takes a model that scores every token; see `Pipeline`."""
+        super().__init__(model, tokenizer, inference)
+        self.labels = label_names(model.config)
 
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
         """Finds the entities of raw texts.

@@ -5,51 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertsmith.errors import CheckpointError
+from bertsmith.inference.pipeline import all_pipelines
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.model import BertConfig
 from bertsmith.model.checkpoint import read_architecture
-
-_HEADS = {
-    "BertModel": ("embed",),
-    "BertForMaskedLM": ("embed", "fill-mask"),
-    "BertForNextSentencePrediction": ("embed", "next-sentence"),
-    "BertForPreTraining": ("embed", "fill-mask", "next-sentence"),
-    "BertForTokenClassification": ("tag",),
-    "BertForQuestionAnswering": ("answer",),
-    "BertForMultipleChoice": ("choose",),
-}
-"""The pipelines of each architecture; a fine-tuned encoder is used for what it was fine-tuned for, no more."""
-
-_PROBLEMS = {"multi_label_classification": "multilabel", "regression": "regress"}
-
-WITHOUT_FINE_TUNING = frozenset({"embed", "fill-mask", "next-sentence"})
-"""Pipelines that no labels were needed for."""
 
 
 def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
     """Returns the names of the pipelines that a model folder is good for.
 
+    A fine-tuned folder is used for what it was fine-tuned for, and nothing else.
+
     Raises:
-        CheckpointError: its model is of a kind that no pipeline reads.
+        CheckpointError: no pipeline reads its model.
     """
     task = read_task_file(folder).get("task")
     if task is not None:
         return (str(task),)
-    architecture = read_architecture(folder)
-    if architecture == "BertForSequenceClassification":
-        config = BertConfig.load(folder)
-        # 只有一个输出、又没有注明类型的，是交叉编码器
-        single = "rank" if len(config.id2label) == 1 else "classify"
-        return (_PROBLEMS.get(config.problem_type or "", single),)
-    if architecture is None or architecture not in _HEADS:
-        known = ", ".join((*_HEADS, "BertForSequenceClassification"))
+    architecture, pipelines = read_architecture(folder), all_pipelines()
+    known = dict.fromkeys(model.__name__ for pipeline in pipelines.values() for model in pipeline.architectures)
+    if architecture not in known:
         holds = (
-            f"holds a {architecture}, which no pipeline reads" if architecture else "config.json names no architecture"
+            f"holds a {architecture}, which no pipeline reads"
+            if architecture
+            else ("config.json names no architecture")
         )
-        raise CheckpointError(f"{folder}: {holds}; it must be one of {known}")
-    # 只认一种句段的模型读不了句对：有那个头也没有用
-    lone = BertConfig.load(folder).type_vocab_size < 2
-    return tuple(kind for kind in _HEADS[architecture] if not (lone and kind == "next-sentence"))
+        raise CheckpointError(f"{folder}: {holds}; it must be one of {', '.join(known)}")
+    config = BertConfig.load(folder)
+    return tuple(name for name, pipeline in pipelines.items() if pipeline.is_for(architecture, config))
 
 
 def task_of_folder(folder: str | Path) -> str:
@@ -58,9 +41,10 @@ def task_of_folder(folder: str | Path) -> str:
     Raises:
         CheckpointError: its model has no head that predicts.
     """
-    kind = pipelines_of_folder(folder)[0]
-    if kind in WITHOUT_FINE_TUNING:
+    name = pipelines_of_folder(folder)[0]
+    known = all_pipelines().get(name)
+    if known is not None and not known.needs_fine_tuning:
         raise CheckpointError(
             f"{folder}: holds a {read_architecture(folder)}, which predicts nothing here; fine-tune it first"
         )
-    return kind
+    return name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
-from bertsmith.inference.features import load_feature_tagger
+from bertsmith.inference.features import FeatureTag
 from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
 from bertsmith.inference.task_file import TASK_FILE, read_task_file
 from bertsmith.model import BertConfig, BertModel, PretrainedBert, load_any
@@ -65,7 +65,7 @@ def _task_files(source: Path) -> list[str]:
     task = read_task_file(source).get("task")
     if task == "features":
         # 冻结编码器之上的标注器也要能载入，才算核对过的副本
-        load_feature_tagger(source)
+        FeatureTag.load(source)
         return [TASK_FILE, TENSOR_FILE]
     return [TASK_FILE] if task else []
 

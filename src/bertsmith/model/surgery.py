@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,8 +22,6 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.heads import MaskedLMHead
 from bertsmith.model.pretrained import PretrainedBert
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.tokenizer.match import PACKED, WordMatcher
-from bertsmith.tokenizer.normalize import Normalizer
 
 
 def prune_heads(model: PretrainedBert, heads: Mapping[int, Collection[int]]) -> None:
@@ -181,7 +178,7 @@ def extend_vocabulary(
     for piece, times in Counter(pieces).items():
         if piece in tokenizer.piece_to_id or times > 1:
             raise InputError(f"piece {piece!r} is in the vocabulary already, or given twice; leave it out")
-    sources = [*_spell(tokenizer, new_pieces), *map(tokenizer.encode, user_tokens)]
+    sources = [*map(tokenizer.spell, new_pieces), *map(tokenizer.encode, user_tokens)]
     larger = WordPieceTokenizer(
         [*tokenizer.vocab, *pieces],
         lowercase=tokenizer.lowercase,
@@ -255,29 +252,6 @@ def _piece_tables(model: PretrainedBert) -> Iterator[tuple[nn.Module, str]]:
         if isinstance(head, MaskedLMHead):
             # 共享解码器时只有偏置是自己的；不共享时矩阵和偏置都在 decoder 里
             yield from [(head, "bias")] if head.decoder is None else [(head.decoder, "weight"), (head.decoder, "bias")]
-
-
-def _spell(tokenizer: WordPieceTokenizer, pieces: Sequence[str]) -> list[list[int]]:
-    """Spells each piece with those there are: a part of a word with parts of words."""
-    strip_accents = tokenizer.lowercase if tokenizer.strip_accents is None else tokenizer.strip_accents
-    normalizer = Normalizer(tokenizer.lowercase, strip_accents, tokenizer.tokenize_chinese_chars)
-    # 词内片段从头到尾只能用 ## 片段来拼：把它们同时当作词首交给同一个匹配器
-    inside = {piece: index for piece, index in tokenizer.piece_to_id.items() if piece.startswith("##")}
-    starts = {piece[2:]: index for piece, index in inside.items()}
-    continued = WordMatcher({**inside, **starts}, tokenizer.unk_token_id, tokenizer.max_word_chars)
-    sources: list[list[int]] = []
-    for piece in pieces:
-        text = piece.removeprefix("##")
-        words = [word for chunk in normalizer.chunks(text) for word in normalizer.words(chunk)]
-        if words != [text] or len(text) > tokenizer.max_word_chars:
-            raise InputError(
-                f"piece {piece!r}: no text is ever cut into it, {text!r} is read as the words {words}; write it as the"
-                " tokenizer reads it, or pass it among user_tokens"
-            )
-        is_part = text != piece
-        ids = np.frombuffer(continued.spell(text), PACKED).tolist() if is_part else tokenizer.encode(text)
-        sources.append(ids)
-    return sources
 
 
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:

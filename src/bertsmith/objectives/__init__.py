@@ -1,4 +1,7 @@
-"""What a model is trained to do: one file per loss."""
+"""What a model is trained to do: one file per objective.
+
+Those of pre-training are found by name (`pretraining.objective_named`); those of fine-tuning belong to its tasks.
+"""
 
 from bertsmith.objectives.causal_lm import CausalLMLoss
 from bertsmith.objectives.choice import ChoiceObjective
@@ -6,12 +9,7 @@ from bertsmith.objectives.classification import ClassificationObjective, MultiLa
 from bertsmith.objectives.labelled import LabelledBatch
 from bertsmith.objectives.masked_lm import MaskedLMLoss
 from bertsmith.objectives.next_sentence import NSPLoss
-from bertsmith.objectives.pretraining import (
-    PreTrainingObjective,
-    build_objective,
-    build_pretraining_model,
-    pretraining_architecture,
-)
+from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
 from bertsmith.objectives.sentence_order import SOPLoss
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
 from bertsmith.objectives.spans import SpanObjective
@@ -31,7 +29,5 @@ __all__ = [
     "SpanBoundaryLoss",
     "SpanObjective",
     "TaggingObjective",
-    "build_objective",
-    "build_pretraining_model",
-    "pretraining_architecture",
+    "objective_named",
 ]

@@ -1,25 +1,17 @@
-"""The left-to-right LM loss: every token predicts the next (the ablation of Devlin et al. 2019, §5.1)."""
+"""Left-to-right LM: every token predicts the next (the ablation of Devlin et al. 2019, §5.1)."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-
-from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.objectives.masked_lm import measure_pieces
+from bertsmith.objectives.loss_term import LossTerm
+from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective, register
 
 
-class CausalLMLoss(nn.Module):
+# 单向的对照：每个词都能学，但只看得见左边；论文用它说明双向上下文的价值
+class CausalLMLoss(LossTerm):
     """Mean of -log p(next piece) over all tokens that have a next one, in nats; `[SEP]` is predicted too."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
-        """Measures predictions.
+    name, title = "ltr", "left-to-right"
 
-        Args:
-            logits: [M, V] of any float dtype, from states that have read nothing to their right.
-            labels: [M] int64, the next ids.
-            total: as in `MaskedLMLoss`.
 
-        Returns:
-            The loss, with sums `ltr_loss` and `ltr_accuracy`.
-        """
-        return measure_pieces("ltr", logits, labels, total=total)
+CAUSAL_LM = LanguageModel(CausalLMLoss(), targets="next_token")
+register(PreTrainingObjective("ltr", CAUSAL_LM))

@@ -1,4 +1,4 @@
-"""The pre-training objectives: the parts that a stream's batches ask for, added up (Devlin et al. 2019, appendix A.2).
+"""What a pre-training objective is, and the registry in which each is found by its name.
 
     mlm+nsp    masked LM and next sentence: the paper
     mlm        masked LM alone (§5.1, "no NSP"; Liu et al. 2019)
@@ -6,119 +6,160 @@
     ltr        left-to-right LM (§5.1, "LTR & no NSP")
     ltr+nsp    left-to-right LM and next sentence, read from the last token
 
-With span masking the span boundary loss comes on top of masked LM.
+An objective says what it asks of the stream, which model it trains, its loss and its figures. Each is registered by
+the file of the term that makes it; another kind of objective is a file of its own in this package whose class has the
+attributes and methods of `PreTrainingObjective` and is given to `register`.
 """
 
 from __future__ import annotations
 
+import pkgutil
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, TypeAlias
+
 from torch import Tensor, nn
 
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.data.stream.stream import OBJECTIVES, StreamSettings
+from bertsmith.data.stream.settings import Pairs, StreamNeeds, Targets
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
-from bertsmith.model.architectures import PreTrainingOutput
-from bertsmith.model.span_boundary import SpanPreTrainingOutput
-from bertsmith.objectives.causal_lm import CausalLMLoss
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.objectives.masked_lm import MaskedLMLoss
-from bertsmith.objectives.next_sentence import NSPLoss
-from bertsmith.objectives.sentence_order import SOPLoss
+from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
 
-PAIR_LOSSES: dict[str, type[NSPLoss] | type[SOPLoss]] = {"nsp": NSPLoss, "sop": SOPLoss}
+PreTrainingModel: TypeAlias = BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary
 
 
+@dataclass(frozen=True)
+class LanguageModel:
+    """The part of an objective that predicts pieces: its loss, and which pieces are its targets."""
+
+    loss: LossTerm
+    targets: Targets
+
+
+@dataclass(frozen=True)
+class PairTask:
+    """The part of an objective that judges pairs of segments: its loss, and which pairs it reads."""
+
+    loss: LossTerm
+    pairs: Pairs
+
+
+@dataclass(frozen=True)
 class PreTrainingObjective:
-    """Runs the model on a batch and adds up the losses.
+    """A language model and, optionally, a task over pairs; their losses are added up (appendix A.2).
 
     A batch that is a share of a larger one (of another rank's, or of several parts) is divided by the counts of the
     larger one: the losses of the shares, and their gradients, then add up to those of the whole.
 
     Attributes:
-        pieces: the loss over pieces, masked or next.
-        pairs: the loss over pairs of segments, or None.
+        name: by which recipes and the command line know it.
+        language_model: the loss over pieces, masked or next.
+        pair_task: the loss over pairs of segments, or None.
         span_boundary: the extra loss of span masking, or None.
     """
 
-    def __init__(self, objective: str = "mlm+nsp", *, span_boundary: bool = False) -> None:
-        """Puts an objective together.
+    name: str
+    language_model: LanguageModel
+    pair_task: PairTask | None = None
+    span_boundary: SpanBoundaryLoss | None = None
 
-        Args:
-            objective: one of `OBJECTIVES`.
-            span_boundary: train the span boundary head too; the batches then need span masking.
+    @property
+    def needs(self) -> StreamNeeds:
+        """What it asks of the stream."""
+        return StreamNeeds(self.pair_task.pairs if self.pair_task else "none", self.language_model.targets)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether each token sees only what is before it."""
+        return self.language_model.targets == "next_token"
+
+    @property
+    def terms(self) -> list[LossTerm]:
+        """The losses whose figures are shown."""
+        return [self.language_model.loss, *([self.pair_task.loss] if self.pair_task else [])]
+
+    @property
+    def perplexity_of(self) -> str:
+        """The figure whose exponential is the perplexity."""
+        return f"{self.language_model.loss.name}_loss"
+
+    def for_masking(self, kind: str) -> PreTrainingObjective:
+        """Returns the objective that suits a kind of masking: spans bring the span boundary loss with them.
 
         Raises:
-            ConfigError: there is no such objective, or it masks nothing and has no spans.
+            ConfigError: spans are to be hidden, and the objective hides nothing.
         """
-        language_model, pair = _parts(objective)
-        self.causal = language_model == "ltr"
-        if self.causal and span_boundary:
-            raise ConfigError(f"{objective} hides no spans; the span boundary objective goes with mlm")
-        self.pieces: MaskedLMLoss | CausalLMLoss = CausalLMLoss() if self.causal else MaskedLMLoss()
-        self.pairs = PAIR_LOSSES[pair]() if pair else None
-        self.span_boundary = SpanBoundaryLoss() if span_boundary else None
+        if kind != "span":
+            return replace(self, span_boundary=None)
+        if self.language_model.targets != "masked":
+            raise ConfigError(f"{self.name} hides no spans; the span boundary objective goes with mlm")
+        return replace(self, span_boundary=SpanBoundaryLoss())
+
+    @property
+    def architecture(self) -> type[BertForPreTraining] | type[BertForMaskedLM]:
+        """The model that is trained, as its folder names it: with the pair head where there are pairs."""
+        return BertForPreTraining if self.pair_task else BertForMaskedLM
+
+    def build_model(self, config: BertConfig) -> PreTrainingModel:
+        """Returns a fresh model of a shape."""
+        return self.complete(self.architecture(config))
+
+    def complete(self, plain: BertForPreTraining | BertForMaskedLM) -> PreTrainingModel:
+        """Adds the heads that exist for the time of training; `save_pretrained` leaves them out."""
+        return BertWithSpanBoundary(plain) if self.span_boundary else plain
 
     def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
         """Returns the summed loss and the figures of all parts.
 
         Args:
-            model: as `build_pretraining_model` makes it for this objective, wrapped or not.
-            batch: of a stream with the same objective.
+            model: as `build_model` makes it, wrapped or not.
+            batch: of a stream that does what the objective needs.
         """
         if self.span_boundary is None:
-            output = model(batch.tokens, batch.masked_positions, causal=self.causal)
+            output = model(batch.tokens, batch.masked_positions, causal=self.is_causal)
         else:
             output = model(batch.tokens, batch.masked_positions, batch.masked_spans)
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
+        masked, labelled = batch.global_masked, batch.global_labelled
         logits = output if isinstance(output, Tensor) else output.mlm_logits
-        measures: list[LossOutput] = [self.pieces(logits, batch.masked_labels, total=batch.global_masked)]
-        if self.pairs is not None:
-            assert isinstance(output, PreTrainingOutput | SpanPreTrainingOutput)
-            measures.append(self.pairs(output.nsp_logits, batch.next_sentence_labels, total=batch.global_labelled))
+        parts: list[LossOutput] = [self.language_model.loss(logits, batch.masked_labels, total=masked)]
+        if self.pair_task is not None:
+            parts.append(self.pair_task.loss(output.nsp_logits, batch.next_sentence_labels, total=labelled))
         if self.span_boundary is not None:
-            assert isinstance(output, SpanPreTrainingOutput)
-            measures.append(self.span_boundary(output.sbo_logits, batch.masked_labels, total=batch.global_masked))
+            parts.append(self.span_boundary(output.sbo_logits, batch.masked_labels, total=masked))
         # 各部分已是各自的平均，直接相加即论文的损失（附录 A.2），不另设权重
-        loss = measures[0].loss
-        for measure in measures[1:]:
-            loss = loss + measure.loss
-        return LossOutput(loss, {name: value for measure in measures for name, value in measure.sums.items()})
+        loss = parts[0].loss
+        for part in parts[1:]:
+            loss = loss + part.loss
+        return LossOutput(loss, {name: value for part in parts for name, value in part.sums.items()})
 
 
-def build_objective(settings: StreamSettings) -> PreTrainingObjective:
-    """Returns what the batches of a stream are to be trained on."""
-    return PreTrainingObjective(settings.objective, span_boundary=settings.masking.kind == "span")
+_REGISTERED: dict[str, PreTrainingObjective] = {}
 
 
-def pretraining_architecture(objective: str) -> type[BertForPreTraining] | type[BertForMaskedLM]:
-    """Returns the model that an objective trains: with the pair head where the objective has pairs.
-
-    Raises:
-        ConfigError: there is no such objective.
-    """
-    return BertForPreTraining if _parts(objective)[1] else BertForMaskedLM
+def register(objective: PreTrainingObjective) -> None:
+    """Makes an objective known by its name."""
+    _REGISTERED[objective.name] = objective
 
 
-def build_pretraining_model(
-    objective: str, config: BertConfig, *, span_boundary: bool = False
-) -> BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary:
-    """Returns a fresh model for an objective.
+def objectives() -> dict[str, PreTrainingObjective]:
+    """Returns every objective by its name; the files of this package are the list."""
+    package: Any = import_module("bertsmith.objectives")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+    return dict(_REGISTERED)
 
-    Args:
-        objective: one of `OBJECTIVES`.
-        config: the shape.
-        span_boundary: add the head that span masking trains; `save_pretrained` leaves it out.
+
+def objective_named(name: str) -> PreTrainingObjective:
+    """Returns an objective.
 
     Raises:
-        ConfigError: there is no such objective.
+        ConfigError: there is none of that name.
     """
-    plain = pretraining_architecture(objective)(config)
-    return BertWithSpanBoundary(plain) if span_boundary else plain
-
-
-def _parts(objective: str) -> tuple[str, str]:
-    if objective not in OBJECTIVES:
-        raise ConfigError(f"objective {objective!r} is unknown; use one of {', '.join(OBJECTIVES)}")
-    language_model, _, pair = objective.partition("+")
-    return language_model, pair
+    known = objectives()
+    if name not in known:
+        raise ConfigError(f"objective {name!r} is unknown; use one of {', '.join(known)}")
+    return known[name]

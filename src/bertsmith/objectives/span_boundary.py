@@ -1,28 +1,15 @@
 """The span boundary loss: a hidden piece is told by the tokens around its span alone (Joshi et al. 2020, §3.2).
 
-To predict the inside of a span from its two neighbours, the model must gather there what the span means.
+It comes on top of masked LM wherever spans are hidden.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-
-from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.objectives.masked_lm import measure_pieces
+from bertsmith.objectives.loss_term import LossTerm
 
 
-class SpanBoundaryLoss(nn.Module):
+# 要从两端的词猜出片段内部，模型必须把整段的意思汇聚到边界上：问答的答案正是这样的片段
+class SpanBoundaryLoss(LossTerm):
     """Mean of -log p(true piece | both boundaries, its place in the span) over the M hidden pieces, in nats."""
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
-        """Measures predictions.
-
-        Args:
-            logits: [M, V] of any float dtype, decoded from `SpanBoundaryHead`.
-            labels: [M] int64, the true ids.
-            total: as in `MaskedLMLoss`.
-
-        Returns:
-            The loss, with sums `sbo_loss` and `sbo_accuracy`.
-        """
-        return measure_pieces("sbo", logits, labels, total=total)
+    name, title = "sbo", "span-boundary"

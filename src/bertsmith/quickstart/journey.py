@@ -129,7 +129,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
         precision=precision,
         seed=options.seed,
         minutes=options.minutes,
-        total_steps=None if options.minutes else WORLD_STEPS,
+        steps=None if options.minutes else WORLD_STEPS,
     )
 
 
@@ -137,7 +137,7 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
     """Writes down what this folder is for, or makes sure that it is for this; documents are checked with the shards."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
-        "size": recipe.size,
+        "size": recipe.model.size,
         "minutes": options.minutes,
         "vocab_size": options.vocab_size,
         "encoding": options.encoding,

@@ -17,7 +17,7 @@ from rich.table import Table
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import FillMask
-from bertsmith.inference.pretrained import add_special_tokens
+from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.quickstart.report import FilledExample, write_report
@@ -27,8 +27,8 @@ from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import PreTrainingResult
 from bertsmith.train.recipe import PreTrainingRecipe
-from bertsmith.train.run import PreTrainingResult
 from bertsmith.train.start import HELDOUT_SEQUENCES, build_model
 
 WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the man [MASK] the book")
@@ -65,7 +65,7 @@ def fill_examples(
     assert isinstance(fresh, BertForPreTraining)
     untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model")
     questions: list[tuple[str, str | None]] = [] if own else [(text, None) for text in WORLD_SENTENCES]
-    questions += _heldout_questions(corpus, tokenizer, recipe.sequence_length)
+    questions += _heldout_questions(corpus, tokenizer, recipe.data.sequence_length)
     return [FilledExample(text, truth, before=untrained(text)[0], after=trained(text)[0]) for text, truth in questions]
 
 
@@ -85,12 +85,13 @@ def figure_rows(
             f"{train.tokens:,} tokens",
             f"{train.documents:,} documents, {train.sentences:,} sentences",
         ),
-        FigureRow("model", recipe.size, f"{model}, {recipe.precision}, dropout {recipe.dropout}"),
+        FigureRow("model", recipe.model.size, f"{model}, {recipe.model.precision}, dropout {recipe.model.dropout}"),
         FigureRow(
             "pre-training",
             f"{done.seconds:.0f} s",
-            f"{recipe.total_steps:,} steps of {recipe.batch_size} sequences up to {recipe.sequence_length}, "
-            f"{done.tokens_seen:,} tokens seen, peak rate {recipe.learning_rate}, seed {recipe.seed}",
+            f"{recipe.trainer.total_steps:,} steps of {recipe.data.batch_size} sequences up to"
+            f" {recipe.data.sequence_length}, "
+            f"{done.tokens_seen:,} tokens seen, peak rate {recipe.trainer.learning_rate}, seed {recipe.seed}",
         ),
         FigureRow("unigram entropy", f"{done.unigram_entropy:.3f} nats", "loss of knowing frequencies, no context"),
         FigureRow("masked-LM loss", f"{done.heldout['mlm_loss']:.3f} nats", unseen),
@@ -179,7 +180,7 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
         # 窄的模型用论文的 5e-5 学不动，照抄命令的人不必自己发现
-        narrow = BertConfig.named(result.pretraining.recipe.size).hidden_size <= SMALL_HIDDEN_SIZE
+        narrow = BertConfig.named(result.pretraining.recipe.model.size).hidden_size <= SMALL_HIDDEN_SIZE
         rate = ["--learning-rate", SMALL_RATE] if narrow else []
         commands.append(["finetune", "classify", "--model", model, *labelled, *rate, "--out", "runs/classifier"])
     for command in commands:

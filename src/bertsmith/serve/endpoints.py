@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from bertsmith.inference.embed import Similarity
 from bertsmith.serve import schemas
 from bertsmith.serve.http_errors import RefusalError
 from bertsmith.serve.models import ServedModels
@@ -115,7 +114,7 @@ class Endpoints:
                 " taken; send several requests",
                 where="others",
             )
-        cosines = Similarity(pipeline)(asked.texts, asked.others)
+        cosines = pipeline.compare(asked.texts, asked.others)
         return schemas.SimilarityAnswer(model=model.name, similarities=cosines.tolist(), tokens=tokens_read())
 
     def next_sentence(self, asked: schemas.NextSentenceRequest) -> schemas.NextSentenceAnswer:

@@ -138,7 +138,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
     for name, folder in settings.models:
         pipelines = {}
         for kind in pipelines_of_folder(folder):
-            pipeline: Any = load_pipeline(kind, folder, precision=settings.precision)  # type: ignore[call-overload]
+            pipeline = load_pipeline(kind, folder, precision=settings.precision)  # type: ignore[arg-type]
             # 队列凑好的一批就是一次前向：不要让引擎按自己的预算再切一遍
             pipeline.engine.batch_tokens = batcher.budget
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批
@@ -157,18 +157,8 @@ def warm_up(model: ServedModel) -> None:
     ticket = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
     CURRENT.set(ticket)
     ticket.on_its_way = False
-    mask = model.tokenizer.special_tokens.mask
     try:
-        for kind, pipeline in model.pipelines.items():
-            arguments: dict[str, tuple[Any, ...]] = {
-                "fill-mask": ([mask],),
-                "answer": (["a"], ["a"]),
-                "choose": (["a"], [["a", "b"]]),
-                "rank": ("a", ["a"]),
-                "next-sentence": (["a"], ["a"]),
-            }
-            # 句对模型要两段文本才肯算
-            needs_two = kind in ("classify", "multilabel", "regress") and pipeline.scorer.paired
-            pipeline(*arguments.get(kind, (["a"], ["a"]) if needs_two else (["a"],)))
+        for pipeline in model.pipelines.values():
+            pipeline(*pipeline.smallest_input())
     finally:
         CURRENT.set(None)

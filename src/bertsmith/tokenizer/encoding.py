@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.align import Tokens
+from bertsmith.tokenizer.flat import Tokens
 
 Truncation = Literal["longest_first", "only_first", "only_second", False]
 Padding = Literal["longest", "max_length", False]

@@ -1,4 +1,4 @@
-"""Token ids of many texts as two arrays, the shape in which shards and batches want them.
+"""The shapes in which tokens leave the tokenizer: arrays over many texts, lists for one.
 
 A Python list of ints costs eight bytes an id and a walk to read it; a corpus has billions of ids. Here packed ids
 (`match`) become one numpy array without ever having been Python integers.
@@ -40,6 +40,17 @@ class FlatIds(NamedTuple):
         # 第 n 个结束标记之前还有 n 个标记，减去它们就是纯 id 的位置
         np.subtract(ends, np.arange(len(ends)), out=bounds[1:])
         return cls(np.delete(marked, ends), bounds)
+
+
+class Tokens(NamedTuple):
+    """The tokens of one text as lists, without special tokens around them.
+
+    `offsets` are (start, end) characters of the original text; `word_ids` count the words of the text from 0.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    word_ids: list[int]
 
 
 class FlatTokens(NamedTuple):

@@ -23,11 +23,13 @@ class WordMatcher:
     Attributes:
         max_word_chars: longer words are unknown.
         unknown: the packed id of an unknown word: the one of `[UNK]`.
+        lengths: how many characters of a word each piece covers, by id.
     """
 
     def __init__(self, piece_to_id: Mapping[str, int], unk_id: int, max_word_chars: int) -> None:
         self.max_word_chars = max_word_chars
         self.unknown = pack_id(unk_id)
+        self.lengths = {index: len(piece.removeprefix("##")) for piece, index in piece_to_id.items()}
         self._heads = {piece: pack_id(index) for piece, index in piece_to_id.items()}
         self._tails = {piece[2:]: index for piece, index in self._heads.items() if piece.startswith("##")}
         self._longest_head = _longest_by_start(self._heads)
@@ -42,21 +44,35 @@ class WordMatcher:
         Returns:
             The packed ids of its pieces, or `unknown`.
         """
-        length = len(word)
-        if length > self.max_word_chars:
+        if len(word) > self.max_word_chars:
             return self.unknown
         # 大半的词本身就在词表里：直接返回事先打包好的 id，不分配内存
-        whole = self._heads.get(word)
-        if whole is not None:
-            return whole
+        return self._heads.get(word) or self._longest_match(word, self._heads, self._longest_head)
+
+    def spell_inside(self, part: str) -> bytes:
+        """Spells a part of a word that is not its beginning: with pieces inside words alone.
+
+        Args:
+            part: as in `spell`, without `##`.
+
+        Returns:
+            The packed ids of its pieces, or `unknown`.
+        """
+        if len(part) > self.max_word_chars:
+            return self.unknown
+        return self._longest_match(part, self._tails, self._longest_tail)
+
+    def _longest_match(self, word: str, table: Mapping[str, bytes], longest: Mapping[str, int]) -> bytes:
+        """Takes the longest piece that fits, from left to right; `table` and `longest` are those of the first piece."""
         ids: list[bytes] = []
-        table, longest, start = self._heads, self._longest_head, 0
+        length, start = len(word), 0
         while start < length:
-            # 同样开头的片段最长有多长，候选就从多长试起：比从全表最长处试起少试一大半
+            # 贪心最长匹配：从最长的候选试起；同样开头的片段最长有多长，就从多长试起，少试一大半
             end = min(length, start + longest.get(word[start : start + 2], 1))
             while (index := table.get(word[start:end])) is None:
                 end -= 1
                 if end == start:
+                    # 有一处拼不下去，整个词就是 [UNK]，与原版一致
                     return self.unknown
             ids.append(index)
             start = end

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain
 
 from bertsmith.tokenizer.characters import CJK, CJK_STOPS, HIDDEN_CONTROLS, SPACES, is_removed, patterns
 
@@ -103,39 +103,32 @@ class Normalizer:
             The words in order; empty where the chunk held only characters that are removed.
         """
         if chunk.isascii():
-            text = chunk if chunk.isprintable() else _clean(chunk)
-            return _ASCII_WORD.findall(text.lower() if self.lowercase else text) if chunk != " " else []
+            text = chunk.lower() if self.lowercase else chunk
+            # 四成的新块只含字母数字，就是一个词；标点（除 ASCII 字母数字外的可打印字符）各自成词
+            if text.isalnum():
+                return [text]
+            return _ASCII_WORD.findall(text if text.isprintable() else _clean(text)) if chunk != " " else []
+        # 基本区的单个汉字，规范化不会改变它
+        if len(chunk) == 1 and "\u4e00" <= chunk <= "\u9fff":
+            return [chunk]
         return patterns().word.findall(self._normalize(chunk)) if not chunk.isspace() else []
 
-    def aligned_words(self, chunk: str) -> list[tuple[str, Sequence[int]]]:
-        """Does what `words` does and remembers where every character came from.
+    def aligned_words(self, chunk: str) -> list[tuple[list[str], Sequence[int]]]:
+        """Does what `words` does for a chunk that may hold white space, and tells where every character came from.
 
         Args:
             chunk: as from `placed_chunks`; white space inside separates.
 
         Returns:
-            For each word: the word, and for each of its characters the index in `chunk` of the character it stems
-            from (several may share one: a Hangul syllable decomposes into its letters).
+            For each part between white space its words, and for each character of these words, one after another, the
+            index in `chunk` of the character it stems from (several may share one: a Hangul syllable decomposes into
+            its letters).
         """
-        # 绝大多数块是可打印的 ASCII：没有字符增减，位置就是下标本身
-        if chunk.isascii() and chunk.isprintable() and chunk != " ":
-            text = chunk.lower() if self.lowercase else chunk
-            if text.isalnum():
-                return [(text, range(len(text)))]
-            return [(word.group(), range(*word.span())) for word in _ASCII_WORD.finditer(text)]
-        found: list[tuple[str, Sequence[int]]] = []
-        for part in _BETWEEN_SPACES.finditer(chunk):
-            begin = part.start()
-            text, sources = self._trace(part.group())
-            pattern = _ASCII_WORD if text.isascii() else patterns().word
-            for word in pattern.finditer(text):
-                start, end = word.span()
-                # 没有字符增减时位置就是下标本身：用 range 表示，不为每个字符存一个整数
-                if sources is None:
-                    found.append((word.group(), range(begin + start, begin + end)))
-                else:
-                    found.append((word.group(), [begin + source for source in sources[start:end]]))
-        return found
+        # 可打印的 ASCII 没有字符增减，也没有空格以外的空白：位置就是下标本身
+        if chunk.isascii() and chunk.isprintable():
+            return [(self.words(chunk), range(len(chunk)))]
+        parts = [(part.group(), part.start()) for part in _BETWEEN_SPACES.finditer(chunk)]
+        return [(self.words(part), self._sources(part, begin)) for part, begin in parts]
 
     def _normalize(self, chunk: str) -> str:
         text = _clean(chunk)
@@ -146,28 +139,18 @@ class Normalizer:
             text = patterns().marks.sub("", unicodedata.normalize("NFD", text))
         return text
 
-    def _trace(self, chunk: str) -> tuple[str, Sequence[int] | None]:
-        """Normalises a chunk without white space; with the source of each character, or None where nothing moved."""
-        if chunk.isascii() and chunk.isprintable():
-            return (chunk.lower() if self.lowercase else chunk), None
-        text = self._normalize(chunk)
-        widths = list(map(_width, chunk, repeat(self.lowercase), repeat(self.strip_accents)))
-        if self.strip_accents and any(map(unicodedata.combining, text)):
-            return self._trace_reordered(chunk)
-        if len(text) == len(chunk) == widths.count(1):
-            return text, None
-        # 单个字符规范化后的长度与上下文无关（只有 Σ 的取值有关），所以按长度就能逐个对回原字符
-        return text, list(chain.from_iterable(map(repeat, range(len(chunk)), widths)))
-
-    def _trace_reordered(self, chunk: str) -> tuple[str, list[int]]:
-        """Does the work of `_trace` where marks that stay (Mc, Me) may change places, as NFD sorts them by class."""
-        pairs = [(char, index) for index, char in enumerate(chunk) if not is_removed(char)]
-        if self.lowercase:
-            lowered = iter("".join(char for char, _ in pairs).lower())
-            pairs = [(next(lowered), index) for char, index in pairs for _ in char.lower()]
-        parts = [(part, index) for char, index in pairs for part in unicodedata.normalize("NFD", char)]
-        pairs = [(part, index) for part, index in _canonical_order(parts) if unicodedata.category(part) != "Mn"]
-        return "".join(char for char, _ in pairs), [index for _, index in pairs]
+    def _sources(self, chunk: str, begin: int) -> Sequence[int]:
+        """Finds for every character of a normalised chunk the one it stems from; the first one has number `begin`."""
+        # NFD 会把留下的组合符（Mc、Me）按组合类排序，位置也随之排序：先按组合类，再按原次序（Unicode D108）
+        placed: list[tuple[int, int, int]] = []
+        base = 0
+        for source, char in enumerate(chunk, begin):
+            for combining_class, is_kept in _normalized_parts(char, self.lowercase, self.strip_accents):
+                base += combining_class == 0
+                if is_kept:
+                    placed.append((base, combining_class, source))
+        placed.sort()
+        return [source for _, _, source in placed]
 
 
 def _holds_hidden_control(text: str) -> bool:
@@ -193,12 +176,16 @@ def _split_cjk(text: str) -> Iterable[str]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _width(char: str, lowercase: bool, strip_accents: bool) -> int:
-    """Counts the characters that are left of one character after normalising."""
+def _normalized_parts(char: str, lowercase: bool, strip_accents: bool) -> tuple[tuple[int, bool], ...]:
+    """Lists what normalising makes of one character: for each part its combining class, and whether it is kept."""
     if is_removed(char):
-        return 0
+        return ()
     text = char.lower() if lowercase else char
-    return len(patterns().marks.sub("", unicodedata.normalize("NFD", text))) if strip_accents else len(text)
+    # 只有 Σ 的小写取决于上下文，而 σ 与 ς 的长度和组合类相同，所以可以逐字符计算
+    if not strip_accents:
+        return ((0, True),) * len(text)
+    decomposed = unicodedata.normalize("NFD", text)
+    return tuple((unicodedata.combining(part), unicodedata.category(part) != "Mn") for part in decomposed)
 
 
 def _clean(text: str) -> str:
@@ -206,17 +193,3 @@ def _clean(text: str) -> str:
     if text.isprintable() and "\ufffd" not in text:
         return text
     return "".join(char for char in text if not is_removed(char))
-
-
-def _canonical_order(parts: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Sorts runs of combining marks by their combining class, as NFD over a whole text does (Unicode, D108-D109)."""
-    ordered: list[tuple[str, int]] = []
-    run: list[tuple[str, int]] = []
-    for part in parts:
-        if unicodedata.combining(part[0]):
-            run.append(part)
-            continue
-        ordered += sorted(run, key=lambda item: unicodedata.combining(item[0]))
-        ordered.append(part)
-        run = []
-    return ordered + sorted(run, key=lambda item: unicodedata.combining(item[0]))

@@ -1,11 +1,11 @@
 """The WordPiece tokenizer: text to ids, ids to text, model inputs, files.
 
 Notable:
-- `encode` is one dictionary lookup per chunk of text (see `cache`), so it is as fast as C on text that repeats
+- `encode` is one dictionary lookup per chunk of text (see `lookup`), so it is as fast as C on text that repeats
 - special tokens written in a text (`[MASK]`, `[SEP]`) are plain text unless the caller passes `parse_special=True`:
   what a user types cannot forge a segment border
-- everything that is not about ids lives next door: rules for words in `normalize`, matching in `match`, offsets in
-  `align`, rows in `encoding`, learning in `learn`
+- everything else lives next door: rules for words in `normalize`, matching in `match`, the hot loop in `lookup`, rows
+  in `encoding`, learning in `learn`
 """
 
 import functools
@@ -18,7 +18,6 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.parallel import parallel_map
-from bertsmith.tokenizer.align import TokenAligner
 from bertsmith.tokenizer.batches import collector_paused, split_batches
 from bertsmith.tokenizer.decode import join_pieces
 from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
@@ -85,10 +84,9 @@ class WordPieceTokenizer:
         # 默认只认用户自定义的词元；特殊词元要调用者明说才认，用户文本无法伪造分段
         self._written = {False: WrittenTokens(users) if users else None, True: WrittenTokens(special | users)}
         self._integers = np.arange(len(self.vocab)).astype(object)
-        normalizer = self._settings.normalizer()
-        matcher = WordMatcher(self.piece_to_id, self.unk_token_id, max_word_chars)
-        self._encoder = TextEncoder(normalizer, matcher, CACHE_CAPACITY)
-        self._aligner = TokenAligner(normalizer, matcher, self.vocab, CACHE_CAPACITY)
+        self._normalizer = self._settings.normalizer()
+        self._matcher = WordMatcher(self.piece_to_id, self.unk_token_id, max_word_chars)
+        self._encoder = TextEncoder(self._normalizer, self._matcher, CACHE_CAPACITY)
 
     @classmethod
     def train(
@@ -231,7 +229,7 @@ class WordPieceTokenizer:
         Returns:
             The tokens of the texts, without `[CLS]` and `[SEP]`.
         """
-        return self._aligner.align_flat(texts, self._written[False])
+        return self._encoder.align_flat(texts, self._written[False])
 
     def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
         """Turns a corpus of any size into arrays, batch by batch, over several processes if wanted.
@@ -260,6 +258,29 @@ class WordPieceTokenizer:
             The pieces, `##` marking those inside a word.
         """
         return [self.vocab[index] for index in self.encode(text, parse_special=parse_special)]
+
+    def spell(self, piece: str) -> list[int]:
+        """Spells a piece that is not in the vocabulary with those that are.
+
+        Args:
+            piece: a word, or a part of one that starts with `##`.
+
+        Returns:
+            The ids: of a part of a word only pieces that start with `##`; `[UNK]` where there is no spelling.
+
+        Raises:
+            InputError: no text is ever cut into the piece.
+        """
+        text = piece.removeprefix("##")
+        words = [word for chunk in self._normalizer.chunks(text) for word in self._normalizer.words(chunk)]
+        if words != [text] or len(text) > self.max_word_chars:
+            raise InputError(
+                f"piece {piece!r}: no text is ever cut into it, {text!r} is read as the words {words}; write it as the"
+                " tokenizer reads it, or pass it among user_tokens"
+            )
+        if text == piece:
+            return self.encode(text)
+        return memoryview(self._matcher.spell_inside(text)).cast("i").tolist()
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Joins ids to readable text; encoding that text gives the same ids again.
@@ -325,7 +346,7 @@ class WordPieceTokenizer:
         layout = Layout(
             self.cls_token_id, self.sep_token_id, pad_id, max_length, truncation, padding, stride, return_overflowing
         )
-        written, align = self._written[parse_special], self._aligner.align
+        written, align = self._written[parse_special], self._encoder.align
         with collector_paused():
             # 逐条生成：一条的中间结果用完即释放，内存总是热的
             tokens = (

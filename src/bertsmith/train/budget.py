@@ -71,11 +71,6 @@ def _lengths_of(tokens: RaggedBatch) -> tuple[list[int], list[int]]:
     return lengths.tolist(), counts.tolist()
 
 
-def parts_of(batch: PreTrainingBatch, accumulate: int) -> list[PreTrainingBatch]:
-    """Returns a batch in the parts in which a step computes it."""
-    return [batch] if accumulate == 1 else batch.split(accumulate)
-
-
 def steps_for(
     recipe: PreTrainingRecipe,
     corpus: TokenCorpus,
@@ -96,17 +91,17 @@ def steps_for(
         accumulate: parts of a step.
     """
     ranks = ranks or Ranks()
-    shares = [share for _, share in recipe.phases] or [1.0]
+    shares = [share for _, share in recipe.length.phases] or [1.0]
     costs = [_sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
     # 词元与运算要用满，所以向上取整；时间不可超过，所以向下
-    limits = [recipe.total_steps] if recipe.total_steps else []
-    if recipe.tokens:
+    limits = [recipe.trainer.total_steps] if recipe.trainer.total_steps else []
+    if recipe.length.tokens:
         per_step = sum(share * cost.tokens for share, cost in zip(shares, costs, strict=True))
-        limits.append(math.ceil(recipe.tokens / per_step))
-    if recipe.flops:
+        limits.append(math.ceil(recipe.length.tokens / per_step))
+    if recipe.length.flops:
         per_step = sum(share * cost.flops for share, cost in zip(shares, costs, strict=True))
-        limits.append(math.ceil(recipe.flops / per_step))
-    if recipe.minutes:
+        limits.append(math.ceil(recipe.length.flops / per_step))
+    if recipe.length.minutes:
         limits.append(math.floor(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate)))
     # 各进程计时略有差别：以 0 号进程的结果为准
     return ranks.on_first(lambda: max(1, min(limits)))
@@ -132,7 +127,7 @@ def _steps_within(
     accumulate: int,
 ) -> float:
     """Finds how many steps fit into the minutes asked for, by timing a throw-away model on real batches."""
-    trainer = make_trainer(recipe, corpus, device, ranks)
+    trainer = make_trainer(recipe.changed(steps=max(1, recipe.trainer.total_steps)), corpus, device, ranks)
     per_step = 0.0
     # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关
     for phase, share in enumerate(shares):
@@ -140,7 +135,7 @@ def _steps_within(
         times = []
         for _ in range(TIMED_STEPS):
             begun = time.perf_counter()
-            trainer.train_batch(*parts_of(next(stream), accumulate))
+            trainer.train_batch(*next(stream).split(accumulate))
             if trainer.device.type == "cuda":
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)
@@ -149,4 +144,4 @@ def _steps_within(
     begun = time.perf_counter()
     trainer.evaluate(batches)
     evaluating = (time.perf_counter() - begun) * (EVALUATIONS + 1)
-    return max(FEWEST_STEPS, (recipe.minutes * 60 - evaluating) / per_step)
+    return max(FEWEST_STEPS, (recipe.length.minutes * 60 - evaluating) / per_step)

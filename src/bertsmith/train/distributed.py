@@ -46,8 +46,8 @@ class Ranks:
         """Whether this is the process that reads and writes the run folder."""
         return self.rank == 0
 
-    def total(self, values: Sequence[float]) -> list[float]:
-        """Returns the sums of numbers over all ranks; each rank must give as many."""
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """Returns the sums of numbers over all ranks; each rank must give the same number of them."""
         if self.world_size == 1:
             return list(values)
         # float64：求和的先后只影响最后几位，各进程得到的结果逐位相同
@@ -85,7 +85,7 @@ class Ranks:
         if not done:
             # 等 0 号进程打印完错误、退出、断开连接：先退出会让 torchrun 抢先杀掉它
             with suppress(RuntimeError):
-                self.total([0.0])
+                self.all_reduce_sum([0.0])
             raise SystemExit(2)
         return result  # type: ignore[return-value]
 

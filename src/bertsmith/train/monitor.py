@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,6 +74,38 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             # 断电时最后一行可能只写了一半：它之前的都可信，之后的都没有
             break
     return rows
+
+
+class Throughput:
+    """How fast a run is, since its last start.
+
+    Attributes:
+        started: when, by the monotonic clock; moved on by pauses.
+        peak: operations a second that this machine's matmul reaches; 0 until it is measured.
+    """
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.peak = 0.0
+        self._tokens = 0
+        self._matmul_seconds = 0.0
+
+    def count(self, tokens: int, flops: float) -> None:
+        """Counts a step: its tokens over all ranks, and its operations on one."""
+        self._tokens += tokens
+        self._matmul_seconds += flops / self.peak
+
+    def rates(self) -> tuple[float, float]:
+        """Returns tokens a second, and the share of the time that the operations take at the peak."""
+        elapsed = max(1e-9, time.monotonic() - self.started)
+        return self._tokens / elapsed, self._matmul_seconds / elapsed
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves out the time that passes in the block: measuring the peak is no training."""
+        begun = time.monotonic()
+        yield
+        self.started += time.monotonic() - begun
 
 
 class StepProgress:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from torch import nn
 from bertsmith.errors import ConfigError
 from bertsmith.train.lamb import Lamb
 
-OPTIMIZERS = ("adamw", "lamb")
-SCHEDULES = ("linear", "cosine", "trapezoid")
+OptimizerName = Literal["adamw", "lamb"]
+Schedule = Literal["linear", "cosine", "trapezoid"]
 TRAPEZOID_FALL = 0.2
 """Share of the steps in which a trapezoid falls."""
 
@@ -33,7 +33,6 @@ def build_optimizer(
     *,
     weight_decay: float,
     layer_decay: float = 1.0,
-    rates: Mapping[str, float] | None = None,
     units: Mapping[str, float] | None = None,
     kind: str = "adamw",
     epsilon: float = 1e-6,
@@ -44,8 +43,7 @@ def build_optimizer(
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
         layer_decay: as in `parameter_groups`.
-        rates: likewise.
-        units: likewise.
+        units: as in `parameter_groups`.
         kind: one of `OPTIMIZERS`.
         epsilon: added to the root of the second moment.
 
@@ -58,7 +56,7 @@ def build_optimizer(
     # LAMB 的步长本来就与权重成比例：再乘一次单位就乘了两遍
     if kind == "lamb" and units:
         raise ConfigError("units are for AdamW; LAMB's steps are in proportion to the weights already")
-    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, rates=rates, units=units)
+    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, units=units)
     if kind == "lamb":
         return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
@@ -70,7 +68,6 @@ def parameter_groups(
     *,
     layer_decay: float = 1.0,
     weight_decay: float = 0.01,
-    rates: Mapping[str, float] | None = None,
     units: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Sorts the parameters that learn by how fast they learn and whether they decay.
@@ -85,11 +82,9 @@ def parameter_groups(
         layer_decay: the rate of each layer is that of the layer above it times this, in (0, 1]; with L layers the
             embeddings get `learning_rate * layer_decay ** (L + 1)`.
         weight_decay: of matrices, at least 0; biases and norms do not decay.
-        rates: glob pattern of parameter names, such as `classifier.*` → a positive factor on their rate. Where
-            several patterns match a name, the factors multiply.
-        units: glob pattern of parameter names → the unit in which they are measured, positive. They learn as they
-            would in units of 1: in steps so many times as large, decaying as much. For AdamW alone, and with gradients
-            that whoever trains multiplies by the group's `unit`.
+        units: glob pattern of parameter names, such as `classifier.*` → the unit in which they are measured,
+            positive. They learn as they would in units of 1: in steps so many times as large, decaying as much. For
+            AdamW alone, and with gradients that whoever trains multiplies by the group's `unit`.
 
     Returns:
         Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
@@ -98,21 +93,21 @@ def parameter_groups(
     Raises:
         ConfigError: a number is out of range, a pattern matches no parameter that learns, or none learns at all.
     """
-    check_rates(learning_rate, layer_decay, weight_decay, [*(rates or {}).items(), *(units or {}).items()])
+    check_rates(learning_rate, layer_decay, weight_decay, [*(units or {}).items()])
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ConfigError("every parameter is frozen; there is nothing to train")
-    for pattern in (*(rates or {}), *(units or {})):
+    for pattern in units or {}:
         if not any(fnmatchcase(name, pattern) for name in learning):
             raise ConfigError(
-                f"rates: {pattern!r} matches no parameter that learns; names look like {', '.join(list(learning)[-2:])}"
+                f"units: {pattern!r} matches no parameter that learns; names look like {', '.join(list(learning)[-2:])}"
             )
     top = 1 + max((_depth(name, top=0) for name, _ in model.named_parameters()), default=0)
     groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
     for name, parameter in learning.items():
         factor = layer_decay ** (top - _depth(name, top=top))
         unit = math.prod(unit for pattern, unit in (units or {}).items() if fnmatchcase(name, pattern))
-        factor *= unit * math.prod(rate for pattern, rate in (rates or {}).items() if fnmatchcase(name, pattern))
+        factor *= unit
         # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
         decays = parameter.dim() > 1
         # AdamW 的衰减也乘学习率：步子按单位放大了，衰减就要除回来
@@ -169,4 +164,4 @@ def check_rates(
         raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
     for pattern, rate in rates:
         if not 0.0 < rate < math.inf:
-            raise ConfigError(f"rates: {pattern!r}: {rate} must be positive; freeze what is not to learn")
+            raise ConfigError(f"units: {pattern!r}: {rate} must be positive; freeze what is not to learn")

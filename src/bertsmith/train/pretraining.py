@@ -1,4 +1,4 @@
-"""A pre-training run from its folder: begin it, go on with it after a crash, finish it.
+"""A pre-training run in its folder: begin it, go on with it after a crash, finish it. The loop is here, top to bottom.
 
     run/recipe.toml     every setting, resolved
     run/metrics.jsonl   figures as they came
@@ -8,27 +8,116 @@
     run/model/          the finished model folder
 
 `pretrain` is called the same way every time, on one process or many. What it finds in the folder decides where it
-starts.
+starts. What a run needs to go on is `RunProgress`, a handful of numbers, together with the weights and the optimizer.
+The loop decides nothing by the clock but when to save; whatever decides about weights or figures is counted in steps,
+so that a run that was killed and one that was not are the same run.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
 
 from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
+from bertsmith.data.stream.settings import StreamPosition
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import locked, make_folder
+from bertsmith.kernels.speed import measure_matmul_flops
+from bertsmith.objectives.loss_output import LossOutput, RunningAverages
+from bertsmith.options import option
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.budget import steps_for
+from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops
 from bertsmith.train.distributed import Ranks
+from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
 from bertsmith.train.recipe import PreTrainingRecipe, resolve_recipe
-from bertsmith.train.run import SECONDS_BETWEEN_STATES, PreTrainingResult, PreTrainingRun, RunOptions
-from bertsmith.train.start import fingerprint_start
-from bertsmith.train.state import KEPT_STATES
+from bertsmith.train.start import fingerprint_start, heldout_set, make_trainer, open_stream
+from bertsmith.train.state import load_latest_state, save_state, share_state
+from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
+from bertsmith.train.tensorboard import TensorBoardLog
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What may differ from one start of a run to the next; none of it changes the numbers but by rounding."""
+
+    panel: ClassVar[str] = "This start of the run"
+
+    accumulate: int = option(
+        1, min=1, help="Compute a step in so many parts, to save memory; changes the result by rounding alone."
+    )
+    workers: int | None = option(
+        None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that draw batches ahead."
+    )
+    save_every: float = option(20.0, min=0.0, help="Seconds between crash-safe states: how much work a crash may cost.")
+    keep_states: int = option(2, min=1, help="How many of the newest states stay, besides the best.")
+    tensorboard: bool | None = option(
+        None, shown_default="where tensorboardX is installed", help="Write curves for TensorBoard."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        if self.save_every < 0 or self.keep_states < 1 or self.accumulate < 1:
+            raise ConfigError(
+                "seconds between states must be at least 0, states to keep and parts of a step at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class PreTrainingResult:
+    """What a finished run says of itself.
+
+    Attributes:
+        run: the run folder.
+        recipe: its settings.
+        heldout: figures of the finished model on held-out documents.
+        unigram_entropy: loss of a model that knows piece frequencies only, in nats.
+        tokens_seen: real tokens trained on.
+        seconds: time spent training, over all restarts.
+    """
+
+    run: Path
+    recipe: PreTrainingRecipe
+    heldout: dict[str, float]
+    unigram_entropy: float
+    tokens_seen: int
+    seconds: float
+
+
+@dataclass
+class RunProgress:
+    """Where a run stands, besides its weights and its optimizer.
+
+    Attributes:
+        position: of the stream, before the next batch.
+        phase: the one the position is of.
+        tokens_seen: real tokens trained on, over all ranks.
+        seconds: spent training before this process.
+        window: sums of the figures since the last row of the log.
+        heldout: the last held-out figures.
+        metrics_bytes: length of the log.
+        skipped: batches skipped, and how many of them in a row up to now.
+        best_loss: the lowest held-out loss so far, and the step it was at.
+    """
+
+    position: dict[str, int] = field(default_factory=lambda: StreamPosition().to_json())
+    phase: int = 0
+    tokens_seen: int = 0
+    seconds: float = 0.0
+    window: dict[str, tuple[float, int]] = field(default_factory=dict)
+    heldout: dict[str, float] = field(default_factory=dict)
+    metrics_bytes: int = 0
+    skipped: tuple[int, int] = (0, 0)
+    best_loss: tuple[float, int] | None = None
 
 
 def pretrain(
@@ -36,14 +125,10 @@ def pretrain(
     corpus: TokenCorpus,
     tokenizer: WordPieceTokenizer,
     recipe: PreTrainingRecipe,
+    options: RunOptions | None = None,
     *,
     console: Console | None = None,
     device: torch.device | str = "cpu",
-    save_every: float = SECONDS_BETWEEN_STATES,
-    keep_states: int = KEPT_STATES,
-    accumulate: int = 1,
-    tensorboard: bool | None = None,
-    workers: int = 0,
     ranks: Ranks | None = None,
 ) -> PreTrainingResult:
     """Trains BERT on a corpus, or goes on where the run in the folder stopped.
@@ -54,14 +139,10 @@ def pretrain(
         run: the run folder.
         corpus: token shards made by `tokenizer`.
         tokenizer: saved into the model folder.
-        recipe: as asked for; `total_steps` is found from its budgets where it has some.
+        recipe: as asked for; the number of steps is found from its budgets where it has some.
+        options: of this start; None for the defaults.
         console: shows progress; silent when None.
         device: where the model lives.
-        save_every: seconds between states; changes nothing but what a crash costs.
-        keep_states: so many of the newest states stay, besides the best.
-        accumulate: parts that the batch of a step is cut into, to save memory; changes the result by rounding alone.
-        tensorboard: write the figures for TensorBoard too; None does so where its writer is installed.
-        workers: 1 draws batches ahead in a process of its own, 0 between the steps.
         ranks: the processes that train together; None is this one alone.
 
     Raises:
@@ -71,23 +152,24 @@ def pretrain(
         TrainingError: too many batches had a loss or gradient that was not finite.
         TrainingStopped: a signal asked for the end; the state is saved.
     """
-    ranks, run = ranks or Ranks(), Path(run)
-    options = RunOptions(save_every, keep_states, accumulate, tensorboard, workers)
-    if not recipe.total_steps and not recipe.has_budget:
+    ranks, run, options = ranks or Ranks(), Path(run), options or RunOptions()
+    if not recipe.trainer.total_steps and not recipe.length.has_budget:
         raise ConfigError("a run needs an end: steps, minutes, tokens or flops")
     with ExitStack() as stack:
         # 只有 0 号进程碰运行目录：上锁、读配方、写状态
         ranks.on_first(lambda: stack.enter_context(locked(make_folder(run))))
-        recipe = fingerprint_start(recipe.replace(corpus=corpus.fingerprint), tokenizer)
+        recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)
         begun = ranks.on_first(lambda: _recipe_found(run, recipe))
         if begun is None:
-            steps = recipe.total_steps
-            if recipe.has_budget:
-                steps = steps_for(recipe, corpus, tokenizer, device, ranks=ranks, accumulate=accumulate)
-            begun = recipe.replace(total_steps=steps)
+            steps = recipe.trainer.total_steps
+            if recipe.length.has_budget:
+                steps = steps_for(recipe, corpus, tokenizer, device, ranks=ranks, accumulate=options.accumulate)
+            begun = recipe.changed(steps=steps)
             ranks.on_first(lambda: begun.save(run))
         shown = console if console and ranks.is_first else Console(quiet=True)
-        return PreTrainingRun(run, corpus, tokenizer, begun, options, shown, device, ranks).finish()
+        return PreTrainingRun(
+            run, corpus, tokenizer, begun, options=options, console=shown, device=device, ranks=ranks
+        ).finish()
 
 
 def _recipe_found(run: Path, recipe: PreTrainingRecipe) -> PreTrainingRecipe | None:
@@ -102,3 +184,210 @@ def _recipe_found(run: Path, recipe: PreTrainingRecipe) -> PreTrainingRecipe | N
         if foreign:
             raise RunFolderError(f"{run}: holds {foreign[0]} of something else; choose another --out")
     return begun
+
+
+class PreTrainingRun:
+    """One process's share of a run, from where it stands to its end."""
+
+    def __init__(
+        self,
+        run: Path,
+        corpus: TokenCorpus,
+        tokenizer: WordPieceTokenizer,
+        recipe: PreTrainingRecipe,
+        *,
+        options: RunOptions,
+        console: Console,
+        device: torch.device | str,
+        ranks: Ranks,
+    ) -> None:
+        self.run, self.corpus, self.tokenizer, self.recipe = run, corpus, tokenizer, recipe
+        self.options, self.console, self.ranks = options, console, ranks
+        self.total_steps = recipe.trainer.total_steps
+        self.objective = recipe.build_objective()
+        self.heldout = heldout_set(recipe, corpus, tokenizer)
+        self.trainer = make_trainer(recipe, corpus, device, ranks)
+        self.model = self.trainer.model
+        self.progress = self._restored()
+        self.window = RunningAverages({name: (value, count) for name, (value, count) in self.progress.window.items()})
+        keep_bytes = self.progress.metrics_bytes
+        self.log = ranks.on_first(lambda: MetricsLog(run / "metrics.jsonl", keep_bytes=keep_bytes))
+        wanted = options.tensorboard if ranks.is_first else False
+        self.board = TensorBoardLog(run / "tensorboard", wanted=wanted, first_step=self.trainer.step)
+        self.stream = self._opened_stream()
+        self.speed = Throughput()
+        self.next_state = self.next_affordable_state = self.speed.started + options.save_every
+
+    def _restored(self) -> RunProgress:
+        """Takes up the last state, or begins; rank 0 reads, the others are told."""
+        found = self.ranks.on_first(lambda: load_latest_state(self.run / "state", self.trainer))
+        if found is None:
+            return RunProgress()
+        share_state(self.trainer)
+        progress = RunProgress(**found)
+        self.trainer.skipped, self.trainer.skipped_in_a_row = progress.skipped
+        if self.trainer.step < self.total_steps:
+            self.console.print(f"going on after step {self.trainer.step} of {self.total_steps}")
+        return progress
+
+    def finish(self) -> PreTrainingResult:
+        """Trains until the last step and writes the model folder.
+
+        Raises:
+            TrainingStopped: a signal asked for the end; the state is saved.
+            TrainingError: too many batches were skipped.
+            RunFolderError: the folder cannot be written.
+        """
+        try:
+            with stop_requests() as request:
+                if self.trainer.step == 0:
+                    self._evaluate()
+                if self.trainer.step < self.total_steps:
+                    self._loop(request)
+        finally:
+            self.board.close()
+            self._close_stream()
+        seconds, progress = self._seconds(), self.progress
+        self.ranks.on_first(lambda: self._save_model("model"))
+        return PreTrainingResult(
+            self.run, self.recipe, progress.heldout, self.corpus.unigram_entropy, progress.tokens_seen, seconds
+        )
+
+    def _loop(self, request: StopRequest) -> None:
+        """Takes the steps that are left: draw, forward, backward, step, measure, save."""
+        total, trainer = self.total_steps, self.trainer
+        log_every, evaluate_every = max(1, min(50, total // 40)), max(1, total // EVALUATIONS)
+        with StepProgress(self.console, "pre-training", total_steps=total, first_step=trainer.step) as bar:
+            while trainer.step < total:
+                batch = self._draw()
+                # 前向、反向、裁剪、更新都在 `BertTrainer.train_batch` 里；这里只管取数据、记数、存盘
+                output = trainer.train_batch(*batch.split(self.options.accumulate))
+                step, last = trainer.step, trainer.step == total
+                stopping, saving = self._count(batch, output, request)
+                if step % log_every == 0 or last:
+                    bar.update(step, self._log_window())
+                if step % evaluate_every == 0 or last:
+                    saving |= self._evaluate() and self.ranks.on_first(
+                        lambda: time.monotonic() >= self.next_affordable_state
+                    )
+                if saving or stopping or last:
+                    self._save()
+                if stopping and not last:
+                    raise TrainingStopped(self.run, step, total)
+
+    def _draw(self) -> PreTrainingBatch:
+        """Returns the next batch, of the next phase where one ended."""
+        if self.recipe.phase_at(self.trainer.step) != self.progress.phase:
+            # 换阶段从新的一轮开始：位置仍是几个整数，跨过边界续训与不中断的一样
+            epoch = self.stream.position.epoch + 1
+            self._close_stream()
+            self.progress.phase = self.recipe.phase_at(self.trainer.step)
+            self.progress.position = StreamPosition(epoch).to_json()
+            self.speed.peak = 0.0
+            self.stream = self._opened_stream()
+        batch = next(self.stream)
+        if not self.speed.peak:
+            self._measure_peak(batch)
+        return batch
+
+    def _opened_stream(self) -> PreTrainingStream | PrefetchedStream:
+        stream = open_stream(self.recipe, self.corpus, self.tokenizer, phase=self.progress.phase, ranks=self.ranks)
+        workers = self.options.workers
+        opened = prefetched(stream, int(self.trainer.device.type == "cuda") if workers is None else workers)
+        opened.position = StreamPosition(**self.progress.position)
+        return opened
+
+    def _close_stream(self) -> None:
+        if isinstance(self.stream, PrefetchedStream):
+            self.stream.close()
+
+    def _count(self, batch: PreTrainingBatch, output: LossOutput, request: StopRequest) -> tuple[bool, bool]:
+        """Adds up a step, and finds out together with the other ranks whether to stop and whether to save."""
+        due = self.ranks.is_first and time.monotonic() >= self.next_state
+        flops = training_flops(self.model.config, batch)
+        # 停止与保存由所有进程商定：任何一个收到信号，全体在同一步停下
+        stopping, saving, tokens, flops = self.ranks.all_reduce_sum([request.made, due, batch.tokens.num_tokens, flops])
+        self.progress.tokens_seen += round(tokens)
+        self.speed.count(round(tokens), flops / self.ranks.world_size)
+        self.window.add(output.sums)
+        return stopping > 0, saving > 0
+
+    def _log_window(self) -> dict[str, str]:
+        """Writes the averages since the last row of the log, and returns what the progress line shows."""
+        averages = self.window.averages()
+        self.window = RunningAverages()
+        row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
+        row["learning_rate"] = self.trainer.learning_rate
+        if self.trainer.skipped:
+            row["skipped"] = self.trainer.skipped
+        rate, utilisation = self.speed.rates()
+        self._append({**row, "tokens_per_second": round(rate), "mfu": round(utilisation, 4)})
+        shown = {"loss": f"{_loss_of(averages):.3f}"}
+        for term in self.objective.terms:
+            if f"{term.name}_accuracy" in averages:
+                shown[f"{term.name.upper()} acc"] = f"{averages[f'{term.name}_accuracy']:.3f}"
+        if self.trainer.skipped:
+            shown["skipped"] = str(self.trainer.skipped)
+        return {**shown, "tokens/s": f"{rate:,.0f}", "MFU": f"{utilisation:.0%}"}
+
+    def _evaluate(self) -> bool:
+        """Measures the model on the held-out documents, keeps it where it is the best so far, and says whether."""
+        # 每次都用同一批验证样本、同样的遮盖：曲线上的变化只来自模型
+        figures = self.trainer.evaluate(self.heldout)
+        if self.objective.perplexity_of in figures:
+            figures["perplexity"] = math.exp(min(figures[self.objective.perplexity_of], 700.0))
+        self.progress.heldout = figures
+        self._append({"kind": "heldout", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **figures})
+        best, loss = self.progress.best_loss, _loss_of(figures)
+        # 第 0 步的模型什么也没学：不算最好；NaN 与任何数比较都为假，也不算
+        if self.trainer.step == 0 or not loss < (best[0] if best else math.inf):
+            return False
+        self.progress.best_loss = (loss, self.trainer.step)
+        self.ranks.on_first(lambda: self._save_model("best"))
+        return True
+
+    def _save(self) -> None:
+        """Writes the state; the next one is due when writing it will have cost its share of the time again."""
+        begun = time.monotonic()
+        self.progress.position = self.stream.position.to_json()
+        self.ranks.on_first(self._write_state)
+        now = time.monotonic()
+        self.next_affordable_state = now + (now - begun) / SAVING_SHARE
+        self.next_state = max(now + self.options.save_every, self.next_affordable_state)
+
+    def _write_state(self) -> None:
+        self.log.flush_to_disk()
+        saved = {
+            **asdict(self.progress),
+            "seconds": self._seconds(),
+            "window": self.window.totals,
+            "metrics_bytes": self.log.size,
+            "skipped": (self.trainer.skipped, self.trainer.skipped_in_a_row),
+        }
+        best_step = self.progress.best_loss[1] if self.progress.best_loss else None
+        save_state(self.run / "state", self.trainer, saved, keep=self.options.keep_states, best_step=best_step)
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self.ranks.on_first(lambda: self.log.append(row))
+        self.board.append(row)
+
+    def _save_model(self, name: str) -> None:
+        self.model.save_pretrained(self.run / name)
+        self.tokenizer.save(self.run / name, model_max_length=self.model.config.max_position_embeddings)
+
+    def _measure_peak(self, batch: PreTrainingBatch) -> None:
+        """Finds the speed that utilisation is measured by: a matmul of this model's width, on the tokens of a pass."""
+        with self.speed.paused():
+            dtype = torch.bfloat16 if self.recipe.model.precision == "bf16" else torch.float32
+            tokens = batch.tokens.num_tokens // min(self.options.accumulate, batch.tokens.num_sequences)
+            hidden_size, device = self.model.config.hidden_size, self.trainer.device
+            self.speed.peak = self.ranks.on_first(lambda: measure_matmul_flops(hidden_size, tokens, dtype, device))
+
+    def _seconds(self) -> float:
+        return self.progress.seconds + time.monotonic() - self.speed.started
+
+
+def _loss_of(figures: dict[str, float]) -> float:
+    """Returns the sum of the losses among figures; NaN without any."""
+    losses = [value for name, value in figures.items() if name.endswith("_loss")]
+    return sum(losses) if losses else math.nan

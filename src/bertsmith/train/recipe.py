@@ -1,26 +1,36 @@
-"""One dial, every setting: what `--size` means, written out in `recipe.toml`.
+"""The recipe of a pre-training run: every setting, written once, in parts.
 
-A recipe holds all that decides the numbers of a pre-training run, down to a fingerprint of its data. It is resolved
-once, saved into the run folder, and read back when the same command is run again; a run whose request differs from
-the recipe found there is refused instead of being mixed up with it.
+    objective, seed   what is learned, and from which random draws
+    [model]           size, or the folder to go on from; dropout; precision
+    [data]            sequences and batches; [data.masking] what is hidden
+    [trainer]         steps, rate, schedule, optimizer
+    [length]          minutes, tokens, operations, phases
+
+The options of `bertsmith pretrain` and the tables of `recipe.toml` are made of these declarations. A recipe holds all
+that decides the numbers of a run, down to a fingerprint of its data. It is resolved once, saved into the run folder,
+and read back when the same command is run again; a run whose request differs is refused instead of being mixed up
+with it.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 import tomli_w
 
-from bertsmith.data.stream.masking import MaskingKind, MaskingSettings
-from bertsmith.data.stream.pairs import Pairing
-from bertsmith.data.stream.stream import StreamSettings
+from bertsmith import __version__
+from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.model.config import BertConfig
+from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
+from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):
@@ -28,267 +38,45 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MOST_STEPS = 10**9
-"""A run of more would take years at a thousand steps a minute."""
+Precision = Literal["bf16", "float32"]
+ENDS = ("minutes", "steps", "tokens", "flops")
+"""Settings that end a run; the first that is reached counts."""
+
+_FOUND = ("corpus", "start_weights")
+"""Settings that are found, not chosen: which data, which weights."""
+
+_HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq", "static_masking")
+"""Settings without a meaning where nothing is hidden."""
 
 
 @dataclass(frozen=True)
-class PreTrainingRecipe:
-    """Every setting of a pre-training run.
+class ModelSettings:
+    """The model that is trained."""
 
-    Attributes:
-        size: a published name or `L/H`.
-        sequence_length: most ids in a sequence, special tokens included; also the number of positions learned.
-        batch_size: sequences in a step.
-        learning_rate: its peak.
-        warmup_share: share of the steps with a rising rate.
-        weight_decay: of matrices.
-        clip_norm: most the gradient's global norm may be.
-        dropout: after embeddings, sub-layers and on attention probabilities.
-        mask_rate: share of the pieces that is predicted.
-        short_probability: share of documents cut into shorter pairs.
-        objective: `mlm+nsp`, `mlm`, `mlm+sop`, `ltr` or `ltr+nsp`.
-        masking: `token`, `whole-word` or `span`.
-        mask_share: share of the predicted pieces that is hidden.
-        random_share: share of them that becomes a random piece.
-        max_predictions_per_seq: most pieces predicted in a sequence; 0 for as many as the rate says.
-        static_masking: epochs so many apart repeat their masks; 0 for never.
-        packing: `sentences` or `full`.
-        pairing: `balanced` or `google`.
-        batch_tokens: tokens in a step, instead of `batch_size` sequences; 0 for none.
-        precision: `bf16` or `float32`.
-        seed: of everything random.
-        minutes: the time that was asked for, 0 where none was.
-        tokens: the real tokens to train on that were asked for, likewise.
-        flops: the floating-point operations that were asked for, likewise.
-        total_steps: length of the run; where time, tokens or operations were asked for, the fewest steps that reach
-            one of them.
-        optimizer: `adamw` or `lamb`.
-        schedule: `linear`, `cosine` or `trapezoid`.
-        skips_in_a_row: so many skipped batches one after the other end the run.
-        skipped_share: so do skipped batches beyond this share of the steps.
-        phases: (sequence length, share of the steps), one after the other; empty for one phase of `sequence_length`.
-        start_from: model folder whose training goes on; empty for fresh weights.
-        start_weights: fingerprint of that folder's weights.
-        corpus: fingerprint of the token shards, so that a run never goes on with other data or another tokenizer.
-    """
+    panel: ClassVar[str] = "Model"
 
-    size: str
-    sequence_length: int = 128
-    batch_size: int = 32
-    learning_rate: float = 1e-3
-    warmup_share: float = 0.1
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    dropout: float = 0.1
-    mask_rate: float = 0.15
-    short_probability: float = 0.1
-    objective: str = "mlm+nsp"
-    masking: MaskingKind = "token"
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    max_predictions_per_seq: int = 0
-    static_masking: int = 0
-    packing: str = "sentences"
-    pairing: Pairing = "balanced"
-    batch_tokens: int = 0
-    precision: str = "float32"
-    seed: int = 0
-    minutes: float = 0.0
-    tokens: int = 0
-    flops: float = 0.0
-    total_steps: int = 0
-    optimizer: str = "adamw"
-    schedule: str = "linear"
-    skips_in_a_row: int = 20
-    skipped_share: float = 0.05
-    phases: tuple[tuple[int, float], ...] = ()
-    start_from: str = ""
-    start_weights: str = ""
-    corpus: str = ""
+    size: str = option("mini", help="tiny, mini, small, medium, base, large or L/H such as 6/384.")
+    start_from: str = option("", name="from", help="Go on training this model folder, instead of a fresh --size.")
+    dropout: float = option(0.1, min=0.0, max=0.9, help="After embeddings, sub-layers and on attention probabilities.")
+    precision: Precision = option("float32", shown_default="bf16 where native", help="Of the matmuls.")
+    start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
 
     def __post_init__(self) -> None:
-        """Checks everything that does not depend on the corpus or the model."""
-        if self.precision not in ("bf16", "float32"):
+        """Checks the precision."""
+        if self.precision not in get_args(Precision):
             raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
-        if not 0 <= self.minutes < 10**7 or self.total_steps < 0 or self.tokens < 0 or not 0 <= self.flops < 1e40:
-            raise ConfigError("minutes, steps, tokens and flops must be numbers that are not negative")
-        if self.total_steps > MOST_STEPS:
-            raise ConfigError(f"a run of more than {MOST_STEPS:,} steps would not end; ask for a shorter one")
-        # TOML 读回来的是列表：统一成元组，才能与请求逐项比较
-        object.__setattr__(self, "phases", tuple((int(length), float(share)) for length, share in self.phases))
-        self._check_phases()
-        # 不可能的设置在这里就拒绝：早于建立运行目录
-        self.trainer_settings()
-        for phase in range(max(1, len(self.phases))):
-            self.stream_settings(phase)
-
-    def _check_phases(self) -> None:
-        if not self.phases:
-            return
-        shares = [share for _, share in self.phases]
-        # 写成“不满足就拒绝”：NaN 与任何数比较都为假，反过来写就漏过去了
-        if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-6:
-            raise ConfigError("phases: the shares must be positive and add up to 1, as in 128:0.9,512:0.1")
-        if max(length for length, _ in self.phases) != self.sequence_length:
-            raise ConfigError(
-                f"sequence length {self.sequence_length} is not that of the longest phase; leave it out with phases"
-            )
-
-    def phase_at(self, step: int) -> int:
-        """Returns the number of the phase that step `step` (counted from 0) belongs to."""
-        starts = itertools.accumulate((share for _, share in self.phases[:-1]), initial=0.0)
-        return max(0, sum(step >= round(start * self.total_steps) for start in starts) - 1)
-
-    def stream_settings(self, phase: int = 0) -> StreamSettings:
-        """Returns the part that shapes the batches of a phase.
-
-        Raises:
-            ConfigError: the settings are impossible, or do not go together.
-        """
-        return StreamSettings(
-            sequence_length=self.length_in(phase),
-            batch_size=self.batch_size,
-            seed=self.seed,
-            short_probability=self.short_probability,
-            masking=MaskingSettings(
-                rate=self.mask_rate,
-                mask_share=self.mask_share,
-                random_share=self.random_share,
-                kind=self.masking,
-                max_predictions_per_seq=self.max_predictions_per_seq or None,
-            ),
-            objective=self.objective,
-            packing=self.packing,
-            pairing=self.pairing,
-            batch_tokens=self.batch_tokens or None,
-            static_masking=self.static_masking,
-        )
-
-    def trainer_settings(self) -> TrainerSettings:
-        """Returns the part that says how weights are moved.
-
-        Raises:
-            ConfigError: a setting is impossible.
-        """
-        return TrainerSettings(
-            total_steps=max(1, self.total_steps),
-            learning_rate=self.learning_rate,
-            warmup_share=self.warmup_share,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-            seed=self.seed,
-            optimizer=self.optimizer,
-            schedule=self.schedule,
-            skips_in_a_row=self.skips_in_a_row,
-            skipped_share=self.skipped_share,
-        )
-
-    def length_in(self, phase: int) -> int:
-        """Returns the most ids in a sequence of a phase."""
-        return self.phases[phase][0] if self.phases else self.sequence_length
-
-    @property
-    def has_budget(self) -> bool:
-        """Whether the number of steps follows from time, tokens or operations."""
-        return bool(self.minutes or self.tokens or self.flops)
-
-    def model_config(self, vocab_size: int) -> BertConfig:
-        """Returns the architecture for a vocabulary, or that of the model that is trained on."""
-        if self.start_from:
-            return BertConfig.load(self.start_from).changed(
-                hidden_dropout_prob=self.dropout, attention_probs_dropout_prob=self.dropout
-            )
-        return BertConfig.named(
-            self.size,
-            vocab_size=vocab_size,
-            max_position_embeddings=self.sequence_length,
-            hidden_dropout_prob=self.dropout,
-            attention_probs_dropout_prob=self.dropout,
-        )
-
-    def replace(self, **changes: Any) -> PreTrainingRecipe:
-        """Returns a copy with some settings changed."""
-        return replace(self, **changes)
-
-    def save(self, run: Path) -> None:
-        """Writes `recipe.toml`."""
-        write_text(run / "recipe.toml", tomli_w.dumps(asdict(self)))
-
-    @classmethod
-    def load(cls, run: Path) -> PreTrainingRecipe:
-        """Reads `recipe.toml`.
-
-        Raises:
-            RunFolderError: it is missing, damaged, or has settings this version does not know.
-        """
-        path = run / "recipe.toml"
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{path}: cannot be read ({error}); choose another --out") from None
-        unknown = sorted(values.keys() - {f.name for f in fields(cls)})
-        if unknown or "size" not in values:
-            raise RunFolderError(f"{path}: not a pre-training recipe ({', '.join(unknown) or 'no size'})")
-        try:
-            return cls(**values)
-        except (TypeError, ConfigError) as error:
-            raise RunFolderError(f"{path}: not a usable recipe ({error}); choose another --out") from None
 
 
-def recipe_for(size: str, **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that suits a size, with any setting overridden.
-
-    Small models take small batches and a large rate: far from convergence the number of steps is what counts.
-    Post-norm models break above about 1e-3 at these sizes, and the wider and deeper, the sooner.
-
-    Args:
-        size: a published name or `L/H`.
-        **overrides: fields of the recipe; None means "as the size says".
-
-    Raises:
-        ConfigError: the size or a setting is impossible.
-    """
-    batch_size, learning_rate = _by_width(BertConfig.named(size).hidden_size)
-    chosen = {"size": size, "batch_size": batch_size, "learning_rate": learning_rate}
-    return _with_overrides(chosen, overrides)
-
-
-def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that goes on training a model, such as a general one on the text of a domain.
-
-    The rate is a quarter of what fresh weights of that width take: what was learned should move, not be lost.
-
-    Args:
-        folder: a model folder, ours or one that `transformers` wrote.
-        **overrides: fields of the recipe; None means "as the model says".
-
-    Raises:
-        CheckpointError: the folder holds no model.
-        ConfigError: a setting is impossible, or asks more of the model than it has.
-    """
-    config = BertConfig.load(folder)
-    batch_size, learning_rate = _by_width(config.hidden_size)
-    chosen = {
-        "size": f"{config.num_hidden_layers}/{config.hidden_size}",
-        "batch_size": batch_size,
-        "learning_rate": learning_rate / 4,
-        "sequence_length": min(128, config.max_position_embeddings),
-        "start_from": str(folder),
-    }
-    recipe = _with_overrides(chosen, overrides)
-    if recipe.sequence_length > config.max_position_embeddings:
-        raise ConfigError(
-            f"{folder}: the model has {config.max_position_embeddings} positions, sequences of"
-            f" {recipe.sequence_length} do not fit; choose --sequence-length or --phases within them"
-        )
-    language_model, _, pairs = recipe.objective.partition("+")
-    if pairs and config.type_vocab_size < 2:
-        raise ConfigError(
-            f"{folder}: the model knows a single segment, and --objective {recipe.objective} reads pairs; choose"
-            f" --objective {language_model}"
-        )
-    return recipe
+def _parse_tokens(text: str) -> int:
+    """Reads a number of tokens such as 1e9."""
+    try:
+        tokens = float(text)
+    except ValueError:
+        tokens = math.nan
+    # inf 和 nan 也是浮点数：它们不是词元数
+    if not 1 <= tokens < math.inf:
+        raise ConfigError(f"--tokens {text} is no number of tokens; give one such as 1e9, or another end")
+    return int(tokens)
 
 
 def parse_phases(text: str) -> tuple[tuple[int, float], ...]:
@@ -304,6 +92,226 @@ def parse_phases(text: str) -> tuple[tuple[int, float], ...]:
         raise ConfigError(f"phases {text!r}: write LENGTH:SHARE,LENGTH:SHARE, such as 128:0.9,512:0.1") from None
 
 
+@dataclass(frozen=True)
+class RunLength:
+    """Budgets, of which the first that is used up ends the run, and the phases it has."""
+
+    panel: ClassVar[str] = "Length of the run (give one end or several: the first counts)"
+
+    minutes: float = option(0.0, min=0.05, help="End: time to train.")
+    tokens: int = option(0, parse=_parse_tokens, help="End: real tokens to train on, such as 1e9.")
+    flops: float = option(0.0, min=1, help="End: operations to spend, such as 1e18.")
+    phases: tuple[tuple[int, float], ...] = option(
+        (), parse=parse_phases, help="LENGTH:SHARE,... of the steps; 128:0.9,512:0.1 is the paper's."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        if not 0 <= self.minutes < 10**7 or self.tokens < 0 or not 0 <= self.flops < 1e40:
+            raise ConfigError("minutes, steps, tokens and flops must be numbers that are not negative")
+        shares = [share for _, share in self.phases]
+        # 写成“不满足就拒绝”：NaN 与任何数比较都为假，反过来写就漏过去了
+        if shares and not (all(share > 0 for share in shares) and abs(sum(shares) - 1) <= 1e-6):
+            raise ConfigError("phases: the shares must be positive and add up to 1, as in 128:0.9,512:0.1")
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the number of steps follows from time, tokens or operations."""
+        return bool(self.minutes or self.tokens or self.flops)
+
+
+@dataclass(frozen=True)
+class PreTrainingRecipe:
+    """Every setting of a pre-training run."""
+
+    panel: ClassVar[str] = "What is learned"
+
+    objective: str = option("mlm+nsp", help="mlm+nsp (the paper), mlm, mlm+sop, ltr or ltr+nsp.")
+    seed: int = option(0, help="Of everything random.")
+    corpus: str = option(
+        "", in_file_only=True, help="Fingerprint of the shards: a run never goes on with other data or tokenizer."
+    )
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: StreamSettings = field(default_factory=StreamSettings)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    length: RunLength = field(default_factory=RunLength)
+
+    def __post_init__(self) -> None:
+        """Checks that the parts go together, before any folder is taken for a run that could not begin."""
+        phases = self.length.phases
+        if phases and max(length for length, _ in phases) != self.data.sequence_length:
+            raise ConfigError(
+                f"sequence length {self.data.sequence_length} is not that of the longest phase; leave it out with"
+                " phases"
+            )
+        needs = self.build_objective().needs
+        for phase in range(max(1, len(phases))):
+            needs.require_fit(self.stream_settings(phase))
+
+    def build_objective(self) -> PreTrainingObjective:
+        """Returns the objective, which suits the masking.
+
+        Raises:
+            ConfigError: there is none of that name, or it does not go with the masking.
+        """
+        return objective_named(self.objective).for_masking(self.data.masking.kind)
+
+    def phase_at(self, step: int) -> int:
+        """Returns the number of the phase that step `step` (counted from 0) belongs to."""
+        # 论文先用短序列学 90% 的步数：注意力的开销随长度平方增长，远处的位置最后学就够了（附录 A.2）
+        starts = itertools.accumulate((share for _, share in self.length.phases[:-1]), initial=0.0)
+        return max(0, sum(step >= round(start * self.trainer.total_steps) for start in starts) - 1)
+
+    def stream_settings(self, phase: int = 0) -> StreamSettings:
+        """Returns what the batches of a phase look like."""
+        phases = self.length.phases
+        return replace(self.data, sequence_length=phases[phase][0]) if phases else self.data
+
+    def model_config(self, vocab_size: int) -> BertConfig:
+        """Returns the architecture for a vocabulary, or that of the model that is trained on."""
+        dropout = {
+            "hidden_dropout_prob": self.model.dropout,
+            "attention_probs_dropout_prob": self.model.dropout,
+        }
+        if self.model.start_from:
+            return BertConfig.load(self.model.start_from).changed(**dropout)
+        positions = self.data.sequence_length
+        return BertConfig.named(self.model.size, vocab_size=vocab_size, max_position_embeddings=positions, **dropout)
+
+    def changed(self, **settings: Any) -> PreTrainingRecipe:
+        """Returns a copy with some settings changed, by their names: `steps`, `mask_rate`, `corpus`."""
+        return changed(self, **settings)
+
+    def save(self, run: Path) -> None:
+        """Writes `recipe.toml`."""
+        write_text(run / "recipe.toml", tomli_w.dumps({"version": __version__, **to_table(self)}))
+
+    @classmethod
+    def load(cls, run: Path) -> PreTrainingRecipe:
+        """Reads `recipe.toml`.
+
+        Raises:
+            RunFolderError: it is missing, damaged, of another version, or has settings this one does not know.
+        """
+        path = run / "recipe.toml"
+        try:
+            return built(cls, _read(path))
+        except ConfigError as error:
+            raise RunFolderError(f"{error}; choose another --out") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    # 0.2 之前的配方没有表，也没有版本号
+    if "version" not in table and isinstance(table.get("size"), str):
+        raise ConfigError(f"{path}: written by bertsmith 0.1, which alone can finish it")
+    written_by = table.pop("version", __version__)
+    try:
+        return from_table(PreTrainingRecipe, table)
+    except ConfigError as error:
+        by = "" if written_by == __version__ else f", which bertsmith {written_by} wrote"
+        raise ConfigError(f"{path}: not a usable recipe{by} ({error})") from None
+
+
+def chosen_recipe(
+    given: Mapping[str, Any], file: Path | None = None, *, precision: Precision = "float32"
+) -> PreTrainingRecipe:
+    """Returns the recipe of what the user chose, in a file and on the command line.
+
+    Args:
+        given: settings of the command line by name; they win over the file.
+        file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
+        precision: where neither says one.
+
+    Raises:
+        ConfigError: a setting is impossible, two contradict each other, or none ends the run.
+    """
+    for name, other, why in (
+        ("from", "size", "--from brings its own size; leave out --size"),
+        (
+            "batch_size",
+            "batch_tokens",
+            "--batch-size and --batch-tokens both say how much is in a batch; leave out one",
+        ),
+    ):
+        if name in given and other in given:
+            raise ConfigError(why)
+    filed = {} if file is None else {name: value for name, value in _read(file).items() if name not in _FOUND}
+    # 命令行给出的选项替换文件里的整组：否则文件里的另一个终点、另一种批量会同时生效
+    for group in (ENDS, ("batch_size", "batch_tokens"), ("size", "from"), ("sequence_length", "phases")):
+        if any(name in given for name in group):
+            filed = {name: value for name, value in filed.items() if name not in group}
+    chosen = {"precision": precision, **filed, **given}
+    if not any(chosen.get(end) for end in ENDS):
+        raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
+    hiding = [name for name in _HIDING if name in given]
+    objective = chosen.get("objective", PreTrainingRecipe.objective)
+    if hiding and objective_named(objective).needs.targets != "masked":
+        raise ConfigError(
+            f"--{hiding[0].replace('_', '-')} is for masks, and --objective {objective} has none; leave it out"
+        )
+    start, size = chosen.pop("from", ""), chosen.pop("size", ModelSettings.size)
+    return recipe_to_continue(start, **chosen) if start else recipe_for(size, **chosen)
+
+
+def recipe_for(size: str = "mini", **overrides: Any) -> PreTrainingRecipe:
+    """Returns the recipe that suits a size, with any setting overridden.
+
+    Small models take small batches and a large rate: far from convergence the number of steps is what counts.
+    Post-norm models break above about 1e-3 at these sizes, and the wider and deeper, the sooner.
+
+    Args:
+        size: a published name or `L/H`.
+        **overrides: settings by name, such as `steps` or `mask_rate`; None means "as the size says".
+
+    Raises:
+        ConfigError: the size or a setting is impossible.
+    """
+    batch_size, learning_rate = _by_width(BertConfig.named(size).hidden_size)
+    return _with_overrides({"size": size, "batch_size": batch_size, "learning_rate": learning_rate}, overrides)
+
+
+def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
+    """Returns the recipe that goes on training a model, such as a general one on the text of a domain.
+
+    The rate is a quarter of what fresh weights of that width take: what was learned should move, not be lost.
+
+    Args:
+        folder: a model folder, ours or one that `transformers` wrote.
+        **overrides: settings by name; None means "as the model says".
+
+    Raises:
+        CheckpointError: the folder holds no model.
+        ConfigError: a setting is impossible, or asks more of the model than it has.
+    """
+    config = BertConfig.load(folder)
+    batch_size, learning_rate = _by_width(config.hidden_size)
+    chosen = {
+        "size": f"{config.num_hidden_layers}/{config.hidden_size}",
+        "batch_size": batch_size,
+        "learning_rate": learning_rate / 4,
+        "sequence_length": min(128, config.max_position_embeddings),
+        "from": str(folder),
+    }
+    recipe = _with_overrides(chosen, overrides)
+    if recipe.data.sequence_length > config.max_position_embeddings:
+        raise ConfigError(
+            f"{folder}: the model has {config.max_position_embeddings} positions, sequences of"
+            f" {recipe.data.sequence_length} do not fit; choose --sequence-length or --phases within them"
+        )
+    needs = recipe.build_objective().needs
+    if needs.pairs != "none" and config.type_vocab_size < 2:
+        single = "mlm" if needs.targets == "masked" else "ltr"
+        raise ConfigError(
+            f"{folder}: the model knows a single segment, and --objective {recipe.objective} reads pairs; choose"
+            f" --objective {single}"
+        )
+    return recipe
+
+
 def _by_width(hidden_size: int) -> tuple[int, float]:
     """Returns the batch size and peak rate of the widest known model that is not wider."""
     known = {128: (32, 1e-3), 256: (16, 1e-3), 512: (16, 5e-4), 768: (32, 2e-4), 1024: (32, 1e-4)}
@@ -314,7 +322,7 @@ def _with_overrides(chosen: dict[str, Any], overrides: dict[str, Any]) -> PreTra
     settings = {**chosen, **{name: value for name, value in overrides.items() if value is not None}}
     if settings.get("phases") and overrides.get("sequence_length") is None:
         settings["sequence_length"] = max(length for length, _ in settings["phases"])
-    return PreTrainingRecipe(**settings)
+    return built(PreTrainingRecipe, settings)
 
 
 def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe | None:
@@ -327,13 +335,12 @@ def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe
         return None
     found = PreTrainingRecipe.load(run)
     # 由时间等预算推算出的步数写在配方里：续训时沿用，不再重新计时
-    kept = requested.has_budget and found.total_steps <= (requested.total_steps or found.total_steps)
-    comparable = replace(found, total_steps=requested.total_steps) if kept else found
-    different = [
-        f"{field.name} {getattr(comparable, field.name)} there, {getattr(requested, field.name)} now"
-        for field in fields(found)
-        if getattr(comparable, field.name) != getattr(requested, field.name)
-    ]
+    steps, asked = found.trainer.total_steps, requested.trainer.total_steps
+    kept = requested.length.has_budget and steps <= (asked or steps)
+    there, now = values_of(found), values_of(requested)
+    if kept:
+        there["steps"] = asked
+    different = [f"{name} {there[name]} there, {now[name]} now" for name in there if there[name] != now[name]]
     if different:
         raise RunFolderError(f"{run}: holds a run with other settings ({'; '.join(different)}); choose another --out")
     return found

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import write_text
+from bertsmith.options import values_of
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.reporting.plots import Panel, draw_panels
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.recipe import PreTrainingRecipe
 
-QUALITY = (
-    Panel("mlm_loss", "heldout", "Masked-LM loss, held out (nats)"),
-    Panel("mlm_loss", "heldout", "Masked-LM loss, held out, by tokens seen", over="tokens"),
-    Panel("ltr_loss", "heldout", "Left-to-right loss, held out (nats)"),
-    Panel("perplexity", "heldout", "Perplexity, held out"),
-    Panel("mlm_accuracy", "heldout", "Masked-LM accuracy, held out"),
-    Panel("nsp_accuracy", "heldout", "Next-sentence accuracy, held out"),
-    Panel("sop_accuracy", "heldout", "Sentence-order accuracy, held out"),
-    Panel("mlm_loss", "train", "Masked-LM loss, training (nats)"),
-    Panel("ltr_loss", "train", "Left-to-right loss, training (nats)"),
-)
 COURSE = (
     Panel("learning_rate", "train", "Learning rate"),
     Panel("tokens_per_second", "train", "Tokens per second, since the last start"),
     Panel("mfu", "train", "Model FLOPs utilisation, since the last start"),
     Panel("skipped", "train", "Batches skipped"),
 )
-PICTURES = (
-    ("Quality", "Lower losses and higher accuracies are better; the held-out batches never change.", QUALITY),
-    ("Course", "What the run did: its schedule, and how fast it went.", COURSE),
-)
-"""Heading, explanation and panels; panels without any figure are left out."""
 
 
 def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -65,9 +49,11 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
         recipes[name] = PreTrainingRecipe.load(folder)
     title = "Pre-training: " + (next(iter(rows)) if len(rows) == 1 else f"{len(rows)} runs")
     figures = [row for name in rows for row in _figures(name, rows[name], recipes[name])]
+    quality = "Lower losses and higher accuracies are better; the held-out batches never change."
+    course = "What the run did: its schedule, and how fast it went."
     pictures = [
         Picture(heading, explanation, draw_panels(rows, present))
-        for heading, explanation, panels in PICTURES
+        for heading, explanation, panels in (("Quality", quality, _quality(recipes)), ("Course", course, COURSE))
         if (present := _present(panels, rows))
     ]
     parts: list[Part] = [figures_table(figures), *pictures, _recipes_table(recipes)]
@@ -97,6 +83,23 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
     return [str(path.relative_to(common)) for path in full]
 
 
+def _quality(recipes: Mapping[str, PreTrainingRecipe]) -> list[Panel]:
+    """Returns the panels of the objectives' figures."""
+    objectives = [recipe.build_objective() for recipe in recipes.values()]
+    terms = {term.name: term.title[0].upper() + term.title[1:] for one in objectives for term in one.terms}
+    losses = {one.perplexity_of: terms[one.language_model.loss.name] for one in objectives}
+    return [
+        *(Panel(loss, "heldout", f"{title} loss, held out (nats)") for loss, title in losses.items()),
+        *(
+            Panel(loss, "heldout", f"{title} loss, held out, by tokens seen", over="tokens")
+            for loss, title in losses.items()
+        ),
+        Panel("perplexity", "heldout", "Perplexity, held out"),
+        *(Panel(f"{name}_accuracy", "heldout", f"{title} accuracy, held out") for name, title in terms.items()),
+        *(Panel(loss, "train", f"{title} loss, training (nats)") for loss, title in losses.items()),
+    ]
+
+
 def _present(panels: Sequence[Panel], runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Panel]:
     every = [row for rows in runs.values() for row in rows]
     return [panel for panel in panels if any(r["kind"] == panel.kind and panel.figure_name in r for r in every)]
@@ -105,32 +108,32 @@ def _present(panels: Sequence[Panel], runs: Mapping[str, Sequence[dict[str, Any]
 def _figures(name: str, rows: Sequence[dict[str, Any]], recipe: PreTrainingRecipe) -> list[FigureRow]:
     """Returns how far a run is, and its last and best held-out figures."""
     last = rows[-1]
-    length = " then ".join(str(length) for length, _ in recipe.phases) or str(recipe.sequence_length)
-    setting = f"{recipe.objective}, {recipe.size}, sequences of {length}, {recipe.precision}, {last['tokens']:,} tokens"
-    figures = [FigureRow(f"{name}: steps", f"{last['step']:,} of {recipe.total_steps:,}", setting)]
+    phases = recipe.length.phases
+    length = " then ".join(str(length) for length, _ in phases) or str(recipe.data.sequence_length)
+    model = recipe.model
+    setting = f"{recipe.objective}, {model.size}, sequences of {length}, {model.precision}, {last['tokens']:,} tokens"
+    figures = [FigureRow(f"{name}: steps", f"{last['step']:,} of {recipe.trainer.total_steps:,}", setting)]
     heldout = [row for row in rows if row["kind"] == "heldout" and row["step"] > 0] or [
         row for row in rows if row["kind"] == "heldout"
     ]
-    for figure, label in (("mlm_loss", "masked-LM loss"), ("ltr_loss", "left-to-right loss")):
-        measured = [row for row in heldout if figure in row]
-        if measured:
-            best = min(measured, key=lambda row: float(row[figure]))
-            value, perplexity = measured[-1][figure], measured[-1]["perplexity"]
-            note = f"best {best[figure]:.3f} at step {best['step']:,}; perplexity {perplexity:.1f}"
-            figures.append(FigureRow(f"{name}: {label}", f"{value:.3f} nats", note))
-    for figure, label in (
-        ("mlm_accuracy", "masked-LM accuracy"),
-        ("nsp_accuracy", "next-sentence accuracy"),
-        ("sop_accuracy", "sentence-order accuracy"),
-    ):
-        if heldout and figure in heldout[-1]:
-            figures.append(FigureRow(f"{name}: {label}", f"{heldout[-1][figure]:.1%}", "held out"))
+    objective = recipe.build_objective()
+    loss, title = objective.perplexity_of, objective.language_model.loss.title
+    measured = [row for row in heldout if loss in row]
+    if measured:
+        best = min(measured, key=lambda row: float(row[loss]))
+        value, perplexity = measured[-1][loss], measured[-1]["perplexity"]
+        note = f"best {best[loss]:.3f} at step {best['step']:,}; perplexity {perplexity:.1f}"
+        figures.append(FigureRow(f"{name}: {title} loss", f"{value:.3f} nats", note))
+    for term in objective.terms:
+        accuracy = f"{term.name}_accuracy"
+        if heldout and accuracy in heldout[-1]:
+            figures.append(FigureRow(f"{name}: {term.title} accuracy", f"{heldout[-1][accuracy]:.1%}", "held out"))
     return figures
 
 
 def _recipes_table(recipes: Mapping[str, PreTrainingRecipe]) -> Table:
     """Returns all settings of a single run, or those in which several differ."""
-    settings = {name: asdict(recipe) for name, recipe in recipes.items()}
+    settings = {name: values_of(recipe) for name, recipe in recipes.items()}
     names = list(next(iter(settings.values())))
     shown = [n for n in names if len(settings) == 1 or len({str(values[n]) for values in settings.values()}) > 1]
     heading = "Recipe" if len(settings) == 1 else "Where the recipes differ"

@@ -7,9 +7,7 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -18,17 +16,15 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
-from bertsmith.model import BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
+from bertsmith.model import BertForMaskedLM, BertForPreTraining
 from bertsmith.model.checkpoint import stored_rows
 from bertsmith.model.stored import fingerprint_weights
-from bertsmith.objectives import build_objective, pretraining_architecture
+from bertsmith.objectives.pretraining import PreTrainingModel
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.trainer import BertTrainer
-
-PreTrainingModel: TypeAlias = BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary
 
 HELDOUT_SEQUENCES = 512
 """Held-out sequences per evaluation, or as many tokens in longer ones: about 10,000 masked pieces at length 128."""
@@ -49,35 +45,43 @@ def open_stream(
     ranks: Ranks | None = None,
 ) -> PreTrainingStream:
     """Returns the batches of a phase from their beginning; with ranks, this one's share of each."""
-    ranks = ranks or Ranks()
-    settings = recipe.stream_settings(phase)
-    return PreTrainingStream(corpus, tokenizer, settings, rank=ranks.rank, world_size=ranks.world_size)
+    ranks, needs = ranks or Ranks(), recipe.build_objective().needs
+    return PreTrainingStream(
+        corpus,
+        tokenizer,
+        recipe.stream_settings(phase),
+        needs,
+        seed=recipe.seed,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
 
 
 def heldout_set(
     recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer
 ) -> list[PreTrainingBatch]:
     """Returns the validation batches, always the same, at the length of the last phase: what the model is to read."""
-    settings = recipe.stream_settings(max(0, len(recipe.phases) - 1))
+    settings, needs = recipe.stream_settings(-1), recipe.build_objective().needs
     sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))
-    return heldout_batches(corpus, tokenizer, settings, max_sequences=sequences)
+    return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTraining | BertForMaskedLM:
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> PreTrainingModel:
     """Returns the model before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
     vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
-    config = recipe.model_config(len(corpus.piece_counts))
-    architecture = pretraining_architecture(recipe.objective)
+    config, start = recipe.model_config(len(corpus.piece_counts)), recipe.model.start_from
+    objective = recipe.build_objective()
+    architecture = objective.architecture
     missing = set(architecture.heads)
     model: BertForPreTraining | BertForMaskedLM
-    if recipe.start_from:
-        missing = {head for head in missing if stored_rows(recipe.start_from, HEAD_TENSORS[head]) is None}
-        changes = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
-        model = architecture.from_pretrained(recipe.start_from, new_heads=missing, **changes)
+    if start:
+        missing = {head for head in missing if stored_rows(start, HEAD_TENSORS[head]) is None}
+        changes = {"hidden_dropout_prob": recipe.model.dropout, "attention_probs_dropout_prob": recipe.model.dropout}
+        model = architecture.from_pretrained(start, new_heads=missing, **changes)
     else:
         model = architecture(config)
     if "masked_lm" in missing and config.tie_word_embeddings:
@@ -86,8 +90,8 @@ def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> BertForPreTra
         counts[: len(corpus.piece_counts)] += corpus.piece_counts
         with torch.no_grad():
             model.masked_lm.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-    model.set_compute_dtype(torch.bfloat16 if recipe.precision == "bf16" else torch.float32)
-    return model
+    model.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
+    return objective.complete(model)
 
 
 def make_trainer(
@@ -99,12 +103,15 @@ def make_trainer(
     """Returns a trainer at step 0 for a recipe."""
     # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
     even_guess = math.log(len(corpus.piece_counts)) + math.log(2)
-    settings = replace(recipe.trainer_settings(), loss_limit=EXPLODED_LOSS * even_guess)
-    plain = build_model(recipe, corpus)
-    # 跨度边界头只在训练时存在；保存模型目录时不写它
-    model = BertWithSpanBoundary(plain) if recipe.masking == "span" else plain
-    objective = build_objective(recipe.stream_settings())
-    return BertTrainer(model, objective, settings, device=device, ranks=ranks)
+    return BertTrainer(
+        build_model(recipe, corpus),
+        recipe.build_objective(),
+        recipe.trainer,
+        seed=recipe.seed,
+        loss_limit=EXPLODED_LOSS * even_guess,
+        device=device,
+        ranks=ranks,
+    )
 
 
 def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) -> PreTrainingRecipe:
@@ -113,9 +120,9 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
     Raises:
         CheckpointError: the folder holds no weights, or its model reads another vocabulary or by other rules.
     """
-    if not recipe.start_from:
+    if not recipe.model.start_from:
         return recipe
-    folder = Path(recipe.start_from)
+    folder = Path(recipe.model.start_from)
     vocab_size = recipe.model_config(tokenizer.vocab_size).vocab_size
     has = {name: (folder / name).exists() for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")}
     different = "another vocabulary"
@@ -133,4 +140,4 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
             f"{folder}: the model reads {different} than the tokenizer of the corpus;"
             f" build the corpus with --tokenizer {folder}"
         )
-    return recipe.replace(start_weights=fingerprint_weights(folder))
+    return recipe.changed(start_weights=fingerprint_weights(folder))

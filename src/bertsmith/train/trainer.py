@@ -15,21 +15,24 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
+from bertsmith.options import option
 from bertsmith.seeding import torch_seed
 from bertsmith.train.distributed import Ranks
-from bertsmith.train.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, learning_rate_at
-from bertsmith.train.tables import TableGradients
+from bertsmith.train.optimizer import OptimizerName, Schedule, build_optimizer, learning_rate_at
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], LossOutput]
 """Maps a model and a batch to a loss and figures."""
+
+MOST_STEPS = 10**9
+"""A run of more would take years at a thousand steps a minute."""
 
 
 class Batch(Protocol):
@@ -41,46 +44,35 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """How a model is trained.
+    """How a model is trained."""
 
-    Attributes:
-        total_steps: length of the schedule; the rate is 0 after it.
-        learning_rate: its peak.
-        warmup_share: share of the steps in which the rate rises, in [0, 1].
-        weight_decay: decoupled decay of matrices; 0.01 in the paper.
-        epsilon: added to the root of the second moment; 1e-6 in the released BERT.
-        clip_norm: gradients are scaled down to this global norm.
-        layer_decay: the rate of each layer is that of the layer above times this, see `parameter_groups`.
-        rates: factors on the rate by glob pattern of parameter names, see there.
-        units: units of parameters by glob pattern of their names, likewise.
-        seed: of dropout.
-        optimizer: `adamw` or `lamb`.
-        schedule: `linear`, `cosine` or `trapezoid`, see `learning_rate_at`.
-        loss_limit: a batch with a larger loss counts as exploded and is skipped.
-        skips_in_a_row: so many skipped batches one after the other end the run.
-        skipped_share: so do skipped batches beyond this share of all steps, once they are more than those in a row.
-    """
+    panel: ClassVar[str] = "Training"
 
-    total_steps: int
-    learning_rate: float
-    warmup_share: float = 0.1
-    weight_decay: float = 0.01
-    epsilon: float = 1e-6
-    clip_norm: float = 1.0
+    total_steps: int = option(
+        0, name="steps", min=1, help="End: steps; also the length of the schedule, after which the rate is 0."
+    )
+    learning_rate: float = option(1e-3, shown_default="by size", help="Peak learning rate.")
+    warmup_share: float = option(0.1, in_file_only=True, help="Share of the steps in which the rate rises, in [0, 1].")
+    weight_decay: float = option(
+        0.01, in_file_only=True, help="Decoupled decay of matrices; 0.01 in the paper. Biases and norms do not decay."
+    )
+    epsilon: float = option(
+        1e-6, in_file_only=True, help="Added to the root of the second moment; 1e-6 in the released BERT."
+    )
+    clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
+    optimizer: OptimizerName = option("adamw", help="adamw, or lamb for batches of thousands.")
+    schedule: Schedule = option("linear", help="What comes after the warm-up: see `learning_rate_at`.")
+    skips_in_a_row: int = option(20, min=1, help="Give up after so many batches in a row without a finite loss.")
+    skipped_share: float = option(0.05, min=0.0, max=1.0, help="Give up after this share of all steps was skipped.")
     layer_decay: float = 1.0
-    rates: Mapping[str, float] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 0
-    optimizer: str = "adamw"
-    schedule: str = "linear"
-    loss_limit: float = math.inf
-    skips_in_a_row: int = 20
-    skipped_share: float = 0.05
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        if self.total_steps < 1:
+        if self.total_steps < 0:
             raise ConfigError(f"total steps {self.total_steps} must be at least 1")
+        if self.total_steps > MOST_STEPS:
+            raise ConfigError(f"a run of more than {MOST_STEPS:,} steps would not end; ask for a shorter one")
         if not 0.0 <= self.warmup_share <= 1.0:
             raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
         numbers = {"learning rate": self.learning_rate, "clipping norm": self.clip_norm, "epsilon": self.epsilon}
@@ -89,8 +81,8 @@ class TrainerSettings:
             if not 0.0 < number < math.inf:
                 raise ConfigError(f"{name} {number} must be a positive number")
         for name, value, known in (
-            ("optimizer", self.optimizer, OPTIMIZERS),
-            ("schedule", self.schedule, SCHEDULES),
+            ("optimizer", self.optimizer, get_args(OptimizerName)),
+            ("schedule", self.schedule, get_args(Schedule)),
         ):
             if value not in known:
                 raise ConfigError(f"{name} {value!r} is unknown; use {', '.join(known)}")
@@ -103,8 +95,8 @@ class BertTrainer(Generic[ModelT]):
 
     Attributes:
         step: number of steps taken, those with a skipped batch included; part of the saved state.
-        skipped: batches skipped so far; likewise.
-        skipped_in_a_row: those since the last one that was learned from; likewise.
+        skipped: batches skipped so far; part of the saved state.
+        skipped_in_a_row: batches skipped since the last one that was learned from; part of the saved state.
     """
 
     def __init__(
@@ -113,6 +105,8 @@ class BertTrainer(Generic[ModelT]):
         objective: Objective,
         settings: TrainerSettings,
         *,
+        seed: int = 0,
+        loss_limit: float = math.inf,
         device: torch.device | str = "cpu",
         ranks: Ranks | None = None,
     ) -> None:
@@ -123,26 +117,32 @@ class BertTrainer(Generic[ModelT]):
             objective: what it is trained for. Where a batch comes in parts or shares, their losses must add up to
                 that of the batch; one that divides by counts has to know those of the whole batch.
             settings: how it is trained.
+            seed: of dropout.
+            loss_limit: a batch with a larger loss counts as exploded and is skipped.
             device: where it is trained.
             ranks: the processes that train together; None is this one alone.
+
+        Raises:
+            ConfigError: the settings do not say how many steps there are, or nothing learns.
         """
+        if settings.total_steps < 1:
+            raise ConfigError(f"total steps {settings.total_steps} must be at least 1")
         self.model: ModelT = model.to(device)
         self.objective = objective
         self.settings = settings
+        self.seed, self.loss_limit = seed, loss_limit
         self.device = torch.device(device)
         self.ranks = ranks or Ranks()
         self.optimizer = build_optimizer(
             model,
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
-            rates=settings.rates,
             units=settings.units,
             kind=settings.optimizer,
             epsilon=settings.epsilon,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._tables = TableGradients(self.model)
         self._measured = self.ranks.parallel(_Measured(self.model, objective), self.device)
 
     @property
@@ -165,8 +165,8 @@ class BertTrainer(Generic[ModelT]):
                 gradients are added up.
 
         Returns:
-            The measure of the whole batch, over all parts and ranks, before the step; without sums where the batch
-            was skipped.
+            The loss and figures of the whole batch, over all parts and ranks, before the step; without sums where
+            the batch was skipped.
 
         Raises:
             TrainingError: too many batches were skipped; the weights are as before the step.
@@ -174,19 +174,17 @@ class BertTrainer(Generic[ModelT]):
         self.model.train()
         # 每一步重设 dropout 的种子：断点续训不需要保存任何随机状态，也能逐位一致；各进程的种子不同
         shard = (self.ranks.rank,) if self.ranks.rank else ()
-        torch.manual_seed(torch_seed(self.settings.seed, "train/dropout", self.step, *shard))
+        torch.manual_seed(torch_seed(self.seed, "train/dropout", self.step, *shard))
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
-        self._tables.clear()
         measures = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
-        self._tables.lay_out()
         self._measure_in_units()
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         measure = self._whole(measures)
         self.step += 1
         # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了；各进程的损失与梯度相同，判断必然一致
-        if not torch.isfinite(norm) or not measure.loss <= self.settings.loss_limit:
+        if not torch.isfinite(norm) or not measure.loss <= self.loss_limit:
             return self._skip(measure, norm)
         # 范数没超过上限就不动梯度：乘以 1 也要把所有梯度读写一遍
         if norm > self.settings.clip_norm:
@@ -197,9 +195,7 @@ class BertTrainer(Generic[ModelT]):
 
     def _backward(self, part: Batch, *, last: bool) -> LossOutput:
         """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
-        # 多个进程交换的是整张表的梯度，按行给出反而更慢
-        by_rows = self._tables.by_rows() if self.ranks.world_size == 1 else nullcontext()
-        with by_rows, nullcontext() if last else self.ranks.without_exchange(self._measured):
+        with nullcontext() if last else self.ranks.without_exchange(self._measured):
             measure: LossOutput = self._measured(part.to(self.device))
             # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
             (measure.loss * self.ranks.world_size).backward()
@@ -224,7 +220,7 @@ class BertTrainer(Generic[ModelT]):
         flat = [float(sum(measure.loss for measure in measures))]
         for total in running.totals.values():
             flat.extend(total)
-        loss, *rest = self.ranks.total(flat)
+        loss, *rest = self.ranks.all_reduce_sum(flat)
         sums = {name: (rest[2 * i], round(rest[2 * i + 1])) for i, name in enumerate(running.totals)}
         return LossOutput(torch.tensor(loss), sums)
 

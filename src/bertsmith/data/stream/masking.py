@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
+from bertsmith.options import option
 
 MaskingKind = Literal["token", "whole-word", "span"]
 
@@ -27,26 +28,19 @@ _TRIES = 20
 
 @dataclass(frozen=True)
 class MaskingSettings:
-    """How much is hidden, and how.
+    """How much is hidden, and how."""
 
-    Attributes:
-        rate: share of a sequence's pieces that is chosen, in (0, 1).
-        mask_share: share of the chosen that becomes `[MASK]`.
-        random_share: share of the chosen that becomes a random piece; the rest stays as it is.
-        kind: what is chosen: single pieces, whole words or spans.
-        span_stop: p of the geometric distribution of a span's length in words, in (0, 1].
-        longest_span: spans are at most this many words; with p = 0.2 and 10 the mean is 3.8.
-        max_predictions_per_seq: most pieces chosen in a sequence (the release's name); None for as many as the rate
-            says.
-    """
+    panel: ClassVar[str] = "Masking"
 
-    rate: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    kind: MaskingKind = "token"
-    span_stop: float = 0.2
-    longest_span: int = 10
-    max_predictions_per_seq: int | None = None
+    rate: float = option(0.15, name="mask_rate", help="Share of a sequence's pieces to predict, in (0, 1).")
+    mask_share: float = option(0.8, help="Share of these that becomes [MASK].")
+    random_share: float = option(0.1, help="Share of these that becomes a random piece; the rest stays as it is.")
+    kind: MaskingKind = option("token", name="masking", help="What is hidden: single pieces, whole words or spans.")
+    max_predictions_per_seq: int = option(0, min=0, help="Most pieces to predict in a sequence; 0: as the rate says.")
+    span_stop: float = option(
+        0.2, in_file_only=True, help="p of the geometric distribution of a span's length in words, in (0, 1]."
+    )
+    longest_span: int = option(10, in_file_only=True, help="Most words in a span; with p = 0.2 and 10 the mean is 3.8.")
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -65,8 +59,8 @@ class MaskingSettings:
             raise ConfigError(
                 f"span p {self.span_stop} must be in (0, 1] and the longest span {self.longest_span} at least 1"
             )
-        if self.max_predictions_per_seq is not None and self.max_predictions_per_seq < 1:
-            raise ConfigError(f"most predictions {self.max_predictions_per_seq} must be at least 1")
+        if self.max_predictions_per_seq < 0:
+            raise ConfigError(f"most predictions {self.max_predictions_per_seq} must be at least 1, or 0 for any")
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ def mask_tokens(
     """
     special = np.isin(input_ids, special_ids)
     wanted = np.maximum(1, np.rint(lengths * settings.rate)).astype(np.int64)
-    if settings.max_predictions_per_seq is not None:
+    if settings.max_predictions_per_seq:
         wanted = np.minimum(wanted, settings.max_predictions_per_seq)
     spans = None
     if settings.kind == "token":

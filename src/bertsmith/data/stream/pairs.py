@@ -32,12 +32,12 @@ SWAPPED = 1
 Pairing = Literal["balanced", "google"]
 
 TokenDocument = Sequence[NDArray[np.int32]]
-"""The sentences of a document, each an array of ids."""
+"""The sentences of a document, each an array of ids, or of rows of columns [n, C] that travel with the ids."""
 
 
 @dataclass(frozen=True)
 class SegmentPair:
-    """Two segments of ids, `second` empty for a single one, and the next-sentence label."""
+    """Two segments of ids (or rows), `second` empty for a single one, and the next-sentence label."""
 
     first: NDArray[np.int32]
     second: NDArray[np.int32]
@@ -102,9 +102,9 @@ def draw_ordered_pairs(
 
     Args:
         document: at least one sentence, none of them empty; a document of one becomes a single unlabelled segment.
-        max_tokens: as in `draw_pairs`, like the next two.
-        short_probability: see there.
-        rng: see there.
+        max_tokens: as in `draw_pairs`.
+        short_probability: as in `draw_pairs`.
+        rng: source of all draws.
 
     Yields:
         Pairs labelled `IN_ORDER` or `SWAPPED`.
@@ -130,7 +130,7 @@ def draw_ordered_pairs(
 
 
 def _single(sentence: NDArray[np.int32], max_tokens: int, rng: np.random.Generator) -> SegmentPair:
-    return SegmentPair(_trim(sentence, max(0, len(sentence) - max_tokens), rng), np.zeros(0, sentence.dtype), NO_LABEL)
+    return SegmentPair(_trim(sentence, max(0, len(sentence) - max_tokens), rng), sentence[:0], NO_LABEL)
 
 
 def _end_of_chunk(document: TokenDocument, start: int, target: int) -> int:

@@ -44,18 +44,19 @@ def draw_segments(
     yield _segment(chunk)
 
 
-def pack_full(documents: Iterable[TokenDocument], *, sep_token_id: int, max_tokens: int) -> Iterator[SegmentPair]:
+def pack_full(
+    documents: Iterable[TokenDocument], *, separator: NDArray[np.int32], max_tokens: int
+) -> Iterator[SegmentPair]:
     """Packs the sentences of many documents, one after the other.
 
     Args:
         documents: in the order in which they are to follow one another.
-        sep_token_id: stands between the end of a document and the beginning of the next.
+        separator: one id (or row), which stands between the end of a document and the beginning of the next.
         max_tokens: most ids in a segment, the ones between documents counted.
 
     Yields:
         Segments without a second one and without a label; only the last may be much shorter than `max_tokens`.
     """
-    separator = np.array([sep_token_id], dtype=np.int32)
     chunk: list[NDArray[np.int32]] = []
     length = 0
     for document in documents:

@@ -12,27 +12,22 @@ many there are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.data.stream.batches import DrawnBatch, PreTrainingBatch
+from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.epoch_permutation import EpochPermutation
-from bertsmith.data.stream.masking import MaskedTokens, MaskingSettings, mask_tokens
-from bertsmith.data.stream.pairs import NO_LABEL, Pairing, SegmentPair, TokenDocument, draw_ordered_pairs, draw_pairs
+from bertsmith.data.stream.masking import MaskedTokens, mask_tokens
+from bertsmith.data.stream.pairs import SegmentPair, TokenDocument, draw_ordered_pairs, draw_pairs
 from bertsmith.data.stream.segments import draw_segments, pack_full
+from bertsmith.data.stream.settings import StreamNeeds, StreamPosition, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
-
-OBJECTIVES = ("mlm+nsp", "mlm", "mlm+sop", "ltr", "ltr+nsp")
-"""What a model can be trained on: masked or left-to-right LM, with next-sentence, sentence order or neither."""
-
-PACKINGS = ("sentences", "full")
-PAIRINGS = ("balanced", "google")
 
 BLOCK_TOKENS = 2**18
 """About how many ids a block holds: enough to shuffle well, few enough to prepare in a fraction of a second."""
@@ -40,96 +35,16 @@ BLOCK_TOKENS = 2**18
 HELDOUT_BATCH = 16
 """Sequences in a validation batch: little memory, and several ranks find a share of the work."""
 
-_CONTINUES = np.int32(1 << 30)
-"""Set on ids that go on with a word, on their way through pairing: no vocabulary has that many pieces."""
-
-
-@dataclass(frozen=True)
-class StreamSettings:
-    """What the batches look like.
-
-    Attributes:
-        sequence_length: most ids in a sequence, `[CLS]` and every `[SEP]` included; at least 5.
-        batch_size: N, sequences in a global batch; unused where `batch_tokens` is given.
-        seed: of all draws.
-        short_probability: share of documents cut into shorter sequences; full packing has none.
-        masking: what is hidden.
-        objective: one of `OBJECTIVES`.
-        packing: of objectives without a second segment: `sentences` of one document, or `full`, run on across
-            documents; see `segments`.
-        pairing: of next-sentence pairs: `balanced`, or `google` for the released procedure; see `pairs`.
-        batch_tokens: a global batch takes as many sequences, in order, as this many tokens hold.
-        static_masking: N: epochs N apart have the same sequences and masks, as the N-fold duplication of the paper
-            has; 0 for never.
-    """
-
-    sequence_length: int = 128
-    batch_size: int = 32
-    seed: int = 0
-    short_probability: float = 0.1
-    masking: MaskingSettings = field(default_factory=MaskingSettings)
-    objective: str = "mlm+nsp"
-    packing: str = "sentences"
-    pairing: Pairing = "balanced"
-    batch_tokens: int | None = None
-    static_masking: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks the ranges, and that the settings go together."""
-        if self.sequence_length < 5:
-            raise ConfigError(f"sequence length {self.sequence_length} is too short for [CLS] A [SEP] B [SEP]; use 5+")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch size {self.batch_size} must be at least 1")
-        if self.static_masking < 0:
-            raise ConfigError(f"static masking {self.static_masking} must be a number of epochs, or 0 for none")
-        for name, value, known in (
-            ("objective", self.objective, OBJECTIVES),
-            ("packing", self.packing, PACKINGS),
-            ("pairing", self.pairing, PAIRINGS),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name} {value!r} is unknown; use one of {', '.join(known)}")
-        if self.packing == "full" and "+" in self.objective:
-            raise ConfigError(f"full packing has no second segment, which {self.objective} needs; use mlm or ltr")
-        if self.pairing == "google" and not self.objective.endswith("+nsp"):
-            raise ConfigError(f"google pairing is about next sentences, which {self.objective} does not predict")
-        if self.masking.kind != "token" and self.is_causal:
-            raise ConfigError(f"{self.objective} hides nothing; {self.masking.kind} masking goes with mlm")
-        if self.batch_tokens is not None and self.batch_tokens < self.sequence_length:
-            raise ConfigError(
-                f"a batch of {self.batch_tokens} tokens does not hold one sequence of {self.sequence_length};"
-                " raise the batch's tokens"
-            )
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether each token sees only what is before it."""
-        return self.objective.startswith("ltr")
-
-    @property
-    def fewest_sequences(self) -> int:
-        """Sequences that every global batch has at least."""
-        return self.batch_size if self.batch_tokens is None else self.batch_tokens // self.sequence_length
-
-
-@dataclass(frozen=True)
-class StreamPosition:
-    """Where a stream stands: the next sequence is number `offset` of block `block` of epoch `epoch`."""
-
-    epoch: int = 0
-    block: int = 0
-    offset: int = 0
-
-    def to_json(self) -> dict[str, int]:
-        """Returns the three integers for a state file."""
-        return asdict(self)
-
 
 class _Block(NamedTuple):
     """The examples of a block, shuffled.
 
-    `numbers` says which each was before the shuffle; example i takes the tokens `ends[i]:ends[i+1]` of the block,
-    special ones included.
+    Attributes:
+        epoch: of the block.
+        block: its number.
+        examples: the sequences without special tokens.
+        numbers: which each example was before the shuffle.
+        ends: example i takes the tokens `ends[i]:ends[i+1]` of the block, special ones included.
     """
 
     epoch: int
@@ -151,7 +66,9 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         corpus: TokenCorpus,
         tokenizer: WordPieceTokenizer,
         settings: StreamSettings,
+        needs: StreamNeeds | None = None,
         *,
+        seed: int = 0,
         split: str = TRAIN,
         rank: int = 0,
         world_size: int = 1,
@@ -162,13 +79,18 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             corpus: where documents come from.
             tokenizer: the one that made the corpus.
             settings: what the batches look like.
+            needs: what the objective asks of them; None is masked LM with next-sentence pairs.
+            seed: of all draws.
             split: `train` or `heldout`.
             rank: which share of each global batch is returned, in [0, `world_size`).
             world_size: how many ranks share the batches.
 
         Raises:
-            ConfigError: there is no such rank, or a batch may have fewer sequences than there are ranks.
+            ConfigError: there is no such rank, a batch may have fewer sequences than there are ranks, or the settings
+                contradict the needs.
         """
+        self.needs = needs or StreamNeeds()
+        self.needs.require_fit(settings)
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not one of {world_size}")
         if settings.fewest_sequences < world_size:
@@ -176,15 +98,20 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
                 f"a batch of {settings.fewest_sequences} sequence(s) leaves some of {world_size} ranks without any;"
                 " raise the batch size or use fewer ranks"
             )
-        self.settings = settings
+        self.settings, self.seed = settings, seed
         self.position = StreamPosition()
         self._corpus = corpus
         self._tokenizer = tokenizer
         self._split = split
         self._rank, self._world_size = rank, world_size
         self._special_ids = np.array(sorted(tokenizer.special_ids), dtype=np.int64)
-        self._marks_words = settings.masking.kind != "token" and corpus.has_words
+        # 词界是与编号并行的一列：切段、截断、拼接都按行进行，两列始终对齐
+        self._carries_words = settings.masking.kind != "token" and corpus.has_words
         self._continuing = np.array([piece.startswith("##") for piece in tokenizer.vocab])
+        self._cls, self._sep = (
+            np.array([[token_id, 0][: 1 + self._carries_words]], dtype=np.int32)
+            for token_id in (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        )
         counts = corpus.counts[split]
         self._num_documents = counts.documents
         mean_tokens = max(1, counts.tokens // max(1, counts.documents))
@@ -195,10 +122,10 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
 
     def __next__(self) -> PreTrainingBatch:
         """Returns the batch at `position` and moves on."""
-        return self.draw().to_batch()
+        return self.draw()
 
-    def draw(self, *, across_epochs: bool = True) -> DrawnBatch:
-        """Returns the batch at `position` as arrays and moves on.
+    def draw(self, *, across_epochs: bool = True) -> PreTrainingBatch:
+        """Returns the batch at `position` and moves on.
 
         Args:
             across_epochs: fill the batch from the next epoch where this one ends; otherwise its last batch is smaller.
@@ -220,14 +147,14 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             self.position = self._following_block()
             if self.position.epoch > start.epoch and not across_epochs:
                 break
-            if self.settings.batch_tokens is None and len(examples) == self.settings.batch_size:
+            if not self.settings.batch_tokens and len(examples) == self.settings.batch_size:
                 break
         drawn = self._assemble(examples, sources, start)
         return drawn if self._world_size == 1 else drawn.share(self._rank, self._world_size)
 
     def _end_of_batch(self, block: _Block, first: int, taken: int, tokens: int) -> int:
         """Returns how far into the block a batch goes that has `taken` sequences with `tokens` tokens so far."""
-        if self.settings.batch_tokens is None:
+        if not self.settings.batch_tokens:
             return min(len(block.examples), first + self.settings.batch_size - taken)
         room = self.settings.batch_tokens - tokens
         return int(np.searchsorted(block.ends, block.ends[first] + room, side="right")) - 1
@@ -241,7 +168,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Makes all examples of a block, shuffled; the last block made is kept."""
         if self._cached is None or (self._cached.epoch, self._cached.block) != (epoch, block):
             examples = list(self._examples(self._drawn_epoch(epoch), block))
-            order = generator(self.settings.seed, "stream/pair order", epoch, block).permutation(len(examples))
+            order = generator(self.seed, "stream/pair order", epoch, block).permutation(len(examples))
             shuffled = [examples[index] for index in order.tolist()]
             sizes = [len(pair.first) + 2 + (len(pair.second) + 1 if len(pair.second) else 0) for pair in shuffled]
             self._cached = _Block(epoch, block, shuffled, order, np.cumsum([0, *sizes]))
@@ -256,7 +183,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         if self.settings.packing == "full":
             yield from pack_full(
                 (self._document(index) for index in documents),
-                sep_token_id=self._tokenizer.sep_token_id,
+                separator=self._sep,
                 max_tokens=self.settings.sequence_length - 2,
             )
         else:
@@ -265,12 +192,12 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
 
     def _document_order(self, epoch: int) -> EpochPermutation:
         if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, EpochPermutation(self._num_documents, self.settings.seed, epoch))
+            self._order = (epoch, EpochPermutation(self._num_documents, self.seed, epoch))
         return self._order[1]
 
     def _examples_of(self, index: int, epoch: int) -> Iterator[SegmentPair]:
         # 随机数的钥匙是（种子、轮次、文档号）：与读取顺序和进程无关，每一轮又都不同
-        rng = generator(self.settings.seed, "stream/pairs", epoch, index)
+        rng = generator(self.seed, "stream/pairs", epoch, index)
         document, short_probability = self._document(index), self.settings.short_probability
 
         def draw_other() -> TokenDocument:
@@ -279,7 +206,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             shift = int(rng.integers(1, self._num_documents))
             return self._document((index + shift) % self._num_documents)
 
-        if self.settings.objective.endswith("+nsp"):
+        if self.needs.pairs == "next_sentence":
             return draw_pairs(
                 document,
                 draw_other=draw_other,
@@ -288,7 +215,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
                 rng=rng,
                 pairing=self.settings.pairing,
             )
-        if self.settings.objective.endswith("+sop"):
+        if self.needs.pairs == "sentence_order":
             return draw_ordered_pairs(
                 document, max_tokens=self.settings.sequence_length - 3, short_probability=short_probability, rng=rng
             )
@@ -297,64 +224,90 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         )
 
     def _document(self, index: int, split: str | None = None) -> TokenDocument:
-        """Returns the sentences of a document; where the corpus knows words, ids that go on with one are marked."""
+        """Returns the sentences of a document as rows: the id, and where words are known whether it goes on with one.
+
+        Returns:
+            Arrays [n, 1] or [n, 2].
+        """
         split = split or self._split
         document = self._corpus.document(split, index)
-        if not self._marks_words:
-            return document
-        # 词界标记藏在编号的高位里：切段、截断、拼接都带着它走，不必另外对齐
+        if not self._carries_words:
+            return [ids[:, None] for ids in document]
         return [
-            np.where(going_on, ids | _CONTINUES, ids)
+            np.stack([ids, going_on], axis=1)
             for ids, going_on in zip(document, self._corpus.continuations(split, index), strict=True)
         ]
 
     def _assemble(
         self, examples: list[SegmentPair], sources: list[tuple[int, int, int]], start: StreamPosition
-    ) -> DrawnBatch:
+    ) -> PreTrainingBatch:
         """Adds the special tokens, lays the sequences end to end, and says what is to be predicted."""
-        cls = np.array([self._tokenizer.cls_token_id], dtype=np.int32)
-        sep = np.array([self._tokenizer.sep_token_id], dtype=np.int32)
         pieces: list[NDArray[np.int32]] = []
         segments: list[tuple[int, int]] = []
         for pair in examples:
-            pieces += [cls, pair.first, sep]
+            pieces += [self._cls, pair.first, self._sep]
             if len(pair.second):
-                pieces += [pair.second, sep]
+                pieces += [pair.second, self._sep]
                 segments.append((len(pair.first) + 2, len(pair.second) + 1))
             else:
                 segments.append((len(pair.first) + 2, 0))
-        input_ids = np.concatenate(pieces).astype(np.int64)
+        rows = np.concatenate(pieces)
+        input_ids = rows[:, 0].astype(np.int64)
         parts = np.array(segments)
         lengths = parts.sum(1)
         token_type_ids = np.repeat(np.tile([0, 1], len(parts)), parts.ravel())
-        if self.settings.is_causal:
+        if self.needs.targets == "next_token":
             predicted = _next_tokens(input_ids, lengths)
-        elif self.settings.static_masking:
-            predicted = self._mask_one_by_one(input_ids, lengths, sources)
         else:
-            rng = generator(self.settings.seed, "stream/masking", start.epoch, start.block, start.offset)
-            predicted = self._mask(input_ids, lengths, rng)
+            predicted = self._masked(input_ids, self._continuations(rows, input_ids), lengths, sources, start)
         labels = np.array([pair.label for pair in examples])
-        return DrawnBatch(
-            predicted.input_ids,
-            lengths,
-            token_type_ids,
-            predicted.positions,
-            predicted.labels,
-            labels,
-            predicted.spans,
-            global_masked=len(predicted.labels),
-            global_labelled=int((labels != NO_LABEL).sum()),
-            global_tokens=len(input_ids),
+        return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels)
+
+    def _continuations(self, rows: NDArray[np.int32], input_ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Returns [T], True on pieces that go on with a word; None where nobody asks."""
+        if self.settings.masking.kind == "token":
+            return None
+        return rows[:, 1].astype(np.bool_) if self._carries_words else self._continuing[input_ids]
+
+    def _masked(
+        self,
+        input_ids: NDArray[np.int64],
+        continuations: NDArray[np.bool_] | None,
+        lengths: NDArray[np.int64],
+        sources: list[tuple[int, int, int]],
+        start: StreamPosition,
+    ) -> MaskedTokens:
+        """Chooses and hides pieces, by draws that depend on where the batch begins, or on each sequence alone."""
+        if not self.settings.static_masking:
+            rng = generator(self.seed, "stream/masking", start.epoch, start.block, start.offset)
+            return self._mask(input_ids, continuations, lengths, rng)
+        # 静态遮盖：每条序列用自己的随机数，无论落在哪一批里，遮盖都与 N 轮之前相同
+        starts = np.cumsum(lengths) - lengths
+        masked = [
+            self._mask(
+                input_ids[first : first + length],
+                None if continuations is None else continuations[first : first + length],
+                np.array([length]),
+                generator(self.seed, "stream/static masking", self._drawn_epoch(epoch), block, number),
+            )
+            for (epoch, block, number), first, length in zip(sources, starts.tolist(), lengths.tolist(), strict=True)
+        ]
+        shift = np.repeat(starts, [len(one.positions) for one in masked])
+        spans = [one.spans for one in masked if one.spans is not None]
+        return MaskedTokens(
+            np.concatenate([one.input_ids for one in masked]),
+            np.concatenate([one.positions for one in masked]) + shift,
+            np.concatenate([one.labels for one in masked]),
+            np.concatenate(spans) + shift[:, None] * np.array([1, 1, 0]) if spans else None,
         )
 
-    def _mask(self, input_ids: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> MaskedTokens:
-        continuations = None
-        if self._marks_words:
-            continuations = input_ids >= _CONTINUES
-            input_ids = np.where(continuations, input_ids - _CONTINUES, input_ids)
-        elif self.settings.masking.kind != "token":
-            continuations = self._continuing[input_ids]
+    def _mask(
+        self,
+        input_ids: NDArray[np.int64],
+        continuations: NDArray[np.bool_] | None,
+        lengths: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> MaskedTokens:
         return mask_tokens(
             input_ids,
             lengths,
@@ -366,32 +319,15 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             continuations=continuations,
         )
 
-    def _mask_one_by_one(
-        self, input_ids: NDArray[np.int64], lengths: NDArray[np.int64], sources: list[tuple[int, int, int]]
-    ) -> MaskedTokens:
-        """Masks each sequence by draws of its own, so that it is the same in whichever batch it comes again."""
-        starts = np.cumsum(lengths) - lengths
-        masked = [
-            self._mask(
-                input_ids[start : start + length],
-                np.array([length]),
-                generator(self.settings.seed, "stream/static masking", self._drawn_epoch(epoch), block, number),
-            )
-            for (epoch, block, number), start, length in zip(sources, starts.tolist(), lengths.tolist(), strict=True)
-        ]
-        counts = [len(one.positions) for one in masked]
-        shift = np.repeat(starts, counts)
-        spans = [one.spans for one in masked if one.spans is not None]
-        return MaskedTokens(
-            np.concatenate([one.input_ids for one in masked]),
-            np.concatenate([one.positions for one in masked]) + shift,
-            np.concatenate([one.labels for one in masked]),
-            np.concatenate(spans) + shift[:, None] * np.array([1, 1, 0]) if spans else None,
-        )
-
 
 def heldout_batches(
-    corpus: TokenCorpus, tokenizer: WordPieceTokenizer, settings: StreamSettings, *, max_sequences: int
+    corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
+    settings: StreamSettings,
+    needs: StreamNeeds | None = None,
+    *,
+    seed: int = 0,
+    max_sequences: int,
 ) -> list[PreTrainingBatch]:
     """Returns the same validation batches every time, whatever the size of the training batches.
 
@@ -399,6 +335,8 @@ def heldout_batches(
         corpus: where the held-out documents come from.
         tokenizer: the one that made the corpus.
         settings: what the sequences look like; the batch size does not count.
+        needs: as in `PreTrainingStream`.
+        seed: of all draws.
         max_sequences: where the held-out documents make more, the rest is left out, but the last batch is a whole one.
 
     Returns:
@@ -407,12 +345,12 @@ def heldout_batches(
     if not corpus.counts[HELDOUT].documents:
         return []
     # 验证批小而固定：显存不随训练批增长，遮盖也不随它改变（遮盖的随机数由批的起点决定），几次训练才能相比
-    settings = replace(settings, batch_size=HELDOUT_BATCH, batch_tokens=None)
-    stream = PreTrainingStream(corpus, tokenizer, settings, split=HELDOUT)
+    settings = replace(settings, batch_size=HELDOUT_BATCH, batch_tokens=0)
+    stream = PreTrainingStream(corpus, tokenizer, settings, needs, seed=seed, split=HELDOUT)
     batches: list[PreTrainingBatch] = []
     sequences = 0
     while sequences < max_sequences and stream.position.epoch == 0:
-        batches.append(stream.draw(across_epochs=False).to_batch())
+        batches.append(stream.draw(across_epochs=False))
         sequences += batches[-1].tokens.num_sequences
     return batches
 

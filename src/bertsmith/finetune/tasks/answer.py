@@ -88,9 +88,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
             )
             * 2,
         ),
-        endpoint="/answer",
         options=AnsweringOptions,
-        pipeline_arguments=("stride", "max_answer_tokens", "null_threshold"),
     )
     metric: ClassVar[str] = "f1"
 

@@ -52,7 +52,6 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             )
             * 2,
         ),
-        endpoint="/predict",
     )
     metric: ClassVar[str] = "accuracy"
 

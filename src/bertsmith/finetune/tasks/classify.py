@@ -83,9 +83,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         Classify,
         TEXT_INPUTS,
         text_card("assigns one label to a text", "Every text gets one of the labels, also one that none of them fits."),
-        endpoint="/predict",
         options=ClassificationOptions,
-        pipeline_arguments=("paired",),
         has_baselines=True,
     )
 

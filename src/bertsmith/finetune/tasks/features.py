@@ -26,6 +26,7 @@ from bertsmith.finetune.tasks.spec import CardText
 from bertsmith.finetune.tasks.tag import TaggingTask, labels_of_words
 from bertsmith.finetune.tasks.task import EncodedExample
 from bertsmith.inference.engine import TOKEN_BUDGET, packs_by_length
+from bertsmith.inference.features import FeatureTag
 from bertsmith.model import BertModel
 from bertsmith.model.feature_tagger import BertWithFeatures, Packs, Top, sequence_keys
 from bertsmith.model.features import LayerChoice
@@ -70,6 +71,7 @@ class FeatureTaggingTask(TaggingTask):
         name="features",
         title=("tagging over frozen features", "在冻结特征上标注"),
         architecture=BertWithFeatures,
+        pipeline=FeatureTag,
         card=CardText(
             "token-classification",
             "gives every word a tag, by a small network over the states of a frozen encoder",

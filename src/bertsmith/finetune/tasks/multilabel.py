@@ -58,8 +58,6 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
             "It knows the labels below and no others.",
             arguments=", top_k=None",
         ),
-        endpoint="/predict",
-        pipeline_arguments=("paired", "threshold"),
     )
     metric: ClassVar[str] = "micro_f1"
 

@@ -64,7 +64,6 @@ class RankingTask(Task[RankingExample, float]):
             )
             * 2,
         ),
-        endpoint="/rerank",
     )
     metric: ClassVar[str] = "mrr"
 

@@ -21,7 +21,7 @@ from bertsmith.errors import BertsmithError, CheckpointError, ConfigError
 from bertsmith.finetune import tasks
 from bertsmith.finetune.tasks.spec import NoOptions
 from bertsmith.finetune.tasks.task import Task, TaskT
-from bertsmith.inference.task_file import TASK_FILE, TASK_FILE_ADVICE, read_task_file, write_task_file
+from bertsmith.inference.task_file import TASK_FILE, read_task_file, write_task_file
 from bertsmith.options import Setting, option, settings_of
 
 
@@ -97,7 +97,9 @@ def load_task(folder: str | Path) -> tuple[Task[Any, Any], int]:
     try:
         return task_named(values["task"]).from_description(values), int(values["max_length"])
     except (ValueError, BertsmithError) as error:
-        raise CheckpointError(f"{Path(folder) / TASK_FILE}: damaged ({error}); {TASK_FILE_ADVICE}") from None
+        raise CheckpointError(
+            f"{Path(folder) / TASK_FILE}: damaged ({error}); copy the folder again, or fine-tune again"
+        ) from None
 
 
 @cache

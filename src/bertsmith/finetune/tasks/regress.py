@@ -51,8 +51,6 @@ class RegressionTask(Task[ScoredText, float]):
             "The numbers are on the scale of the training file and are not held to its range.",
             call=', function_to_apply="none"',
         ),
-        endpoint="/predict",
-        pipeline_arguments=("paired",),
         predicts_number=True,
     )
     metric: ClassVar[str] = "pearson"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bertsmith.finetune.datasets.reader import Reader
+from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import PretrainedBert
 
 Bilingual = tuple[str, str]
@@ -79,13 +80,12 @@ class TaskSpec:
         title: what it is, for people.
         architecture: the model that it trains.
         reader: of its labelled files.
-        pipeline: the class that predicts with a trained model, see `bertsmith.inference`.
+        pipeline: the class that predicts with a trained model; it says which fields of the task it is told, and at
+            which endpoint a server offers it, see `inference.pipeline`.
         inputs: what a prediction is made of.
         card: what the model card says.
-        endpoint: of the server, such as `/predict`.
         options: a dataclass of `bertsmith.options` with what the user can choose; its fields are options of
             `bertsmith finetune`, and `Task.learned_from` receives it.
-        pipeline_arguments: fields of the task that the pipeline is told, besides model and tokenizer.
         learning_rate: a peak to begin with; the paper's unless the task trains few and fresh weights.
         predicts_number: whether a mistake is a distance rather than a wrong choice.
         is_explained: whether its scores can be attributed to words, see `bertsmith.interpret`.
@@ -96,12 +96,10 @@ class TaskSpec:
     title: Bilingual
     architecture: type[PretrainedBert]
     reader: Reader[Any]
-    pipeline: Any
+    pipeline: type[Pipeline]
     inputs: InputFields
     card: CardText
-    endpoint: str
     options: type = NoOptions
-    pipeline_arguments: tuple[str, ...] = ()
     learning_rate: float = 5e-5
     predicts_number: bool = False
     is_explained: bool = True

@@ -66,7 +66,6 @@ class TaggingTask(Task[TaggedWords, WordTags]):
             )
             * 2,
         ),
-        endpoint="/tag",
         has_baselines=True,
     )
 

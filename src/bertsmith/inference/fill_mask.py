@@ -1,27 +1,23 @@
-"""The pipelines over the two heads of pre-training: filling masks, and telling whether a text follows another."""
+"""The pipeline over the head of masked-language-model pre-training: what could stand at a `[MASK]`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.inference.checks import parts, require_fit, require_list, require_two_segments
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
-from bertsmith.inference.precision import Precision
-from bertsmith.model import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
+from bertsmith.inference.checks import require_list
+from bertsmith.inference.pipeline import Pipeline
+from bertsmith.model import BertForMaskedLM, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
 
 MASKS_AT_ONCE = 256
-"""Each mask brings a row of logits as long as the vocabulary: 30 MB for so many and 30,000 pieces."""
+"""Each mask brings a row of logits as long as the vocabulary: 30 MB for this many and 30,000 pieces."""
 
 
 @dataclass(frozen=True)
@@ -32,33 +28,11 @@ class Candidate:
     probability: float
 
 
-class FillMask:
-    """Fills every `[MASK]` in texts.
+class FillMask(Pipeline, name="fill-mask"):
+    """Fills every `[MASK]` in texts."""
 
-    Attributes:
-        model: the network, for those who want to look inside it.
-        engine: what runs the model; may be replaced.
-    """
-
-    def __init__(
-        self,
-        model: BertForMaskedLM | BertForPreTraining,
-        tokenizer: WordPieceTokenizer,
-        inference: InferenceConfig = DEFAULT,
-    ) -> None:
-        require_fit(tokenizer, model.config)
-        self.model = model
-        self.max_length = inference.length_for(model.config)
-        self.tokenizer = tokenizer
-        self.engine: SequenceRunner = Engine(model, inference)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> FillMask:
-        """Loads a folder that holds a tokenizer and a model with the masked-LM head; other heads are left aside."""
-        model = BertForMaskedLM.from_pretrained(folder)
-        return cls(model, WordPieceTokenizer.load(folder), InferenceConfig(device, precision))
+    architectures = (BertForMaskedLM, BertForPreTraining)
+    needs_fine_tuning = False
 
     # a string is itself a sequence of strings, to a type checker; here it never means a list of letters
     @overload
@@ -140,55 +114,9 @@ class FillMask:
             for values, pieces in zip(best.values.tolist(), indices.tolist(), strict=True)
         ]
 
-
-class NextSentence:
-    """Tells whether a text follows another, as pre-training asked it (Devlin et al. 2019, §3.1).
-
-    Attributes:
-        engine: what runs the model; may be replaced.
-    """
-
-    def __init__(
-        self,
-        model: BertForNextSentencePrediction | BertForPreTraining,
-        tokenizer: WordPieceTokenizer,
-        inference: InferenceConfig = DEFAULT,
-    ) -> None:
-        require_fit(tokenizer, model.config)
-        require_two_segments(model.config, "next sentences")
-        self.max_length = inference.length_for(model.config)
-        self.tokenizer = tokenizer
-        self.engine: SequenceRunner = Engine(model, inference)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, *, precision: Precision | None = None, device: torch.device | str | None = None
-    ) -> NextSentence:
-        """Loads a folder that holds a tokenizer and a model with the next-sentence head; other heads are left aside."""
-        model = BertForNextSentencePrediction.from_pretrained(folder)
-        return cls(model, WordPieceTokenizer.load(folder), InferenceConfig(device, precision))
-
-    def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
-        """Scores pairs; where the two are too long together, the longer one is cut.
-
-        Args:
-            texts: N texts A.
-            next_texts: N texts B, one for each.
-
-        Returns:
-            [N], the probability that B follows A.
-
-        Raises:
-            InputError: a single string was given, or the numbers differ.
-        """
-        require_list(texts, next_texts)
-        found = np.empty(len(texts))
-        for part in parts(len(texts)):
-            encoded = self.tokenizer(list(texts[part]), list(next_texts[part]), max_length=self.max_length)
-            logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], next_sentence_logits)
-            # 第 0 类是「B 接在 A 之后」，与发布的模型一致
-            found[part] = logits.double().softmax(-1)[:, 0].numpy()
-        return found
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns a text that is a mask."""
+        return ([self.tokenizer.special_tokens.mask],)
 
 
 def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
@@ -199,19 +127,13 @@ def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch,
     return head.decode(head.norm(head.activation(head.transform(states))).float(), model.bert.embedding.word.weight)
 
 
-def next_sentence_logits(model: BertForNextSentencePrediction | BertForPreTraining, batch: RaggedBatch) -> Tensor:
-    """Reads [N, 2], the logits of "B follows A" and "B is random"."""
-    logits: Tensor = model.next_sentence(model.bert(batch).pooled)
-    return logits
-
-
 def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> list[int]:
     """Puts `[CLS]` before and `[SEP]` behind the ids of one text."""
     return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
 
 
 def _parts_of_masks(positions: Sequence[Sequence[int]]) -> Iterator[slice]:
-    """Cuts a list of texts where so many masks have come together, so that their logits fit in memory."""
+    """Cuts a list of texts where `MASKS_AT_ONCE` masks have come together, so that their logits fit in memory."""
     start = masks = 0
     for number, places in enumerate(positions):
         if masks and masks + len(places) > MASKS_AT_ONCE:

@@ -5,20 +5,17 @@ import sys
 import time
 
 import pytest
+from digests import digest
 
-from bertsmith.data.stream.batches import digest
 from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
-from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
+from bertsmith.data.stream.settings import StreamPosition, StreamSettings
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import BertsmithError, ConfigError
 
 
 def stream_of(village_small, **changes):
     corpus, tokenizer = village_small
     return PreTrainingStream(corpus, tokenizer, StreamSettings(sequence_length=48, batch_size=8, **changes))
-
-
-def worker_of(stream):
-    return stream._worker[0]
 
 
 def wait_until(condition, seconds=20.0):
@@ -60,7 +57,7 @@ def test_the_position_is_that_of_the_last_batch_taken(village_small):
 def test_a_dying_worker_is_a_clear_error_and_not_the_end(village_small):
     with PrefetchedStream(stream_of(village_small)) as ahead:
         next(ahead)
-        os.kill(worker_of(ahead), signal.SIGKILL)
+        os.kill(ahead.worker.pid, signal.SIGKILL)
         with pytest.raises(BertsmithError, match="signal 9"):
             sum(1 for _ in ahead)
         # the position is still that of the last batch taken, and a new worker goes on from there
@@ -84,7 +81,7 @@ def test_an_error_in_the_worker_reaches_the_caller(village_small, error):
 def test_closing_ends_the_worker(village_small, is_gone):
     ahead = PrefetchedStream(stream_of(village_small))
     next(ahead)
-    pid = worker_of(ahead)
+    pid = ahead.worker.pid
     ahead.close()
     assert is_gone(pid)
     ahead.close()
@@ -93,8 +90,8 @@ def test_closing_ends_the_worker(village_small, is_gone):
 def test_ctrl_c_and_sigterm_are_left_to_the_parent(village_small):
     with PrefetchedStream(stream_of(village_small)) as ahead:
         next(ahead)
-        os.kill(worker_of(ahead), signal.SIGINT)
-        os.kill(worker_of(ahead), signal.SIGTERM)
+        os.kill(ahead.worker.pid, signal.SIGINT)
+        os.kill(ahead.worker.pid, signal.SIGTERM)
         for _ in range(50):
             next(ahead)
 
@@ -103,7 +100,8 @@ PARENT = """
 import sys, time, fcntl
 from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
+from bertsmith.data.stream.settings import StreamSettings
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.tokenizer import WordPieceTokenizer
 
 tokenizer = WordPieceTokenizer.load(sys.argv[2])
@@ -111,7 +109,7 @@ lock = open(sys.argv[3], "w")
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 stream = PrefetchedStream(PreTrainingStream(TokenCorpus(sys.argv[1]), tokenizer, StreamSettings(sequence_length=48)))
 next(stream)
-print(stream._worker[0], flush=True)
+print(stream.worker.pid, flush=True)
 if sys.argv[4] == "wait":
     time.sleep(60)
 """

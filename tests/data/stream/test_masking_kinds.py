@@ -189,7 +189,7 @@ def test_sequences_without_words_are_left_alone(kind):
         {"kind": "words"},
         {"span_stop": 0.0},
         {"longest_span": 0},
-        {"max_predictions_per_seq": 0},
+        {"max_predictions_per_seq": -1},
     ],
 )
 def test_impossible_settings_are_refused(changes):

@@ -5,20 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from digests import digest
 from scipy import stats
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts, build_shards
 from bertsmith.data.reading.text import Document
-from bertsmith.data.stream.batches import PreTrainingBatch, digest
+from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.stream import (
-    HELDOUT_BATCH,
-    PreTrainingStream,
-    StreamPosition,
-    StreamSettings,
-    heldout_batches,
-)
+from bertsmith.data.stream.settings import StreamNeeds, StreamPosition, StreamSettings
+from bertsmith.data.stream.stream import HELDOUT_BATCH, PreTrainingStream, heldout_batches
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -37,8 +33,19 @@ def world(tmp_path_factory):
     return corpus, tokenizer
 
 
-def settings(**changes):
-    return StreamSettings(**{"sequence_length": 32, "batch_size": 8, "seed": 3, **changes})
+NEEDS = {
+    "mlm+nsp": StreamNeeds(),
+    "mlm": StreamNeeds("none"),
+    "mlm+sop": StreamNeeds("sentence_order"),
+    "ltr": StreamNeeds("none", "next_token"),
+    "ltr+nsp": StreamNeeds("next_sentence", "next_token"),
+}
+
+
+def settings(*, objective="mlm+nsp", seed=3, **changes):
+    """What a stream is made of, by name."""
+    chosen = StreamSettings(**{"sequence_length": 32, "batch_size": 8, **changes})
+    return {"settings": chosen, "needs": NEEDS[objective], "seed": seed}
 
 
 def same(first, second):
@@ -57,7 +64,7 @@ def same(first, second):
 
 def test_sequences_have_the_shape_of_the_paper(world):
     corpus, tokenizer = world
-    batch = next(PreTrainingStream(corpus, tokenizer, settings()))
+    batch = next(PreTrainingStream(corpus, tokenizer, **settings()))
     restored = batch.tokens.input_ids.clone()
     restored[batch.masked_positions] = batch.masked_labels
     assert batch.tokens.num_sequences == 8
@@ -75,8 +82,8 @@ def test_sequences_have_the_shape_of_the_paper(world):
 
 def test_the_order_is_the_same_each_time_and_another_seed_is_another_order(world):
     corpus, tokenizer = world
-    first, second = (PreTrainingStream(corpus, tokenizer, settings()) for _ in range(2))
-    other = PreTrainingStream(corpus, tokenizer, settings(seed=4))
+    first, second = (PreTrainingStream(corpus, tokenizer, **settings()) for _ in range(2))
+    other = PreTrainingStream(corpus, tokenizer, **settings(seed=4))
     for _ in range(60):
         batch = next(first)
         assert same(batch, next(second))
@@ -85,10 +92,10 @@ def test_the_order_is_the_same_each_time_and_another_seed_is_another_order(world
 
 def test_a_stream_opened_in_the_middle_goes_on_exactly(world):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings())
+    stream = PreTrainingStream(corpus, tokenizer, **settings())
     for step in range(80):
         if step % 7 == 0:
-            opened = PreTrainingStream(corpus, tokenizer, settings())
+            opened = PreTrainingStream(corpus, tokenizer, **settings())
             opened.position = StreamPosition(**stream.position.to_json())
             assert same(next(opened), next(stream))
         else:
@@ -98,7 +105,7 @@ def test_a_stream_opened_in_the_middle_goes_on_exactly(world):
 
 def test_no_epoch_repeats_another(world):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings())
+    stream = PreTrainingStream(corpus, tokenizer, **settings())
     first = next(stream)
     while stream.position.epoch == 0:
         next(stream)
@@ -108,7 +115,7 @@ def test_no_epoch_repeats_another(world):
 
 def test_an_epoch_visits_every_document_once(world, monkeypatch):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings(batch_size=1))
+    stream = PreTrainingStream(corpus, tokenizer, **settings(batch_size=1))
     visited = []
     original = stream._examples_of
     monkeypatch.setattr(
@@ -121,8 +128,8 @@ def test_an_epoch_visits_every_document_once(world, monkeypatch):
 
 def test_validation_batches_are_the_same_each_time_and_unseen(world):
     corpus, tokenizer = world
-    first = heldout_batches(corpus, tokenizer, settings(), max_sequences=40)
-    second = heldout_batches(corpus, tokenizer, settings(), max_sequences=40)
+    first = heldout_batches(corpus, tokenizer, **settings(), max_sequences=40)
+    second = heldout_batches(corpus, tokenizer, **settings(), max_sequences=40)
     assert len(first) >= 2
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
     assert corpus.counts[HELDOUT].documents < corpus.counts[TRAIN].documents
@@ -141,7 +148,7 @@ def test_validation_sees_every_heldout_document_once_whatever_the_batch_size(wor
     by_size = []
     for changes in ({"batch_size": 1}, {"batch_size": 4096}, {"batch_tokens": 10**6}):
         visited.clear()
-        by_size.append(heldout_batches(corpus, tokenizer, settings(**changes), max_sequences=10**6))
+        by_size.append(heldout_batches(corpus, tokenizer, **settings(**changes), max_sequences=10**6))
         assert sorted(visited) == [(0, index) for index in range(corpus.counts[HELDOUT].documents)]
     first, *others = by_size
     assert len(first) >= 2
@@ -149,7 +156,7 @@ def test_validation_sees_every_heldout_document_once_whatever_the_batch_size(wor
     for other in others:
         assert all(same(a, b) for a, b in zip(first, other, strict=True))
     # and a part of them is the beginning of all
-    part = heldout_batches(corpus, tokenizer, settings(), max_sequences=HELDOUT_BATCH)
+    part = heldout_batches(corpus, tokenizer, **settings(), max_sequences=HELDOUT_BATCH)
     assert len(part) == 1
     assert same(part[0], first[0])
 
@@ -163,7 +170,7 @@ def test_the_draws_of_earlier_versions_are_kept(tmp_path):
     ]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=200)
     corpus = build_shards(documents, tokenizer, tmp_path / "corpus", settings={}, heldout_share=0.1)
-    stream = PreTrainingStream(corpus, tokenizer, settings())
+    stream = PreTrainingStream(corpus, tokenizer, **settings())
     hashed = hashlib.blake2b(digest_size=16)
     for _ in range(200):
         batch = next(stream)
@@ -191,9 +198,11 @@ KINDS = [
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 def test_any_number_of_ranks_sees_the_same_global_batches(world, changes):
     corpus, tokenizer = world
-    alone = PreTrainingStream(corpus, tokenizer, settings(**changes))
+    alone = PreTrainingStream(corpus, tokenizer, **settings(**changes))
     ranks = {
-        size: [PreTrainingStream(corpus, tokenizer, settings(**changes), rank=r, world_size=size) for r in range(size)]
+        size: [
+            PreTrainingStream(corpus, tokenizer, **settings(**changes), rank=r, world_size=size) for r in range(size)
+        ]
         for size in (2, 4, 8)
     }
     for _ in range(40):
@@ -210,7 +219,7 @@ def test_any_number_of_ranks_sees_the_same_global_batches(world, changes):
 
 def test_another_batch_has_another_digest(world):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings())
+    stream = PreTrainingStream(corpus, tokenizer, **settings())
     batches = [next(stream) for _ in range(50)]
     assert len({digest([batch]) for batch in batches}) == 50
     first = batches[0]
@@ -224,7 +233,9 @@ def test_another_batch_has_another_digest(world):
 
 def test_a_batch_splits_into_parts_that_know_the_whole(world):
     corpus, tokenizer = world
-    batch = next(PreTrainingStream(corpus, tokenizer, settings(objective="mlm", masking=MaskingSettings(kind="span"))))
+    batch = next(
+        PreTrainingStream(corpus, tokenizer, **settings(objective="mlm", masking=MaskingSettings(kind="span")))
+    )
     parts = batch.split(3)
     assert [part.tokens.num_sequences for part in parts] == [3, 3, 2]
     assert digest(parts) == digest([batch])
@@ -239,19 +250,19 @@ def test_a_batch_splits_into_parts_that_know_the_whole(world):
 def test_a_rank_without_food_is_refused(world, changes, rank, world_size):
     corpus, tokenizer = world
     with pytest.raises(ConfigError):
-        PreTrainingStream(corpus, tokenizer, settings(**changes), rank=rank, world_size=world_size)
+        PreTrainingStream(corpus, tokenizer, **settings(**changes), rank=rank, world_size=world_size)
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "mlm+sop"])
 def test_a_token_budget_is_filled_and_never_exceeded(world, objective):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings(objective=objective, batch_tokens=500))
+    stream = PreTrainingStream(corpus, tokenizer, **settings(objective=objective, batch_tokens=500))
     sizes = [next(stream).tokens.num_tokens for _ in range(100)]
     assert max(sizes) <= 500
     # the next sequence of at most 32 did not fit
     assert min(sizes) > 500 - 32
-    by_count = PreTrainingStream(corpus, tokenizer, settings(objective=objective))
-    budget = PreTrainingStream(corpus, tokenizer, settings(objective=objective, batch_tokens=500))
+    by_count = PreTrainingStream(corpus, tokenizer, **settings(objective=objective))
+    budget = PreTrainingStream(corpus, tokenizer, **settings(objective=objective, batch_tokens=500))
     assert sequences_of(by_count, 200) == sequences_of(budget, 200)
 
 
@@ -261,7 +272,7 @@ def sequences_of(stream, count):
     while len(found) < count:
         batch = next(stream)
         ids = batch.tokens.input_ids.clone()
-        if not stream.settings.is_causal:
+        if stream.needs.targets == "masked":
             ids[batch.masked_positions] = batch.masked_labels
         found += [part.tolist() for part in ids.split(batch.tokens.lengths)]
     return found[:count]
@@ -278,7 +289,7 @@ def epoch_of(stream, epoch=0):
 def test_single_segments_are_the_whole_corpus_once(world):
     """Full sentences of one document: an epoch holds each document's ids, in order, nothing twice."""
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings(objective="mlm", batch_size=1))
+    stream = PreTrainingStream(corpus, tokenizer, **settings(objective="mlm", batch_size=1))
     found = Counter()
     for batch in epoch_of(stream):
         ids = batch.tokens.input_ids.clone()
@@ -296,7 +307,7 @@ def test_single_segments_are_the_whole_corpus_once(world):
 
 def test_full_packing_runs_on_across_documents(world):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings(objective="mlm", packing="full", batch_size=1))
+    stream = PreTrainingStream(corpus, tokenizer, **settings(objective="mlm", packing="full", batch_size=1))
     lengths, separators, words = [], 0, 0
     for batch in epoch_of(stream):
         ids = batch.tokens.input_ids.clone()
@@ -316,7 +327,7 @@ def test_full_packing_runs_on_across_documents(world):
 @pytest.mark.parametrize("objective", ["ltr", "ltr+nsp"])
 def test_left_to_right_predicts_every_next_token(world, objective):
     corpus, tokenizer = world
-    batch = next(PreTrainingStream(corpus, tokenizer, settings(objective=objective)))
+    batch = next(PreTrainingStream(corpus, tokenizer, **settings(objective=objective)))
     expected_positions, expected_labels = [], []
     for start, length in zip(batch.tokens.cu_seqlens.tolist(), batch.tokens.lengths, strict=False):
         for place in range(start, start + length - 1):
@@ -339,7 +350,7 @@ def full_batches(stream, epoch):
 @pytest.mark.parametrize("changes", [{}, {"objective": "mlm", "packing": "full"}], ids=str)
 def test_static_masking_repeats_every_nth_epoch(world, changes):
     corpus, tokenizer = world
-    stream = PreTrainingStream(corpus, tokenizer, settings(static_masking=2, batch_size=1, **changes))
+    stream = PreTrainingStream(corpus, tokenizer, **settings(static_masking=2, batch_size=1, **changes))
     first, second, third = (full_batches(stream, epoch) for epoch in (0, 1, 2))
     assert first == third
     assert len(first & second) < 0.1 * first.total()
@@ -352,8 +363,8 @@ def test_static_masking_repeats_every_nth_epoch(world, changes):
 
 def test_static_masks_do_not_depend_on_the_batches_they_come_in(world):
     corpus, tokenizer = world
-    small = PreTrainingStream(corpus, tokenizer, settings(static_masking=3, batch_size=4))
-    large = PreTrainingStream(corpus, tokenizer, settings(static_masking=3, batch_size=8))
+    small = PreTrainingStream(corpus, tokenizer, **settings(static_masking=3, batch_size=4))
+    large = PreTrainingStream(corpus, tokenizer, **settings(static_masking=3, batch_size=8))
     for _ in range(20):
         assert digest([next(large)]) == digest_joined([next(small), next(small)])
 
@@ -398,8 +409,8 @@ def test_words_of_the_corpus_are_hidden_whole(world, objective):
     """Words of two pieces, as the corpus says; sentences are short, so that none is cut."""
     corpus, tokenizer = world
     changes = {"objective": objective, "masking": MaskingSettings(kind="whole-word", mask_share=1.0, random_share=0.0)}
-    plain = PreTrainingStream(corpus, tokenizer, settings(objective=objective, sequence_length=200))
-    stream = PreTrainingStream(WithWords(corpus), tokenizer, settings(sequence_length=200, **changes))
+    plain = PreTrainingStream(corpus, tokenizer, **settings(objective=objective, sequence_length=200))
+    stream = PreTrainingStream(WithWords(corpus), tokenizer, **settings(sequence_length=200, **changes))
     pairs = singles = 0
     for _ in range(30):
         batch = next(stream)
@@ -430,7 +441,7 @@ def test_labels_are_half_and_half_and_a_random_document_is_never_the_same(world,
             return [np.full(10, 100 + index, np.int32) for _ in range(12)]
 
     tokenizer = WordPieceTokenizer([*world[1].vocab[:5], *(f"w{n}" for n in range(200))])
-    stream = PreTrainingStream(Marked(), tokenizer, settings(batch_size=1000, sequence_length=64))
+    stream = PreTrainingStream(Marked(), tokenizer, **settings(batch_size=1000, sequence_length=64))
     labels, crossed = Counter(), Counter()
     while labels.total() < 100_000:
         batch = next(stream)
@@ -449,7 +460,7 @@ def test_opening_far_into_training_reads_only_the_block_it_needs(world, monkeypa
     monkeypatch.setattr("bertsmith.data.stream.stream.BLOCK_TOKENS", 300)
 
     def documents_read(position):
-        stream = PreTrainingStream(corpus, tokenizer, settings(batch_size=2))
+        stream = PreTrainingStream(corpus, tokenizer, **settings(batch_size=2))
         stream.position = position
         read = []
         original = corpus.document
@@ -471,7 +482,6 @@ def test_opening_far_into_training_reads_only_the_block_it_needs(world, monkeypa
     [
         {"sequence_length": 4},
         {"batch_size": 0},
-        {"objective": "nsp"},
         {"packing": "tight"},
         {"pairing": "none"},
         {"packing": "full"},
@@ -483,6 +493,6 @@ def test_opening_far_into_training_reads_only_the_block_it_needs(world, monkeypa
     ],
     ids=str,
 )
-def test_impossible_settings_are_refused(changes):
+def test_impossible_settings_are_refused(world, changes):
     with pytest.raises(ConfigError):
-        settings(**changes)
+        PreTrainingStream(*world, **settings(**changes))

@@ -1,0 +1,237 @@
+"""The base of all pipelines, their registry, and `load_pipeline`.
+
+A pipeline is the few lines between the tokenizer and the engine: how inputs become sequences, and how what the model
+computes becomes a result. Everything else is here, once: loading a folder with the settings of its `task.json`,
+checking that tokenizer and model fit, and being found by name. A subclass declares what it is:
+
+    class Classify(TextPipeline, name="classify"):
+        architectures = (BertForSequenceClassification,)
+
+Pipelines of this package are found from its files. One from elsewhere is known as soon as its module is imported, or
+without that when its package names the module as an entry point of the group `bertsmith.pipelines`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from bertsmith.errors import ConfigError
+from bertsmith.inference.checks import require_fit, require_two_segments
+from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
+from bertsmith.inference.precision import Precision
+from bertsmith.inference.task_file import TaskFile, read_settings
+from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.tokenizer import WordPieceTokenizer
+
+PipelineT = TypeVar("PipelineT", bound="Pipeline")
+Device = torch.device | str | None
+
+_REGISTRY: dict[str, type[Pipeline]] = {}
+
+
+class Pipeline:
+    """A model with its tokenizer, ready for one use.
+
+    Class attributes, the declaration of a pipeline:
+        name: the word for `load_pipeline`, in `task.json` and in a server's `/info`.
+        architectures: the models it reads; the first is loaded, and takes its part of a folder that holds more heads.
+        needs_fine_tuning: whether its model has learned from labels; False for what pre-training alone makes.
+        settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
+        two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
+        endpoint: of the server, where one answers with it.
+
+    Attributes:
+        config: of the model.
+        tokenizer: of the model.
+        max_length: most ids in a sequence.
+        engine: what runs the model; may be replaced.
+        labels: the names of the model's outputs, in their order; None where they have none.
+    """
+
+    name: ClassVar[str] = ""
+    architectures: ClassVar[tuple[type[PretrainedBert], ...]] = ()
+    needs_fine_tuning: ClassVar[bool] = True
+    settings: ClassVar[type[TaskFile]] = TaskFile
+    two_texts: ClassVar[str] = ""
+    endpoint: ClassVar[str] = ""
+
+    labels: list[str] | None = None
+
+    def __init_subclass__(cls, *, name: str = "", **more: Any) -> None:
+        """Registers a subclass under its name; one without a name is a base of others.
+
+        Raises:
+            ConfigError: another pipeline has that name.
+        """
+        super().__init_subclass__(**more)
+        cls.name = name
+        known = _REGISTRY.setdefault(name, cls) if name else cls
+        # 同一个文件被重新导入时会再登记一次：那不是重名
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
+
+    def __init__(self, model: PretrainedBert, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT):
+        """Prepares a model.
+
+        Args:
+            model: one of `architectures`.
+            tokenizer: of the model.
+            inference: where and how it computes, and how long a sequence may be.
+
+        Raises:
+            CheckpointError: tokenizer and model do not belong together.
+            ConfigError: the model cannot do this, or the precision is not available on this device.
+        """
+        require_fit(tokenizer, model.config)
+        if self.two_texts:
+            require_two_segments(model.config, self.two_texts)
+        self.config = model.config
+        self.tokenizer = tokenizer
+        self.max_length = inference.length_for(model.config)
+        self.engine: SequenceRunner = Engine(model, inference)
+
+    @classmethod
+    def load(
+        cls: type[PipelineT],
+        folder: str | Path,
+        *,
+        precision: Precision | None = None,
+        device: Device = None,
+        batch_tokens: int = 0,
+    ) -> PipelineT:
+        """Loads a model folder: what `bertsmith finetune` has written, or another of the same architecture.
+
+        Args:
+            folder: a model folder with its tokenizer.
+            precision: as in `InferenceConfig`.
+            device: as in `InferenceConfig`.
+            batch_tokens: as in `InferenceConfig`.
+
+        Raises:
+            CheckpointError: the folder holds no such model, or its `task.json` is damaged or of another task.
+            ConfigError: the model is for another pipeline, or the precision is not available on this device.
+        """
+        told = cls.settings_in(folder)
+        model, tokenizer = cls.model_in(folder), WordPieceTokenizer.load(folder)
+        return cls.over(model, tokenizer, told, precision=precision, device=device, batch_tokens=batch_tokens)
+
+    @classmethod
+    def over(
+        cls: type[PipelineT],
+        model: PretrainedBert,
+        tokenizer: WordPieceTokenizer,
+        told: TaskFile,
+        *,
+        precision: Precision | None = None,
+        device: Device = None,
+        batch_tokens: int = 0,
+    ) -> PipelineT:
+        """Puts the pipeline over a model in memory, with the settings that a folder has; see `load`.
+
+        Args:
+            model: one of `architectures`.
+            tokenizer: of the model.
+            told: from `settings_in`.
+            precision: as in `InferenceConfig`.
+            device: as in `InferenceConfig`.
+            batch_tokens: as in `InferenceConfig`.
+        """
+        # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
+        inference = InferenceConfig(device, precision, told.max_length, batch_tokens)
+        return cls(model, tokenizer, inference, **told.arguments())
+
+    @classmethod
+    def settings_in(cls, folder: str | Path) -> TaskFile:
+        """Returns what a folder tells the pipeline; the defaults where it tells nothing.
+
+        Raises:
+            CheckpointError: `task.json` is damaged, or of a task that says something else.
+        """
+        return read_settings(folder, cls.settings, cls.name)
+
+    @classmethod
+    def model_in(cls, folder: str | Path) -> Any:
+        """Loads the model; heads that the pipeline does not read are left out."""
+        return cls.architectures[0].from_pretrained(folder)
+
+    @classmethod
+    def is_for(cls, architecture: str, _config: BertConfig) -> bool:
+        """Tells whether a folder without `task.json` is good for this pipeline.
+
+        Args:
+            architecture: what its `config.json` names, such as `BertForMaskedLM`.
+            _config: of its model; for pipelines that look closer.
+        """
+        return architecture in {known.__name__ for known in cls.architectures}
+
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns arguments for one short call, with which a server warms up."""
+        return (["a"], ["a"]) if self.two_texts else (["a"],)
+
+
+def label_names(config: BertConfig) -> list[str]:
+    """Returns the names of a model's outputs, in their order."""
+    return [config.id2label[index] for index in range(len(config.id2label))]
+
+
+def all_pipelines() -> dict[str, type[Pipeline]]:
+    """Returns every pipeline that is known so far, by name."""
+    _import_files()
+    return dict(_REGISTRY)
+
+
+def pipeline_named(name: str) -> type[Pipeline]:
+    """Returns a pipeline.
+
+    Raises:
+        ConfigError: none has that name.
+    """
+    _import_files()
+    if name not in _REGISTRY:
+        for entry in metadata.entry_points(group="bertsmith.pipelines"):
+            entry.load()
+    if name not in _REGISTRY:
+        raise ConfigError(f"pipeline {name!r} is unknown; use one of {', '.join(_REGISTRY)}")
+    return _REGISTRY[name]
+
+
+def load_pipeline(
+    name: str,
+    folder: str | Path,
+    *,
+    precision: Precision | None = None,
+    device: Device = None,
+    batch_tokens: int = 0,
+) -> Any:
+    """Loads a model folder for one use.
+
+    Args:
+        name: of the pipeline, such as `fill-mask`; see `all_pipelines`.
+        folder: a model folder with its tokenizer.
+        precision: `float32`, `bf16`, `int8`, or `auto` for the fastest that is faithful on this machine; None takes
+            bf16 where the hardware multiplies it natively, else float32.
+        device: None takes the GPU where there is one.
+        batch_tokens: tokens of a forward pass; 0 takes what suits the device.
+
+    Returns:
+        The pipeline, such as `FillMask`; its class says what it is called with.
+
+    Raises:
+        ConfigError: no pipeline has that name, the folder is for another one, or the precision is not available here.
+        CheckpointError: the folder does not hold such a model.
+    """
+    return pipeline_named(name).load(folder, precision=precision, device=device, batch_tokens=batch_tokens)
+
+
+@cache
+def _import_files() -> None:
+    """Imports the files of this package: a pipeline registers itself when its class is made."""
+    package = import_module("bertsmith.inference")
+    for module in iter_modules(package.__path__, f"{package.__name__}."):
+        import_module(module.name)

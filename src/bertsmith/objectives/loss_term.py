@@ -1,0 +1,47 @@
+"""`LossTerm`: one loss of a pre-training objective, the cross-entropy of one head's predictions.
+
+Objectives are sums of terms (`pretraining`); the file of each term holds its idea.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.data.stream.pairs import NO_LABEL
+from bertsmith.objectives.loss_output import LossOutput
+
+
+class LossTerm(nn.Module):
+    """Mean of -log p(true class) over the predictions that have a label, in nats.
+
+    Attributes:
+        name: of its figures, `NAME_loss` and `NAME_accuracy`.
+        title: of the term in reports, such as "masked-LM".
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
+        """Measures predictions.
+
+        Args:
+            logits: [M, V] or [N, 2], of any float dtype.
+            labels: [M] or [N] int64, the true classes; -100 where there is none.
+            total: labels of the whole batch, where these are a share of it: the losses of the shares then add up to
+                the mean over the batch. None where this is all.
+
+        Returns:
+            The loss (0 without any label), with sums `NAME_loss` and `NAME_accuracy`.
+        """
+        labelled = labels != NO_LABEL
+        count = int(labelled.sum())
+        # 交叉熵在 float32 中算：bf16 只有 8 位有效数字，三万项的 softmax 求和会失真
+        # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
+        loss = F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="sum")
+        hits = int(((logits.detach().argmax(-1) == labels) & labelled).sum())
+        sums = {f"{self.name}_loss": (float(loss.detach()), count), f"{self.name}_accuracy": (float(hits), count)}
+        return LossOutput(loss / max(1, count if total is None else total), sums)
