@@ -18,9 +18,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.reading.finding import find_text_files
 from bertsmith.data.reading.lines import read_lines
-from bertsmith.data.reading.text import find_text_files, read_documents, resolve_documents
 from bertsmith.kernels.layers import native_precision
 from bertsmith.model import BertForMaskedLM
 from bertsmith.objectives.loss_output import average_of
@@ -87,8 +89,7 @@ def prepare(out: Path) -> tuple[TokenCorpus, WordPieceTokenizer]:
         lines = (line for file in files for line in read_lines(file))
         WordPieceTokenizer.train(lines, vocab_size=VOCAB_SIZE).save(out / "tokenizer")
     tokenizer = WordPieceTokenizer.load(out / "tokenizer")
-    documents = read_documents(files, documents=resolve_documents(files, "auto"))
-    return build_shards(documents, tokenizer, out / "shards", settings={"what": "objectives"}), tokenizer
+    return build_corpus(files, tokenizer, out / "shards", CorpusOptions(keep_duplicates=True)), tokenizer
 
 
 def loss_on_pieces(model: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> float:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.corpus.build import build_from_documents
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.settings import StreamPosition, StreamSettings
@@ -75,7 +76,7 @@ def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
         documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 3000)]
         tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=1500)
         name = "bundled world"
-    return build_shards(documents, tokenizer, folder / "corpus", settings={}), tokenizer, name
+    return build_from_documents(documents, tokenizer, folder / "corpus"), tokenizer, name
 
 
 def against_step(

@@ -27,8 +27,10 @@ import torch
 import transformers
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.corpus.shards import TokenCorpus, build_shards
-from bertsmith.data.reading.text import find_text_files, read_documents, resolve_documents
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.reading.finding import find_text_files
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.model import BertConfig
@@ -112,8 +114,7 @@ def prepare(size: str, folder: Path) -> Setting:
     """Tokenizes the English corpus with the published vocabulary, once."""
     tokenizer = WordPieceTokenizer.load(DATA / "vocab-uncased-30522.txt")
     files = find_text_files([str(DATA / "corpus")])
-    documents = read_documents(files, documents=resolve_documents(files, "auto"))
-    corpus = build_shards(documents, tokenizer, folder, settings={"what": "time_to_loss"})
+    corpus = build_corpus(files, tokenizer, folder, CorpusOptions(keep_duplicates=True))
     return Setting(size, corpus, tokenizer, heldout_set(our_recipe(size, "float32", 1), corpus, tokenizer))
 
 

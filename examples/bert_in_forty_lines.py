@@ -2,7 +2,8 @@
 
     python examples/bert_in_forty_lines.py [STEPS]
 
-The text is the bundled village; for your own replace `documents`, with `bertsmith.data.reading.text`, by
+The text is the bundled village; for your own replace `documents`, with the names of `bertsmith.data.reading.text` and
+`bertsmith.data.reading.finding`, by
 
     documents = list(read_documents(find_text_files(["your/folder"])))
 
@@ -15,7 +16,7 @@ import tempfile
 import torch
 
 from bertsmith import BertConfig, BertForPreTraining, BertTrainer, WordPieceTokenizer, load_pipeline
-from bertsmith.data.corpus.shards import build_shards
+from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.data.stream.stream import PreTrainingStream
@@ -30,7 +31,7 @@ documents += [Document("village", (render(caption),)) for caption in draw_captio
 with tempfile.TemporaryDirectory() as folder:
     # 词表 → 分片 → 数据流：数据流每次现抽句对和遮盖
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=2000)
-    corpus = build_shards(documents, tokenizer, f"{folder}/shards", settings={})
+    corpus = build_from_documents(documents, tokenizer, f"{folder}/shards")
     stream = PreTrainingStream(corpus, tokenizer, StreamSettings(sequence_length=64, batch_size=32))
 
     torch.manual_seed(0)

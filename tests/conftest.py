@@ -51,11 +51,11 @@ def tiny_model(tmp_path: Path) -> Path:
 @pytest.fixture
 def village_small(tmp_path: Path):
     """A few stories of the bundled world as shards, with their tokenizer."""
-    from bertsmith.data.corpus.shards import build_shards
+    from bertsmith.data.corpus.build import build_from_documents
     from bertsmith.data.reading.text import Document
     from bertsmith.tinyworld import draw_stories, render
     from bertsmith.tokenizer import WordPieceTokenizer
 
     documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 40)]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=600)
-    return build_shards(documents, tokenizer, tmp_path / "village-small", settings={}), tokenizer
+    return build_from_documents(documents, tokenizer, tmp_path / "village-small"), tokenizer

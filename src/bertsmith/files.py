@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,17 +132,28 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     """Keeps a second process out of a run folder; the lock goes with the process, however it ends.
+
+    Args:
+        folder: to be locked.
+        patience: seconds to wait for a process that holds the lock.
 
     Raises:
         RunFolderError: another process holds the lock.
     """
+    deadline = time.monotonic() + patience
     with (folder / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunFolderError(f"{folder}: another process is working in it; wait for it or stop it") from None
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise RunFolderError(
+                        f"{folder}: another process is working in it; wait for it or stop it"
+                    ) from None
+                time.sleep(0.1)
         yield
 
 

@@ -41,7 +41,7 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
         advice: the way out, such as `choose another --out`; ends the message.
     """
     try:
-        found: ValueT = from_json(kind, json.loads(path.read_text(encoding="utf-8")))
+        found: ValueT = from_json(kind, json.loads(path.read_text(encoding="utf-8-sig")))
         return found
     except FileNotFoundError:
         raise error(f"{path}: is missing; {advice}") from None

@@ -10,7 +10,7 @@ import bertsmith.interop
 import bertsmith.lab.run
 import bertsmith.serve.run
 from bertsmith.cli import app, main
-from bertsmith.data.corpus.build import CorpusOptions
+from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.errors import InputError
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -86,7 +86,7 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
     (tmp_path / "a.txt").write_text("the man", encoding="utf-8")
     read = []
     monkeypatch.setattr(
-        bertsmith.data.corpus.vocabulary, "read_all_text", lambda _, **named: read.append(named) or ["the man"]
+        bertsmith.data.corpus.vocabulary, "read_all_lines", lambda _, **named: read.append(named) or ["the man"]
     )
     words = (
         f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --vocab-size 77 --min-frequency 3 --limit-alphabet 9"
@@ -109,7 +109,7 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
 
 def test_every_option_of_corpus_reaches_the_building(told, tiny_model, tmp_path, monkeypatch):
     # 只看选项有没有传到：不载入 jieba 的词典
-    monkeypatch.setattr(bertsmith.data.corpus.build, "word_cutter", lambda: None)
+    monkeypatch.setattr("bertsmith.data.corpus.options.word_cutter", lambda: None)
     words = (
         f"corpus a.txt b.txt --tokenizer {tiny_model} --out {tmp_path / 'out'} --documents blank-line --heldout 0.3"
         " --encoding latin-1 --text-field body --workers 3 --engine ray --shard-tokens 99 --keep-duplicates"

@@ -10,7 +10,8 @@ import transformers
 from rich.console import Console
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.corpus.shards import TokenCorpus, build_shards
+from bertsmith.data.corpus.build import build_from_documents
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.data.stream.stream import PreTrainingStream
@@ -18,7 +19,8 @@ from bertsmith.inference import load_pipeline
 from bertsmith.model import BertForPreTraining
 from bertsmith.objectives import objective_named
 from bertsmith.objectives.loss_output import average_of
-from bertsmith.quickstart import QuickstartOptions, quickstart
+from bertsmith.quickstart.journey import quickstart
+from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tinyworld.stories import BOOK_SHARE
 from bertsmith.tinyworld.words import CORNERS
@@ -67,7 +69,7 @@ def test_next_sentences_of_unseen_stories_are_told_from_random_ones(finished, tm
     out, _ = finished
     tokenizer = WordPieceTokenizer.load(out / "model")
     stories = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 600, split="test")]
-    corpus = build_shards(stories, tokenizer, tmp_path, settings={})
+    corpus = build_from_documents(stories, tokenizer, tmp_path)
     stream = PreTrainingStream(corpus, tokenizer, StreamSettings(sequence_length=64, batch_size=64), seed=9)
     model = BertForPreTraining.from_pretrained(out / "model").eval()
     with torch.inference_mode():

@@ -9,7 +9,9 @@ from safetensors.torch import load_file
 
 from bertsmith import files
 from bertsmith.finetune.run import FineTuningResult
-from bertsmith.quickstart import QuickstartOptions, journey, quickstart, source
+from bertsmith.quickstart import journey, source
+from bertsmith.quickstart.journey import quickstart
+from bertsmith.quickstart.options import QuickstartOptions
 
 
 class Killed(BaseException):

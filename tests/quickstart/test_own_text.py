@@ -7,8 +7,8 @@ from rich.console import Console
 
 from bertsmith.errors import InputError
 from bertsmith.inference import load_pipeline
-from bertsmith.quickstart import QuickstartOptions, quickstart
-from bertsmith.quickstart.journey import default_vocab_sizes
+from bertsmith.quickstart.journey import default_vocab_sizes, quickstart
+from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.tokenizer import WordPieceTokenizer
 
 ENGLISH = "\n\n".join(

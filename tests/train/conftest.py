@@ -1,6 +1,6 @@
 import pytest
 
-from bertsmith.data.corpus.shards import build_shards
+from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.reading.text import Document
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -13,4 +13,4 @@ def village(tmp_path_factory):
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=1500)
     folder = tmp_path_factory.mktemp("village")
     tokenizer.save(folder / "tokenizer")
-    return build_shards(documents, tokenizer, folder / "corpus", settings={}), tokenizer, folder
+    return build_from_documents(documents, tokenizer, folder / "corpus"), tokenizer, folder

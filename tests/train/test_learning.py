@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.data.corpus.shards import build_shards
+from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -54,7 +54,7 @@ def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tm
         Document(f"{first}", tuple(" ".join(sentence) for sentence in drawn[first : first + SENTENCES_IN_DOCUMENT]))
         for first in range(0, len(drawn), SENTENCES_IN_DOCUMENT)
     ]
-    corpus = build_shards(documents, tokenizer, tmp_path, settings={}, heldout_share=0.1)
+    corpus = build_from_documents(documents, tokenizer, tmp_path, heldout_share=0.1)
     recipe = recipe_for(
         "2/128",
         sequence_length=2 + SENTENCES_IN_DOCUMENT * SENTENCE_WORDS,

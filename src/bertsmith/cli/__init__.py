@@ -41,9 +41,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("quickstart")(quickstart.quickstart)
+app.command("quickstart", cls=DeclaredCommand)(quickstart.quickstart)
 app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
-app.command("corpus")(corpus.corpus)
+app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
 app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertsmith.cli.quickstart import DocumentsOption
-from bertsmith.cores import available_cores
+from bertsmith.cli.options import Given, declares
+
+if TYPE_CHECKING:
+    from bertsmith.data.corpus.options import CorpusOptions
 
 
 class EngineOption(str, Enum):
@@ -20,12 +22,7 @@ class EngineOption(str, Enum):
     ray = "ray"
 
 
-class WordsOption(str, Enum):
-    """How the words of Chinese are found."""
-
-    jieba = "jieba"
-
-
+@declares(options="bertsmith.data.corpus.options.CorpusOptions")
 def corpus(
     text: Annotated[
         list[str],
@@ -33,46 +30,21 @@ def corpus(
     ],
     tokenizer: Annotated[Path, typer.Option(help="Folder or vocab.txt of the tokenizer.")],
     out: Annotated[Path, typer.Option(help="Folder for the shards; the same command goes on where it stopped.")],
-    documents: Annotated[
-        DocumentsOption,
-        typer.Option(help="One document per text file, or per block between blank lines; auto: per file if several."),
-    ] = DocumentsOption.auto,
-    heldout: Annotated[float, typer.Option(min=0.0001, max=0.5, help="Share of documents held out.")] = 0.02,
-    encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1; of text files.")] = "auto",
-    text_field: Annotated[str, typer.Option(help="JSON field or Parquet column that holds the text.")] = "text",
+    options: Given[CorpusOptions],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores if left out.")] = None,
     engine: Annotated[
         EngineOption, typer.Option(help="Processes here, or a Ray cluster (RAY_ADDRESS).")
     ] = EngineOption.local,
-    shard_tokens: Annotated[int, typer.Option(min=1, help="Ids per shard.")] = 16_000_000,
-    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep documents that repeat.")] = False,
-    near_duplicates: Annotated[
-        float | None, typer.Option(help="Drop documents this similar to an earlier one, such as 0.8.")
-    ] = None,
-    words: Annotated[
-        WordsOption | None, typer.Option(help="Find the words of Chinese, for whole-word masking.")
-    ] = None,
 ) -> None:
     """Turn text into token shards for pre-training."""
     from rich.console import Console
 
-    from bertsmith.data.corpus.build import CorpusOptions, build_corpus
-    from bertsmith.data.corpus.shards import HELDOUT, TRAIN
+    from bertsmith.data.corpus.build import build_corpus
+    from bertsmith.data.corpus.manifest import HELDOUT, TRAIN, read_manifest
     from bertsmith.progress import LiveProgress
     from bertsmith.tokenizer import WordPieceTokenizer
 
-    options = CorpusOptions(
-        documents=documents.value,
-        encoding=encoding,
-        text_field=text_field,
-        heldout_share=heldout,
-        shard_tokens=shard_tokens,
-        keep_duplicates=keep_duplicates,
-        near_duplicates=near_duplicates,
-        words=words.value if words else None,
-    )
-    count = workers if engine is EngineOption.ray else workers or available_cores()
-    loaded = WordPieceTokenizer.load(tokenizer)
+    chosen, loaded = options.build(), WordPieceTokenizer.load(tokenizer)
     with LiveProgress(Console(stderr=True)) as progress:
 
         def show(done: int, total: int, ids: int) -> None:
@@ -80,7 +52,7 @@ def corpus(
             rate = progress.rate("tokenizing", done)
             progress.update("tokenizing", done, total, figures + (f", {rate / 1e6:.1f} MB/s" if rate else ""))
 
-        built = build_corpus(text, loaded, out, options, engine=engine.value, workers=count, on_progress=show)
+        built = build_corpus(text, loaded, out, chosen, engine=engine.value, workers=workers, on_progress=show)
     for split in (TRAIN, HELDOUT):
         counts = built.counts[split]
         print(f"{split}: {counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens")
@@ -88,7 +60,7 @@ def corpus(
     exact, near = found["duplicates"]["exact"], found["duplicates"]["near"]
     print(
         f"{found['pieces_per_word']:.3f} pieces per word; [UNK] {100 * found['unknown_rate']:.3f} %; "
-        f"dropped {exact:,} duplicates" + (f" and {near:,} near-duplicates" if near_duplicates else "")
+        f"dropped {exact:,} duplicates" + (f" and {near:,} near-duplicates" if chosen.near_duplicates else "")
     )
-    rule = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["settings"]["documents"]
+    rule = read_manifest(out).settings["documents"]
     print(f"unigram entropy {built.unigram_entropy:.3f} nats; documents: {rule}; in {out}")

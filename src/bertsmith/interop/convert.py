@@ -21,12 +21,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.files import atomic_path
 from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
+from bertsmith.interop.huggingface import load_tokenizer, refuse_existing
 from bertsmith.interop.parameters import Parameter, match_parameters
 from bertsmith.interop.pytorch import find_pickled_weights, read_pickled_weights
 from bertsmith.interop.tensorflow import TensorBundle
+from bertsmith.json_files import read_json
 from bertsmith.model.config import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -39,8 +41,6 @@ _RELEASE_FIELDS = (
     *("max_position_embeddings", "type_vocab_size", "initializer_range"),
 )
 """What `bert_config.json` says of the model; the first five must be there."""
-
-_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def import_checkpoint(source: str | Path, out: str | Path, *, lowercase: bool | 
         RunFolderError: `out` is in use or cannot be written.
     """
     source, out = Path(source), Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunFolderError(f"{out}: is there already and is not an empty folder; choose another --out")
+    refuse_existing(out)
     weights = _find_weights(source)
     is_tensorflow = weights.suffix == ".index"
     values, config = _read_config(source, prefer="bert_config.json" if is_tensorflow else "config.json")
@@ -134,12 +133,7 @@ def _read_config(source: Path, *, prefer: str) -> tuple[dict[str, Any], BertConf
     path = next((source / name for name in names if (source / name).is_file()), None)
     if path is None:
         raise CheckpointError(f"{source}: has no {prefer}; copy it from where the weights came")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: holds no JSON object; this is not a model configuration")
+    values: dict[str, Any] = read_json(path, dict, CheckpointError, "copy it from where the weights came")
     if path.name == "config.json":
         return values, BertConfig.load(source)
     # 原始发布的配置没有 model_type；pooler_* 等字段什么也不描述，不带进模型文件夹
@@ -204,14 +198,9 @@ def _read_tokenizer(
     source: Path, config: BertConfig, lowercase: bool | None, *, required: bool
 ) -> tuple[WordPieceTokenizer | None, bool | None, str]:
     """Reads the tokenizer, if there is one: with whether it lower-cases, and what decided that."""
-    if not required and not any((source / name).is_file() for name in _TOKENIZER_FILES):
+    tokenizer = load_tokenizer(source, config, lowercase=lowercase, required=required)
+    if tokenizer is None:
         return None, None, "there are no tokenizer files"
-    tokenizer = WordPieceTokenizer.load(source, lowercase=lowercase)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{source}: the vocabulary has {tokenizer.vocab_size} pieces, the model {config.vocab_size}; one of them"
-            " is another model's"
-        )
     if lowercase is not None:
         return tokenizer, lowercase, "as asked"
     if _tokenizer_says(source):
@@ -225,7 +214,7 @@ def _tokenizer_says(source: Path) -> bool:
     if (source / "tokenizer.json").is_file():
         return True
     path = source / "tokenizer_config.json"
-    return path.is_file() and "do_lower_case" in json.loads(path.read_text(encoding="utf-8-sig"))
+    return path.is_file() and "do_lower_case" in read_json(path, dict, InputError, "save the tokenizer again")
 
 
 def _decide_lowercase(source: Path, vocab: list[str]) -> tuple[bool, str]:

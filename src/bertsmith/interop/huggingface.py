@@ -106,16 +106,24 @@ def load_whole_model(folder: Path) -> PretrainedBert:
     return load_any(folder).eval()
 
 
-def load_tokenizer(folder: Path, config: BertConfig) -> WordPieceTokenizer | None:
+def load_tokenizer(
+    folder: Path, config: BertConfig, *, lowercase: bool | None = None, required: bool = False
+) -> WordPieceTokenizer | None:
     """Loads the tokenizer of a model folder, or returns None where there is none.
 
+    Args:
+        folder: a model folder, or a foreign checkpoint's.
+        config: of the model.
+        lowercase: as in `WordPieceTokenizer.load`.
+        required: refuse a folder without a tokenizer.
+
     Raises:
-        InputError: a file cannot be used.
+        InputError: a file cannot be used, or is missing though required.
         CheckpointError: it has more pieces than the model.
     """
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not required and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
-    tokenizer = WordPieceTokenizer.load(folder)
+    tokenizer = WordPieceTokenizer.load(folder, lowercase=lowercase)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{folder}: the vocabulary has {tokenizer.vocab_size} pieces, the model {config.vocab_size}; one of them is"

@@ -67,7 +67,7 @@ class TensorBundle:
         place = ""
         try:
             if path.stat().st_size > _MOST_INDEX_BYTES:
-                raise ValueError(f"it is over {_MOST_INDEX_BYTES >> 20} MiB; no BERT has so many tensors")
+                raise ValueError(f"it is over {_MOST_INDEX_BYTES >> 20} MiB; too large for a BERT")
             records = read_table(path.read_bytes())
             self._num_parts = _read_header(next(records, None))
             for key, value in records:
@@ -76,7 +76,7 @@ class TensorBundle:
                 self.entries[name] = _read_entry(value, self._num_parts)
                 place = f", after tensor {name}"
                 if len(self.entries) > _MOST_TENSORS:
-                    raise ValueError(f"it names over {_MOST_TENSORS} tensors; no BERT has so many")
+                    raise ValueError(f"it names over {_MOST_TENSORS} tensors; too many for a BERT")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror}); check the file") from None
         except ValueError as error:

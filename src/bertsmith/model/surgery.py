@@ -179,15 +179,7 @@ def extend_vocabulary(
         if piece in tokenizer.piece_to_id or times > 1:
             raise InputError(f"piece {piece!r} is in the vocabulary already, or given twice; leave it out")
     sources = [*map(tokenizer.spell, new_pieces), *map(tokenizer.encode, user_tokens)]
-    larger = WordPieceTokenizer(
-        [*tokenizer.vocab, *pieces],
-        lowercase=tokenizer.lowercase,
-        strip_accents=tokenizer.strip_accents,
-        tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
-        special_tokens=tokenizer.special_tokens,
-        user_tokens=[*tokenizer.user_tokens, *user_tokens],
-        max_word_chars=tokenizer.max_word_chars,
-    )
+    larger = tokenizer.with_pieces(new_pieces, user_tokens)
     # 拼不出来的部分没有意义：[UNK] 的向量不说明任何词，去掉它，一个不剩就取全表均值
     known = [[index for index in ids if index != tokenizer.unk_token_id] for ids in sources]
     resize_vocabulary(model, len(tokenizer))

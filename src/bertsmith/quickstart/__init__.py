@@ -1,6 +1,1 @@
-"""The main job in one command; see `journey`."""
-
-from bertsmith.quickstart.journey import QuickstartOptions, quickstart
-from bertsmith.quickstart.showcase import QuickstartResult
-
-__all__ = ["QuickstartOptions", "QuickstartResult", "quickstart"]
+"""The main job in one command: `journey` does it, `options` says what it can be asked for."""

@@ -11,25 +11,29 @@ same command after a crash goes on where it stopped. The folder is the run folde
 from __future__ import annotations
 
 import contextlib
-import json
 import math
+import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from bertsmith.data.corpus.manifest import MANIFEST
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, build_shards
-from bertsmith.data.reading.text import DocumentRule
-from bertsmith.files import claim_folder, write_text
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.manifest import MANIFEST, different_keys
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.reading.text import read_text
+from bertsmith.errors import RunFolderError
+from bertsmith.files import claim_folder
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -42,31 +46,6 @@ WORLD_STEPS = 1500
 
 WORLD_TINY_RATE = 2e-3
 """Two layers bear more than the 1e-3 that suits other text, and a minute is short."""
-
-
-@dataclass(frozen=True)
-class QuickstartOptions:
-    """What the command line was asked for.
-
-    Attributes:
-        corpus: files, folders or globs; empty for the bundled world.
-        out: the output folder.
-        size: of the model; None takes tiny for the bundled world, mini for own text.
-        minutes: for pre-training; None takes 1,500 steps for the bundled world, 10 minutes for own text.
-        vocab_size: most pieces; None chooses by the amount of text.
-        documents: how files are cut into documents.
-        encoding: of the files.
-        seed: of everything random.
-    """
-
-    corpus: Sequence[str]
-    out: Path
-    size: str | None = None
-    minutes: float | None = None
-    vocab_size: int | None = None
-    documents: DocumentRule = "auto"
-    encoding: str = "auto"
-    seed: int = 0
 
 
 def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult:
@@ -90,9 +69,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
     console.print(f"    {tokenizer.vocab_size:,} pieces")
 
     console.print("[bold]3 · token shards[/bold]")
-    corpus = build_shards(
-        source.documents(), tokenizer, options.out / "corpus", settings=source.settings, heldout_share=0.04
-    )
+    corpus = _corpus(options, source, tokenizer)
     train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
     console.print(
         f"    {train.documents:,} documents, {train.sentences:,} sentences, {train.tokens:,} tokens"
@@ -134,7 +111,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
 
 
 def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
-    """Writes down what this folder is for, or makes sure that it is for this; documents are checked with the shards."""
+    """Notes what this folder is for, or makes sure that it is for this; the text is compared when it is read."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
         "size": recipe.model.size,
@@ -147,20 +124,39 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
 
 
 def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceTokenizer:
-    folder, learned_from = options.out / "tokenizer", options.out / "vocabulary.json"
-    text = json.dumps(source.settings, indent=1, ensure_ascii=False) + "\n"
-    # 文本变了就重新学：旧词表里没有新文本的字。分片建好之后不再动，由分片自己核对文本
-    kept = (options.out / "corpus" / MANIFEST).exists() or (
-        learned_from.exists() and learned_from.read_bytes() == text.encode()
-    )
+    """Learns a vocabulary of the text, or loads the one that was.
+
+    Raises:
+        RunFolderError: the text changed after a corpus was made of it.
+    """
+    folder, learned_from, corpus = (options.out / name for name in ("tokenizer", "vocabulary.json", "corpus"))
+    found = read_json(learned_from, dict, RunFolderError, "choose another --out") if learned_from.exists() else {}
+    different = different_keys(found, source.settings)
+    if different and (corpus / MANIFEST).exists():
+        raise RunFolderError(
+            f"{corpus}: holds a corpus made with other settings ({', '.join(different)}); choose another --out"
+        )
     # tokenizer.json 最后写成：有了它，文件夹才是完整的
-    if kept and (folder / "tokenizer.json").exists():
+    if not different and (folder / "tokenizer.json").exists():
         return WordPieceTokenizer.load(folder)
+    # 文本变了就重新学：旧词表里没有新文本的字，没建完的分片也用不上了
+    shutil.rmtree(corpus, ignore_errors=True)
     learned_from.unlink(missing_ok=True)
     tokenizer = _learned(source, [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes))
     tokenizer.save(folder)
-    write_text(learned_from, text)
+    write_json(learned_from, source.settings)
     return tokenizer
+
+
+def _corpus(options: QuickstartOptions, source: TextSource, tokenizer: WordPieceTokenizer) -> TokenCorpus:
+    folder = options.out / "corpus"
+    if (folder / MANIFEST).exists():
+        return TokenCorpus(folder, tokenizer)
+    # 小世界的图注常有重复：重复的文档都留下，词频才与文本一致
+    chosen = CorpusOptions(
+        documents=source.documents, encoding=source.encoding, heldout_share=0.04, keep_duplicates=True
+    )
+    return build_corpus(source.files, tokenizer, folder, chosen, workers=None)
 
 
 def _learned(source: TextSource, sizes: Sequence[int]) -> WordPieceTokenizer:
@@ -169,8 +165,8 @@ def _learned(source: TextSource, sizes: Sequence[int]) -> WordPieceTokenizer:
     for size in smaller:
         # 中文哪怕只有几百 KB，不同的字也可能有四千多个：放不下就用大一号的词表
         with contextlib.suppress(AlphabetError):
-            return WordPieceTokenizer.train(source.texts(), vocab_size=size)
-    return WordPieceTokenizer.train(source.texts(), vocab_size=largest)
+            return WordPieceTokenizer.train(read_text(source.files, source.encoding), vocab_size=size)
+    return WordPieceTokenizer.train(read_text(source.files, source.encoding), vocab_size=largest)
 
 
 def default_vocab_sizes(corpus_bytes: int) -> list[int]:

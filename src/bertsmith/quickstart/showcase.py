@@ -9,20 +9,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.files import write_text
 from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.inference import FillMask
+from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.model import BertConfig, BertForPreTraining
-from bertsmith.quickstart.report import FilledExample, write_report
+from bertsmith.model import BertConfig, BertForPreTraining, BertModel
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
-from bertsmith.reporting.page import FigureRow, Picture
+from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -38,6 +39,24 @@ HEATMAP_PIECES = range(8, 25)
 
 SMALL_HIDDEN_SIZE, SMALL_RATE = 256, "3e-4"
 """Up to this width a model wants a higher rate in fine-tuning than the paper's 5e-5."""
+
+
+@dataclass(frozen=True)
+class FilledExample:
+    """A sentence with one `[MASK]`, the word that stood there (or None), and the candidates before and after."""
+
+    text: str
+    truth: str | None
+    before: Sequence[Candidate]
+    after: Sequence[Candidate]
+
+
+@dataclass(frozen=True)
+class FilledExamples:
+    """The table of masks filled, before and after training, as a part of the page."""
+
+    examples: Sequence[FilledExample]
+    template: ClassVar[str] = "filled_examples.html"
 
 
 @dataclass
@@ -116,36 +135,34 @@ def show_report(
 ) -> None:
     """Writes `report.html` into the run folder."""
     rows = read_metrics(run / "metrics.jsonl")
-    trained = FillMask.load(run / "model")
-    ids = _heatmap_ids(corpus, trained.tokenizer)
-    layer = trained.model.config.num_hidden_layers
-    weights = attention_weights(trained.model.bert, ids, layer=-1).mean(0)
-    pieces = [trained.tokenizer.vocab[index] for index in ids]
+    model, tokenizer = BertModel.from_pretrained(run / "model").eval(), WordPieceTokenizer.load(run / "model")
+    ids = _heatmap_ids(corpus, tokenizer)
+    layer = model.config.num_hidden_layers
+    weights = attention_weights(model, ids, layer=-1).mean(0)
+    pieces = [tokenizer.vocab[index] for index in ids]
     heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
-    write_report(
-        run / "report.html",
-        title="A BERT of your own",
-        lead=f"Trained from scratch by bertsmith on {source}.",
-        figures=result.figures,
-        examples=examples,
-        pictures=[
-            Picture(
-                "Loss",
-                "Falling below the dashed lines means using context: on the left, more than how common each piece is; "
-                "on the right, more than a coin.",
-                draw_loss_curves(rows, unigram_entropy=corpus.unigram_entropy),
-            ),
-            Picture(
-                "Accuracy", "The share of hidden pieces and of pairs that were told right.", draw_accuracy_curves(rows)
-            ),
-            Picture(
-                "Attention",
-                "Each row is one token of a held-out sentence; the darker a cell, the more it reads from that column.",
-                heatmap.figure,
-                heatmap.note,
-            ),
-        ],
-    )
+    parts: list[Part] = [
+        figures_table(result.figures),
+        Picture(
+            "Loss",
+            "Falling below the dashed lines means using context: on the left, more than how common each piece is; "
+            "on the right, more than a coin.",
+            draw_loss_curves(rows, unigram_entropy=corpus.unigram_entropy),
+        ),
+        Picture(
+            "Accuracy", "The share of hidden pieces and of pairs that were told right.", draw_accuracy_curves(rows)
+        ),
+        Picture(
+            "Attention",
+            "Each row is one token of a held-out sentence; the darker a cell, the more it reads from that column.",
+            heatmap.figure,
+            heatmap.note,
+        ),
+        FilledExamples(examples),
+    ]
+    lead = f"Trained from scratch by bertsmith on {source}."
+    page = render_report("A BERT of your own", lead, parts, package="bertsmith.quickstart")
+    write_text(run / "report.html", page)
 
 
 def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledExample], console: Console) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.reading.text import (
-    Document,
-    DocumentRule,
-    find_text_files,
-    read_documents,
-    read_text,
-    resolve_documents,
-)
+from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.text import DocumentRule, resolve_documents
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
 from bertsmith.finetune.datasets.texts import LabelledText
@@ -41,20 +35,23 @@ class TextSource:
     Attributes:
         name: what the report calls it.
         files: what is read.
+        documents: how they are cut into documents, `blank-line` or `file`.
+        encoding: of the files, `auto` or a codec.
         settings: what a rerun must share to go on with the same folder.
-        texts: opens the text for vocabulary learning.
-        documents: opens the documents.
         reviews: the sentiment task, for the bundled world only.
-        bytes: size of the files.
     """
 
     name: str
     files: Sequence[Path]
+    documents: DocumentRule
+    encoding: str
     settings: dict[str, Any]
-    texts: Callable[[], Iterable[str]]
-    documents: Callable[[], Iterable[Document]]
-    reviews: Reviews | None
-    bytes: int
+    reviews: Reviews | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Size of the files."""
+        return sum(file.stat().st_size for file in self.files)
 
 
 def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str, leave_out: Path) -> TextSource:
@@ -74,19 +71,16 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
     if not files:
         raise InputError(f"{paths[0]}: no .txt or .txt.gz file besides what is in {leave_out}")
     rule = resolve_documents(files, documents)
-    size = sum(file.stat().st_size for file in files)
     return TextSource(
         name=", ".join(str(path) for path in paths),
         files=files,
+        documents=rule,
+        encoding=encoding,
         settings={
             "sources": [[str(file.resolve()), file.stat().st_size] for file in files],
             "documents": rule,
             "encoding": encoding,
         },
-        texts=lambda: read_text(files, encoding=encoding),
-        documents=lambda: read_documents(files, documents=rule, encoding=encoding),
-        reviews=None,
-        bytes=size,
     )
 
 
@@ -111,11 +105,10 @@ def bundled_world(folder: Path, *, seed: int) -> TextSource:
     return TextSource(
         name="the bundled village",
         files=[stories],
+        documents="blank-line",
+        encoding="auto",
         settings={"sources": "tinyworld", "world_seed": seed, "stories": STORIES, "captions": CAPTIONS},
-        texts=lambda: read_text([stories]),
-        documents=lambda: read_documents([stories], documents="blank-line"),
         reviews=reviews,
-        bytes=stories.stat().st_size,
     )
 
 

@@ -22,7 +22,7 @@ from bertsmith.parallel import parallel_map
 from bertsmith.tokenizer.batches import split_batches
 from bertsmith.tokenizer.cache import ChunkCache
 from bertsmith.tokenizer.normalize import Normalizer
-from bertsmith.tokenizer.special import WrittenTokens
+from bertsmith.tokenizer.settings import WrittenTokens
 
 # 内存中最多这么多个不同的词，超过就写盘；每个约 200 字节
 MAX_WORDS = 1 << 20

@@ -12,8 +12,8 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
-from bertsmith.tokenizer.settings import Settings
-from bertsmith.tokenizer.special import BERT_TOKENS, SpecialTokens
+from bertsmith.json_files import read_json
+from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens
 from bertsmith.tokenizer.vocabulary import check_vocab, read_vocab
 
 # What transformers calls BERT's WordPiece, and its copies for models that share it; each also with "Fast" at the end.
@@ -322,15 +322,7 @@ def _special_names(config: dict[str, Any], path: Path) -> SpecialTokens:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not JSON ({error}); save the tokenizer again") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: is not a JSON object; save the tokenizer again")
-    return content
+    return read_json(path, dict, InputError, "save the tokenizer again")
 
 
 def _flag(content: dict[str, Any], name: str, default: bool, path: Path) -> bool:

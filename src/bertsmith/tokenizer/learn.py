@@ -21,7 +21,7 @@ from bertsmith.tokenizer.characters import is_standalone
 from bertsmith.tokenizer.count import count_words
 from bertsmith.tokenizer.merge import merge_pairs
 from bertsmith.tokenizer.normalize import Normalizer
-from bertsmith.tokenizer.special import BERT_TOKENS
+from bertsmith.tokenizer.settings import BERT_TOKENS
 
 # (stage, done, total): "counting" in characters with an unknown total (0), "merging" in pieces
 Progress = Callable[[str, int, int], None]

@@ -21,7 +21,7 @@ from bertsmith.tokenizer.cache import ChunkCache
 from bertsmith.tokenizer.flat import FlatTokens, Tokens, join_tokens
 from bertsmith.tokenizer.match import PACKED, WordMatcher, pack_id
 from bertsmith.tokenizer.normalize import BOUNDARY, Normalizer
-from bertsmith.tokenizer.special import WrittenTokens
+from bertsmith.tokenizer.settings import WrittenTokens
 
 END_OF_TEXT = -1
 """The mark after the ids of each text of a batch."""

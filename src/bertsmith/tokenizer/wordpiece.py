@@ -26,8 +26,7 @@ from bertsmith.tokenizer.flat import FlatIds, FlatTokens
 from bertsmith.tokenizer.learn import Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder
 from bertsmith.tokenizer.match import WordMatcher
-from bertsmith.tokenizer.settings import Settings
-from bertsmith.tokenizer.special import BERT_TOKENS, SpecialTokens, WrittenTokens, check_user_tokens
+from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens, WrittenTokens, check_user_tokens
 from bertsmith.tokenizer.vocabulary import check_vocab
 
 # 每代缓存的容量（字符数加每条固定开销）：约十六万个英文块；两代都满时实测 ids 约 90 MB，带位置的最多 200 MB
@@ -157,6 +156,22 @@ class WordPieceTokenizer:
         if lowercase is not None:
             settings = settings._replace(lowercase=lowercase)
         return _rebuild(vocab, settings)
+
+    def with_pieces(self, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> "WordPieceTokenizer":
+        """Makes a tokenizer with more pieces and the same settings; the ids of the pieces so far stay.
+
+        Args:
+            pieces: what to add, in the order of the new ids.
+            user_tokens: more tokens that are one piece wherever they are written; added after `pieces`.
+
+        Returns:
+            The larger tokenizer.
+
+        Raises:
+            InputError: a piece is there already, or a user token cannot be one.
+        """
+        settings = self._settings._replace(user_tokens=(*self.user_tokens, *user_tokens))
+        return _rebuild([*self.vocab, *pieces, *user_tokens], settings)
 
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`.

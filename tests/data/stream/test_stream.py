@@ -9,7 +9,8 @@ from digests import digest
 from scipy import stats
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts, build_shards
+from bertsmith.data.corpus.build import build_from_documents
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.masking import MaskingSettings
@@ -29,7 +30,7 @@ def world(tmp_path_factory):
         for _ in range(120)
     ]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=200)
-    corpus = build_shards(documents, tokenizer, tmp_path_factory.mktemp("corpus"), settings={}, heldout_share=0.1)
+    corpus = build_from_documents(documents, tokenizer, tmp_path_factory.mktemp("corpus"), heldout_share=0.1)
     return corpus, tokenizer
 
 
@@ -169,7 +170,7 @@ def test_the_draws_of_earlier_versions_are_kept(tmp_path):
         for _ in range(120)
     ]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=200)
-    corpus = build_shards(documents, tokenizer, tmp_path / "corpus", settings={}, heldout_share=0.1)
+    corpus = build_from_documents(documents, tokenizer, tmp_path / "corpus", heldout_share=0.1)
     stream = PreTrainingStream(corpus, tokenizer, **settings())
     hashed = hashlib.blake2b(digest_size=16)
     for _ in range(200):

@@ -1,8 +1,8 @@
-"""From finished parts to a finished corpus: drop repeats, settle the splits, move the shards, write the manifest.
+"""From partial shards to a finished corpus: drop repeats, settle the splits, move the shards, write the manifest.
 
 Notable:
-- everything here depends on the parts in their order and nothing else, so a build that was killed here does the same
-  again; from the moment `commit.json` is there, only moving is left, which may be broken off and repeated
+- everything here depends on the partial shards in their order and nothing else, so a build that was killed here does
+  the same again; from the moment `commit.json` is there, only moving is left, which may be broken off and repeated
 - shards that keep all their documents are moved, not copied; others are written anew without what was dropped
 - the manifest comes last: with it the corpus is complete, without it there is none
 """
@@ -13,8 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,155 +21,146 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus.duplicates import NearDuplicates, find_exact
-from bertsmith.data.corpus.manifest import FORMAT_VERSION, HELDOUT, MANIFEST, SPLITS, TRAIN
-from bertsmith.data.corpus.partial_shards import DROPPED, Part, ShardSettings, splits_by_hash
-from bertsmith.data.corpus.statistics import summarize
-from bertsmith.data.corpus.verified import write_stamps
+from bertsmith.data.corpus.manifest import HELDOUT, SPLITS, TRAIN, Manifest, ShardEntry, SplitEntry, write_manifest
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.partial_shards import DROPPED, PartialShard, splits_by_hash
+from bertsmith.data.corpus.statistics import ShardStatistics, summarize
+from bertsmith.data.corpus.verified import note_verified
 from bertsmith.errors import InputError
 from bertsmith.files import write_text
+from bertsmith.json_files import from_json, to_json
 from bertsmith.tokenizer import WordPieceTokenizer
 
 PARTS = ".parts"
+STATISTICS = "statistics.json"
 _COMMIT = "commit.json"
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrow")
 
 
-@dataclass(frozen=True)
-class Dropping:
-    """Which documents do not stay.
-
-    Attributes:
-        exact: those with the same ids as an earlier one.
-        near: those whose similarity to an earlier one reaches this; None for none.
-    """
-
-    exact: bool = False
-    near: float | None = None
-
-
-def finish(
+def commit(
     folder: Path,
-    parts: Sequence[Part],
+    partial_shards: Sequence[PartialShard],
     tokenizer: WordPieceTokenizer,
-    *,
-    shard_settings: ShardSettings,
-    dropping: Dropping,
-    settings: dict[str, Any],
+    options: CorpusOptions,
+    settings: Mapping[str, Any],
 ) -> None:
-    """Makes the corpus of its parts.
+    """Makes the corpus of its partial shards.
 
     Args:
-        folder: of the corpus; the parts lie in its `.parts`.
-        parts: all of them, in order.
+        folder: of the corpus; the partial shards lie in its `.parts`.
+        partial_shards: all of them, in order.
         tokenizer: made the ids.
-        shard_settings: the parts were made with.
-        dropping: which documents do not stay.
+        options: the partial shards were made with.
         settings: for the manifest.
 
     Raises:
         InputError: fewer than three documents stay: two are needed for random pairs, one to validate on.
         RunFolderError: the disk is full or the place cannot be written.
     """
-    hashes = [part.hashes() for part in parts]
-    splits, duplicates = _place(parts, hashes, shard_settings.heldout_share, dropping)
-    _settle(splits, hashes, duplicates)
+    hashes = [partial.hashes() for partial in partial_shards]
+    natural = [splits_by_hash(group, options.heldout_share) for group in hashes]
+    splits, duplicates = _without_duplicates(partial_shards, hashes, natural, options)
+    splits = _with_both_splits(splits, hashes, sum(duplicates.values()))
+    entries: dict[str, list[ShardEntry]] = {name: [] for name in SPLITS}
+    held: dict[str, list[ShardStatistics]] = {name: [] for name in SPLITS}
     pieces = {name: np.zeros(tokenizer.vocab_size, dtype=np.int64) for name in SPLITS}
-    entries: dict[str, dict[str, Any]] = {
-        name: {"documents": 0, "sentences": 0, "tokens": 0, "shards": []} for name in SPLITS
-    }
-    moves, histograms = [], []
-    for part, placed in zip(parts, splits, strict=True):
-        for shard in part.shards(placed, tokenizer.vocab_size):
-            split, record = SPLITS[shard.split], shard.record
-            entry = entries[split]
-            name = f"{split}-{len(entry['shards']):05d}.arrow"
-            entry["shards"].append({"file": name} | {key: record[key] for key in ("documents", "bytes", "checksum")})
-            for key in ("documents", "sentences", "tokens"):
-                entry[key] += record[key]
-            pieces[split] += shard.pieces
-            histograms.append(record)
-            moves.append([str(shard.path.relative_to(folder)), name])
-    manifest = {
-        "format": "bertsmith token shards",
-        "version": FORMAT_VERSION,
-        "tokenizer": tokenizer.fingerprint,
-        "settings": settings,
-        "words": shard_settings.words,
-        "duplicates": duplicates,
-        "splits": entries,
-        "piece_counts": pieces[TRAIN].tolist(),
-    }
+    moves = []
+    for partial, before, after in zip(partial_shards, natural, splits, strict=True):
+        for shard in partial.shards(before, after, tokenizer.vocab_size):
+            name, record = SPLITS[shard.split], shard.record
+            file = f"{name}-{len(entries[name]):05d}.arrow"
+            entries[name].append(ShardEntry(file, record.statistics.documents, record.bytes, record.checksum))
+            held[name].append(record.statistics)
+            pieces[name] += shard.pieces
+            moves.append([str(shard.path.relative_to(folder)), file])
+    counts = {name: _counts(held[name]) for name in SPLITS}
+    manifest = Manifest(
+        tokenizer=tokenizer.fingerprint,
+        settings=dict(settings),
+        words=options.words is not None,
+        duplicates=duplicates,
+        splits={name: SplitEntry(**counts[name], shards=tuple(entries[name])) for name in SPLITS},
+        piece_counts=pieces[TRAIN],
+    )
     statistics = {
-        **{key: sum(entries[name][key] for name in SPLITS) for key in ("documents", "sentences", "tokens")},
-        "splits": {name: {key: entries[name][key] for key in ("documents", "sentences", "tokens")} for name in SPLITS},
+        **_counts([*held[TRAIN], *held[HELDOUT]]),
+        "splits": counts,
         "duplicates": duplicates,
-        **summarize(pieces[TRAIN] + pieces[HELDOUT], histograms, tokenizer),
+        **summarize(pieces[TRAIN] + pieces[HELDOUT], [*held[TRAIN], *held[HELDOUT]], tokenizer),
     }
     # 提交点：此后只剩改名，中断了再来一遍也一样
-    commit = {"moves": moves, "manifest": manifest, "statistics": statistics}
-    write_text(folder / PARTS / _COMMIT, json.dumps(commit, ensure_ascii=False))
+    decided = {"moves": moves, "manifest": to_json(manifest), "statistics": statistics}
+    write_text(folder / PARTS / _COMMIT, json.dumps(decided, ensure_ascii=False))
     apply_commit(folder)
 
 
-def apply_commit(folder: Path) -> bool:
+def apply_commit(folder: Path) -> None:
     """Moves everything to its place, if it has been decided what goes where.
-
-    Returns:
-        Whether the corpus is complete now.
 
     Raises:
         RunFolderError: the place cannot be written.
     """
     path = folder / PARTS / _COMMIT
     if not path.is_file():
-        return False
-    commit = json.loads(path.read_text(encoding="utf-8"))
-    names = {name for _, name in commit["moves"]}
+        return
+    decided = json.loads(path.read_text(encoding="utf-8"))
+    manifest: Manifest = from_json(Manifest, decided["manifest"])
+    names = {name for _, name in decided["moves"]}
     # 从前没建完的语料可能留下同样命名的分片
     for stale in folder.glob("*.arrow"):
         if SHARD_NAME.fullmatch(stale.name) and stale.name not in names:
             stale.unlink()
-    for source, name in commit["moves"]:
+    for source, name in decided["moves"]:
         if (folder / source).exists():
             os.replace(folder / source, folder / name)
-    write_text(folder / "statistics.json", json.dumps(commit["statistics"], indent=1, ensure_ascii=False) + "\n")
-    shards = [shard for split in commit["manifest"]["splits"].values() for shard in split["shards"]]
-    write_stamps(folder, shards)
+    write_text(folder / STATISTICS, json.dumps(decided["statistics"], indent=1, ensure_ascii=False) + "\n")
+    note_verified(folder, manifest.shards)
     # 清单最后写：有清单就说明所有分片完整
-    write_text(folder / MANIFEST, json.dumps(commit["manifest"], indent=1, ensure_ascii=False))
+    write_manifest(folder, manifest)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
-    return True
 
 
-def _place(
-    parts: Sequence[Part], hashes: Sequence[NDArray[np.uint64]], heldout_share: float, dropping: Dropping
+def _counts(shards: Sequence[ShardStatistics]) -> dict[str, int]:
+    return {
+        "documents": sum(shard.documents for shard in shards),
+        "sentences": sum(shard.sentences for shard in shards),
+        "tokens": sum(shard.tokens for shard in shards),
+    }
+
+
+def _without_duplicates(
+    partial_shards: Sequence[PartialShard],
+    hashes: Sequence[NDArray[np.uint64]],
+    natural: Sequence[NDArray[np.int8]],
+    options: CorpusOptions,
 ) -> tuple[list[NDArray[np.int8]], dict[str, int]]:
-    """Says where every document goes, and how many are dropped."""
-    splits = [splits_by_hash(part, heldout_share) for part in hashes]
-    if dropping.exact:
-        for placed, repeated in zip(splits, find_exact(hashes), strict=True):
-            placed[repeated] = DROPPED
-    exact = sum(int((placed == DROPPED).sum()) for placed in splits)
-    if dropping.near is not None:
-        index = NearDuplicates(dropping.near)
-        for part, placed in zip(parts, splits, strict=True):
-            signatures = part.signatures()
-            for number in np.flatnonzero(placed != DROPPED).tolist():
+    """Says where every document goes, with repeats dropped, and how many these are."""
+    splits = [group.copy() for group in natural]
+    if not options.keep_duplicates:
+        for group, repeated in zip(splits, find_exact(hashes), strict=True):
+            group[repeated] = DROPPED
+    exact = sum(int((group == DROPPED).sum()) for group in splits)
+    if options.near_duplicates is not None:
+        index = NearDuplicates(options.near_duplicates)
+        for partial, group in zip(partial_shards, splits, strict=True):
+            signatures = partial.signatures()
+            for number in np.flatnonzero(group != DROPPED).tolist():
                 if index.repeats(signatures[number]):
-                    placed[number] = DROPPED
-    dropped = sum(int((placed == DROPPED).sum()) for placed in splits)
+                    group[number] = DROPPED
+    dropped = sum(int((group == DROPPED).sum()) for group in splits)
     return splits, {"exact": exact, "near": dropped - exact}
 
 
-def _settle(splits: list[NDArray[np.int8]], hashes: Sequence[NDArray[np.uint64]], duplicates: dict[str, int]) -> None:
-    """Sees to it, in place, that two documents are there to train on and one to validate on."""
+def _with_both_splits(
+    splits: Sequence[NDArray[np.int8]], hashes: Sequence[NDArray[np.uint64]], duplicates: int
+) -> list[NDArray[np.int8]]:
+    """Sees to it that two documents are there to train on and one to validate on."""
     together = np.concatenate([np.zeros(0, dtype=np.int8), *splits])
     values = np.concatenate([np.zeros(0, dtype=np.uint64), *hashes])
     train, heldout = np.flatnonzero(together == 0), np.flatnonzero(together == 1)
     total = len(train) + len(heldout)
     if total < 3:
-        repeated = sum(duplicates.values())
-        besides = f" besides {repeated} duplicate(s)" if repeated else ""
+        besides = f" besides {duplicates} duplicate(s)" if duplicates else ""
         raise InputError(
             f"the corpus has {total} document(s){besides}, at least 3 are needed; "
             "separate documents by blank lines and pass --documents blank-line, or add files"
@@ -181,4 +171,4 @@ def _settle(splits: list[NDArray[np.int8]], hashes: Sequence[NDArray[np.uint64]]
     elif len(train) < 2:
         order = heldout[np.argsort(values[heldout])]
         together[order[len(order) - (2 - len(train)) :]] = 0
-    splits[:] = np.split(together, np.cumsum([len(part) for part in hashes])[:-1]) if splits else []
+    return np.split(together, np.cumsum([len(group) for group in hashes])[:-1])

@@ -1,7 +1,7 @@
 """Documents as arrays, and the Arrow file that holds them.
 
 Notable:
-- a block is a few arrays, whatever the number of documents: encoding, splitting, dropping and writing are array work
+- documents are a few arrays, whatever their number: encoding, splitting, dropping and writing are array work
 - on disk, one row a document: a list of sentences, each a list of ids; where words matter, a second column of the same
   shape says of each id whether it continues the word of the one before
 - reading maps the file: what is handed out are views of it, and nothing is held in memory
@@ -23,7 +23,7 @@ from bertsmith.files import atomic_path
 
 
 @dataclass(frozen=True)
-class DocumentBlock:
+class TokenizedDocuments:
     """D documents of S sentences of T ids, one behind the other.
 
     Attributes:
@@ -40,19 +40,19 @@ class DocumentBlock:
     continuations: NDArray[np.bool_] | None = None
 
     @classmethod
-    def join(cls, blocks: Sequence[DocumentBlock]) -> DocumentBlock:
-        """Puts blocks, at least one, one behind the other."""
-        words = [block.continuations for block in blocks if block.continuations is not None]
+    def join(cls, groups: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
+        """Puts groups of documents, at least one, one behind the other."""
+        words = [group.continuations for group in groups if group.continuations is not None]
         return cls(
-            np.concatenate([block.tokens for block in blocks]),
-            np.concatenate([block.sentence_lengths for block in blocks]),
-            np.concatenate([block.document_lengths for block in blocks]),
+            np.concatenate([group.tokens for group in groups]),
+            np.concatenate([group.sentence_lengths for group in groups]),
+            np.concatenate([group.document_lengths for group in groups]),
             np.concatenate(words) if words else None,
         )
 
     @property
     def num_documents(self) -> int:
-        """D."""
+        """The number of documents, D."""
         return len(self.document_lengths)
 
     def document_bounds(self) -> NDArray[np.int64]:
@@ -66,11 +66,11 @@ class DocumentBlock:
         digests = [hashlib.blake2b(content[a:b], digest_size=8).digest() for a, b in itertools.pairwise(bounds)]
         return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
-    def select(self, documents: NDArray[np.bool_]) -> DocumentBlock:
+    def select(self, documents: NDArray[np.bool_]) -> TokenizedDocuments:
         """Returns the documents for which [D] `documents` is true, in order."""
         sentences = np.repeat(documents, self.document_lengths)
         tokens = np.repeat(sentences, self.sentence_lengths)
-        return DocumentBlock(
+        return TokenizedDocuments(
             self.tokens[tokens],
             self.sentence_lengths[sentences],
             self.document_lengths[documents],
@@ -78,8 +78,8 @@ class DocumentBlock:
         )
 
 
-def write_block(path: Path, block: DocumentBlock) -> str:
-    """Writes a block as an Arrow file.
+def write_documents(path: Path, documents: TokenizedDocuments) -> str:
+    """Writes documents as an Arrow file.
 
     Returns:
         Its checksum.
@@ -87,16 +87,13 @@ def write_block(path: Path, block: DocumentBlock) -> str:
     Raises:
         RunFolderError: the disk is full or the place cannot be written.
     """
-    sentences = pa.array(_bounds(block.sentence_lengths).astype(np.int32))
-    documents = pa.array(_bounds(block.document_lengths).astype(np.int32))
-    columns = {"sentences": pa.array(block.tokens)}
-    if block.continuations is not None:
-        columns["continuations"] = pa.array(block.continuations)
+    sentences = pa.array(_bounds(documents.sentence_lengths).astype(np.int32))
+    rows = pa.array(_bounds(documents.document_lengths).astype(np.int32))
+    columns = {"sentences": pa.array(documents.tokens)}
+    if documents.continuations is not None:
+        columns["continuations"] = pa.array(documents.continuations)
     batch = pa.record_batch(
-        [
-            pa.ListArray.from_arrays(documents, pa.ListArray.from_arrays(sentences, column))
-            for column in columns.values()
-        ],
+        [pa.ListArray.from_arrays(rows, pa.ListArray.from_arrays(sentences, column)) for column in columns.values()],
         names=list(columns),
     )
     with atomic_path(path) as temporary:
@@ -118,7 +115,7 @@ def checksum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-class MappedBlock:
+class MappedDocuments:
     """An Arrow file of documents, its arrays mapped without a copy.
 
     Attributes:
@@ -154,12 +151,12 @@ class MappedBlock:
         bits = bits[first % 8 :]
         return [bits[start - first : end - first] for start, end in itertools.pairwise(offsets)]
 
-    def whole(self) -> DocumentBlock:
+    def whole(self) -> TokenizedDocuments:
         """Returns all documents."""
         bits = None
         if self.has_words:
             bits = np.unpackbits(self._bits, bitorder="little")[: len(self._tokens)].view(np.bool_)
-        return DocumentBlock(
+        return TokenizedDocuments(
             self._tokens,
             np.diff(self._token_offsets).astype(np.int64),
             np.diff(self._sentence_offsets).astype(np.int64),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.documents import DocumentBlock
+from bertsmith.data.corpus.documents import TokenizedDocuments
 from bertsmith.errors import ConfigError
 
 _PERMUTATIONS = 128
@@ -28,10 +28,10 @@ def find_exact(hashes: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.bool_]]:
     """Finds the documents that have the hash of an earlier one.
 
     Args:
-        hashes: [D_n] of each of the parts, in order.
+        hashes: [D_n] of each of the partial shards, in order.
 
     Returns:
-        For each part, [D_n] bool.
+        For each of them, [D_n] bool.
     """
     if not hashes:
         return []
@@ -39,10 +39,10 @@ def find_exact(hashes: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.bool_]]:
     _, first = np.unique(together, return_index=True)
     repeated = np.ones(len(together), dtype=np.bool_)
     repeated[first] = False
-    return np.split(repeated, np.cumsum([len(part) for part in hashes])[:-1])
+    return np.split(repeated, np.cumsum([len(group) for group in hashes])[:-1])
 
 
-def signatures_of(block: DocumentBlock) -> NDArray[np.uint32]:
+def signatures_of(documents: TokenizedDocuments) -> NDArray[np.uint32]:
     """Makes the MinHash signature of every document from the set of its runs of five ids.
 
     Returns:
@@ -52,13 +52,13 @@ def signatures_of(block: DocumentBlock) -> NDArray[np.uint32]:
         ConfigError: `datasketch` is not installed.
     """
     minhash = _library().MinHash
-    bounds = block.document_bounds().tolist()
-    signatures = np.empty((block.num_documents, _PERMUTATIONS), dtype=np.uint32)
+    bounds = documents.document_bounds().tolist()
+    signatures = np.empty((documents.num_documents, _PERMUTATIONS), dtype=np.uint32)
     # 排列只由固定种子决定：只生成一次，各篇文档共用
     empty = minhash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int, scheme=_SCHEME)
     for number, (start, end) in enumerate(itertools.pairwise(bounds)):
         signature = empty.copy()
-        signature.update_batch(np.unique(_shingle_hashes(block.tokens[start:end])).tolist())
+        signature.update_batch(np.unique(_shingle_hashes(documents.tokens[start:end])).tolist())
         signatures[number] = signature.hashvalues
     return signatures
 

@@ -1,15 +1,15 @@
-"""The building stones of a corpus: what one unit of work leaves in the folder of unfinished parts.
+"""What one chunk of the input becomes: partial shards, in the folder of an unfinished corpus.
 
 Notable:
-- a unit becomes a folder that appears by renaming, so it is there whole or not at all: a killed build keeps what it has
-- its content depends on the unit's documents and the settings alone, not on who made it, nor when
-- a unit has a part for about every `shard_tokens` ids; a part is a shard for each split, and beside them what finishing
-  needs of every document: its hash, and its MinHash signature where near-duplicates are looked for
+- a chunk becomes a folder that appears by renaming, so it is there whole or not at all: a killed build keeps what it
+  has
+- its content depends on the chunk's documents and the options alone, not on who made it, nor when
+- a chunk has a partial shard for about every `shard_tokens` ids: an Arrow file for each split, and beside them what the
+  commit needs of every document: its hash, and its MinHash signature where near-duplicates are looked for
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,65 +18,69 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.documents import DocumentBlock, MappedBlock, write_block
+from bertsmith.data.corpus.documents import MappedDocuments, TokenizedDocuments, write_documents
 from bertsmith.data.corpus.duplicates import signatures_of
 from bertsmith.data.corpus.manifest import SPLITS
-from bertsmith.data.corpus.statistics import length_histograms
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.statistics import ShardStatistics
 from bertsmith.data.corpus.words import encode_with_words
 from bertsmith.data.reading.text import Document
-from bertsmith.files import atomic_path, write_text
+from bertsmith.errors import RunFolderError
+from bertsmith.files import atomic_path
+from bertsmith.json_files import read_json, write_json
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.tokenizer.batches import collector_paused
 
 DROPPED = len(SPLITS)
 """Where a document goes that goes to no split."""
 _GROUP_SENTENCES = 4096
+_CHUNK = "chunk.json"
 
 
 @dataclass(frozen=True)
-class ShardSettings:
-    """What decides the content of a part, besides tokenizer and text.
+class ShardRecord:
+    """What is noted of an Arrow file: its size in bytes, its checksum, and what it holds."""
 
-    Attributes:
-        heldout_share: share of the documents that is held out, in (0, 1).
-        shard_tokens: ids of a part.
-        words: store which ids continue a word.
-        signatures: keep what near-duplicates are found by.
-    """
+    bytes: int
+    checksum: str
+    statistics: ShardStatistics
 
-    heldout_share: float
-    shard_tokens: int
-    words: bool = False
-    signatures: bool = False
+
+@dataclass(frozen=True)
+class _ChunkRecord:
+    """`chunk.json`: the number of ids, and the shards of every partial shard by the name of their split."""
+
+    tokens: int
+    partial_shards: tuple[dict[str, ShardRecord], ...]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One Arrow file and what the manifest says of it.
+    """One Arrow file of a split.
 
     Attributes:
         split: index into `SPLITS`.
         path: the file.
-        record: counts, histograms and checksum.
+        record: what is noted of it.
         pieces: [V] int64, how often each id occurs in it.
     """
 
     split: int
     path: Path
-    record: dict[str, Any]
+    record: ShardRecord
     pieces: NDArray[np.int64]
 
 
-def write_unit(
-    path: Path, documents: Iterable[Document], tokenizer: WordPieceTokenizer, settings: ShardSettings
+def write_partial_shards(
+    path: Path, documents: Iterable[Document], tokenizer: WordPieceTokenizer, options: CorpusOptions
 ) -> int:
-    """Turns the documents of a unit into its folder.
+    """Turns the documents of a chunk into its folder.
 
     Args:
         path: the folder, made in one step.
-        documents: read once, in order; memory is bounded by `settings.shard_tokens`.
+        documents: read once, in order; memory is bounded by `options.shard_tokens`.
         tokenizer: makes the ids.
-        settings: what the parts are like.
+        options: of the corpus.
 
     Returns:
         The number of ids.
@@ -85,36 +89,34 @@ def write_unit(
         RunFolderError: the disk is full or the place cannot be written.
     """
     tokens = 0
-    records: list[dict[str, Any]] = []
+    records: list[dict[str, ShardRecord]] = []
     # 千万个字符串和元组里没有循环引用：垃圾回收器一遍遍地走，只是白费时间
     with collector_paused(), atomic_path(path) as temporary:
         temporary.mkdir()
-        for block in _blocks(documents, tokenizer, settings):
-            tokens += len(block.tokens)
-            records.append(_write_part(temporary, len(records), block, tokenizer.vocab_size, settings))
-        write_text(temporary / "unit.json", json.dumps({"tokens": tokens, "parts": records}))
+        for group in _tokenized(documents, tokenizer, options):
+            tokens += len(group.tokens)
+            records.append(_write(temporary, len(records), group, tokenizer.vocab_size, options))
+        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records)))
     return tokens
 
 
-def read_parts(path: Path, settings: ShardSettings) -> list[Part]:
-    """Opens the parts of a finished unit, in order."""
-    records = json.loads((path / "unit.json").read_text(encoding="utf-8"))["parts"]
-    return [Part(path, number, record, settings) for number, record in enumerate(records)]
+def read_partial_shards(path: Path) -> list[PartialShard]:
+    """Opens the partial shards of a finished chunk, in order."""
+    return [PartialShard(path, number, records) for number, records in enumerate(_read_record(path).partial_shards)]
 
 
-def unit_tokens(path: Path) -> int:
-    """Reads how many ids a finished unit has."""
-    return int(json.loads((path / "unit.json").read_text(encoding="utf-8"))["tokens"])
+def count_tokens(path: Path) -> int:
+    """Reads how many ids a finished chunk has."""
+    return _read_record(path).tokens
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of a unit, as it lies on the disk."""
+class PartialShard:
+    """One partial shard of a chunk, as it lies on the disk."""
 
     folder: Path
     number: int
-    records: dict[str, dict[str, Any]]
-    settings: ShardSettings
+    records: dict[str, ShardRecord]
 
     def hashes(self) -> NDArray[np.uint64]:
         """Returns [D] uint64, the hashes of the documents in input order."""
@@ -122,33 +124,33 @@ class Part:
         return hashes
 
     def signatures(self) -> NDArray[np.uint32]:
-        """Returns [D, 128] uint32."""
+        """Returns [D, 128] uint32, the MinHash signatures of the documents."""
         signatures: NDArray[np.uint32] = self._load("signatures")
         return signatures
 
-    def shards(self, splits: NDArray[np.int8], vocab_size: int) -> Iterator[Shard]:
+    def shards(self, natural: NDArray[np.int8], splits: NDArray[np.int8], vocab_size: int) -> Iterator[Shard]:
         """Gives the shards that hold every document where it belongs; writes new ones where that has changed.
 
         Args:
+            natural: [D] the split of every document by its hash, in which it lies now.
             splits: [D] index into `SPLITS` of every document, or `DROPPED`.
             vocab_size: V.
         """
-        natural = splits_by_hash(self.hashes(), self.settings.heldout_share)
         if np.array_equal(natural, splits):
             for split, name in enumerate(SPLITS):
                 if name in self.records:
                     yield Shard(split, self._path(name), self.records[name], self._load(f"{name}_pieces"))
             return
-        blocks = [MappedBlock(self._path(name)).whole() if name in self.records else None for name in SPLITS]
+        mapped = [MappedDocuments(self._path(name)).whole() if name in self.records else None for name in SPLITS]
         for target, name in enumerate(SPLITS):
             chosen = []
             for origin in (target, 1 - target):
-                wanted, block = splits[natural == origin] == target, blocks[origin]
-                if block is not None and wanted.any():
-                    chosen.append(block.select(wanted))
+                wanted, documents = splits[natural == origin] == target, mapped[origin]
+                if documents is not None and wanted.any():
+                    chosen.append(documents.select(wanted))
             if chosen:
                 path = self._path(f"{name}.kept")
-                record, pieces = _write_shard(path, DocumentBlock.join(chosen), vocab_size)
+                record, pieces = _write_shard(path, TokenizedDocuments.join(chosen), vocab_size)
                 yield Shard(target, path, record, pieces)
 
     def _path(self, name: str) -> Path:
@@ -165,24 +167,25 @@ def splits_by_hash(hashes: NDArray[np.uint64], heldout_share: float) -> NDArray[
     return (hashes.astype(np.float64) / 2**64 < heldout_share).astype(np.int8)
 
 
-def _blocks(
-    documents: Iterable[Document], tokenizer: WordPieceTokenizer, settings: ShardSettings
-) -> Iterator[DocumentBlock]:
-    waiting: list[DocumentBlock] = []
+def _tokenized(
+    documents: Iterable[Document], tokenizer: WordPieceTokenizer, options: CorpusOptions
+) -> Iterator[TokenizedDocuments]:
+    """Gives the documents of one partial shard after another."""
+    waiting: list[TokenizedDocuments] = []
     tokens = 0
-    for group in _groups(documents, settings.shard_tokens):
-        block = _encode(group, tokenizer, words=settings.words)
-        if block.num_documents:
-            waiting.append(block)
-            tokens += len(block.tokens)
-        if tokens >= settings.shard_tokens:
-            yield DocumentBlock.join(waiting)
+    for group in _groups(documents, options.shard_tokens):
+        tokenized = _encode(group, tokenizer, words=options.words is not None)
+        if tokenized.num_documents:
+            waiting.append(tokenized)
+            tokens += len(tokenized.tokens)
+        if tokens >= options.shard_tokens:
+            yield TokenizedDocuments.join(waiting)
             waiting, tokens = [], 0
     if waiting:
-        yield DocumentBlock.join(waiting)
+        yield TokenizedDocuments.join(waiting)
 
 
-def _encode(documents: Sequence[Document], tokenizer: WordPieceTokenizer, *, words: bool) -> DocumentBlock:
+def _encode(documents: Sequence[Document], tokenizer: WordPieceTokenizer, *, words: bool) -> TokenizedDocuments:
     # 一批文档的句子一次编码成一整块数组：不产生任何 Python 整数列表
     sentences = [sentence for document in documents for sentence in document.sentences]
     encoded, continuations = (
@@ -191,36 +194,7 @@ def _encode(documents: Sequence[Document], tokenizer: WordPieceTokenizer, *, wor
     lengths = np.diff(encoded.bounds)
     document_of = np.repeat(np.arange(len(documents)), [len(document.sentences) for document in documents])
     per_document = np.bincount(document_of[lengths > 0], minlength=len(documents))
-    return DocumentBlock(encoded.ids, lengths[lengths > 0], per_document[per_document > 0], continuations)
-
-
-def _write_part(
-    folder: Path, number: int, block: DocumentBlock, vocab_size: int, settings: ShardSettings
-) -> dict[str, Any]:
-    arrays: dict[str, Any] = {"hashes": block.hashes()}
-    if settings.signatures:
-        arrays["signatures"] = signatures_of(block)
-    splits = splits_by_hash(arrays["hashes"], settings.heldout_share)
-    records = {}
-    for split, name in enumerate(SPLITS):
-        if (splits == split).any():
-            path = folder / f"{number:03d}.{name}.arrow"
-            records[name], arrays[f"{name}_pieces"] = _write_shard(path, block.select(splits == split), vocab_size)
-    np.savez(folder / f"{number:03d}.npz", **arrays)
-    return records
-
-
-def _write_shard(path: Path, block: DocumentBlock, vocab_size: int) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    checksum = write_block(path, block)
-    record = {
-        "documents": block.num_documents,
-        "sentences": len(block.sentence_lengths),
-        "tokens": len(block.tokens),
-        "bytes": path.stat().st_size,
-        "checksum": checksum,
-        **length_histograms(block),
-    }
-    return record, np.bincount(block.tokens, minlength=vocab_size)
+    return TokenizedDocuments(encoded.ids, lengths[lengths > 0], per_document[per_document > 0], continuations)
 
 
 def _groups(documents: Iterable[Document], shard_tokens: int) -> Iterator[Sequence[Document]]:
@@ -236,3 +210,30 @@ def _groups(documents: Iterable[Document], shard_tokens: int) -> Iterator[Sequen
             group, count = [], 0
     if group:
         yield group
+
+
+def _write(
+    folder: Path, number: int, documents: TokenizedDocuments, vocab_size: int, options: CorpusOptions
+) -> dict[str, ShardRecord]:
+    arrays: dict[str, Any] = {"hashes": documents.hashes()}
+    if options.near_duplicates is not None:
+        arrays["signatures"] = signatures_of(documents)
+    splits = splits_by_hash(arrays["hashes"], options.heldout_share)
+    records = {}
+    for split, name in enumerate(SPLITS):
+        if (splits == split).any():
+            path = folder / f"{number:03d}.{name}.arrow"
+            records[name], arrays[f"{name}_pieces"] = _write_shard(path, documents.select(splits == split), vocab_size)
+    np.savez(folder / f"{number:03d}.npz", **arrays)
+    return records
+
+
+def _write_shard(path: Path, documents: TokenizedDocuments, vocab_size: int) -> tuple[ShardRecord, NDArray[np.int64]]:
+    checksum = write_documents(path, documents)
+    record = ShardRecord(path.stat().st_size, checksum, ShardStatistics.of(documents))
+    return record, np.bincount(documents.tokens, minlength=vocab_size)
+
+
+def _read_record(path: Path) -> _ChunkRecord:
+    advice = f"remove {path.parent} and run the same command again"
+    return read_json(path / _CHUNK, _ChunkRecord, RunFolderError, advice)

@@ -9,81 +9,22 @@ documents, chosen by the hash of their ids, is held out for validation.
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.commit import PARTS, Dropping, finish
-from bertsmith.data.corpus.documents import MappedBlock
-from bertsmith.data.corpus.manifest import HELDOUT, MANIFEST, TRAIN, SplitCounts, read_manifest, require_same_settings
-from bertsmith.data.corpus.partial_shards import ShardSettings, read_parts, write_unit
-from bertsmith.data.corpus.verified import check_shards
-from bertsmith.data.reading.text import Document
+from bertsmith.data.corpus.documents import MappedDocuments
+from bertsmith.data.corpus.manifest import BUILD_AGAIN, HELDOUT, MANIFEST, TRAIN, SplitCounts, read_manifest
+from bertsmith.data.corpus.verified import verify_shards
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.files import locked, make_folder
 from bertsmith.tokenizer import WordPieceTokenizer
 
-__all__ = ["HELDOUT", "SHARD_TOKENS", "TRAIN", "SplitCounts", "TokenCorpus", "build_shards"]
+__all__ = ["HELDOUT", "TRAIN", "SplitCounts", "TokenCorpus"]
 
-SHARD_TOKENS = 16_000_000
-"""Ids per shard: 64 MB, small enough to make and check quickly, large enough that their number stays small."""
 _MOST_MAPPED = 256
 """Shards mapped at a time: each holds a file descriptor, of which a process has about a thousand."""
-
-
-def build_shards(
-    documents: Iterable[Document],
-    tokenizer: WordPieceTokenizer,
-    folder: str | Path,
-    *,
-    settings: dict[str, Any],
-    heldout_share: float = 0.02,
-    shard_tokens: int = SHARD_TOKENS,
-    words: bool = False,
-) -> TokenCorpus:
-    """Tokenizes documents that are at hand into a folder of shards, or returns the corpus that is there already.
-
-    For files, and many of them, there is `build.build_corpus`: parallel and resumable. Here every document stays, also
-    if it repeats another.
-
-    Args:
-        documents: read once, in order; memory is bounded by one shard.
-        tokenizer: makes the ids.
-        folder: where the shards go.
-        settings: everything else the shards depend on, such as sources; kept in the manifest and compared.
-        heldout_share: share of the documents that is held out, in (0, 1).
-        shard_tokens: ids per shard.
-        words: store which ids continue a word, by jieba.
-
-    Raises:
-        InputError: there are fewer than three documents.
-        RunFolderError: the folder holds a corpus made with other settings, or cannot be written.
-    """
-    folder = make_folder(Path(folder))
-    settings = {**settings, "heldout_share": heldout_share, "shard_tokens": shard_tokens}
-    if words:
-        settings["words"] = "jieba"
-    # 先占住文件夹：另一个进程会把这里没建完的部分当作废品删掉
-    with locked(folder):
-        if (folder / MANIFEST).is_file():
-            require_same_settings(folder, tokenizer, settings)
-            return TokenCorpus(folder, tokenizer)
-        # 文档流无法从中间接着读：上次没建完的部分作废，从头再来
-        shutil.rmtree(folder / PARTS, ignore_errors=True)
-        shard_settings = ShardSettings(heldout_share, shard_tokens, words)
-        unit = folder / PARTS / "00000"
-        try:
-            write_unit(unit, documents, tokenizer, shard_settings)
-            parts = read_parts(unit, shard_settings)
-            finish(folder, parts, tokenizer, shard_settings=shard_settings, dropping=Dropping(), settings=settings)
-        finally:
-            shutil.rmtree(folder / PARTS, ignore_errors=True)
-        return TokenCorpus(folder, tokenizer)
 
 
 class TokenCorpus:
@@ -100,7 +41,7 @@ class TokenCorpus:
         """Opens a corpus; shards that were touched since they were last checked are checked against the manifest.
 
         Args:
-            folder: made by `build_shards` or `build_corpus`.
+            folder: made by `build_corpus`.
             tokenizer: when given, must be the one that made the ids.
 
         Raises:
@@ -108,23 +49,19 @@ class TokenCorpus:
         """
         self.folder = Path(folder)
         manifest = read_manifest(self.folder)
-        if tokenizer is not None and manifest["tokenizer"] != tokenizer.fingerprint:
-            raise CheckpointError(
-                f"{folder}: its ids come from another tokenizer; remove the folder and build the corpus again"
-            )
+        if tokenizer is not None and manifest.tokenizer != tokenizer.fingerprint:
+            raise CheckpointError(f"{folder}: its ids come from another tokenizer; {BUILD_AGAIN}")
         self.fingerprint = hashlib.blake2b((self.folder / MANIFEST).read_bytes(), digest_size=16).hexdigest()
-        self.piece_counts = np.array(manifest["piece_counts"], dtype=np.int64)
-        self.has_words: bool = manifest.get("words", False)
-        splits = manifest["splits"]
-        self.counts = {
-            name: SplitCounts(split["documents"], split["sentences"], split["tokens"]) for name, split in splits.items()
-        }
-        self._shards: dict[str, list[dict[str, Any]]] = {name: split["shards"] for name, split in splits.items()}
+        self.piece_counts = np.array(manifest.piece_counts, dtype=np.int64)
+        self.has_words = manifest.words
+        self.counts = {name: split.counts for name, split in manifest.splits.items()}
+        self._manifest = manifest
         self._first_document = {
-            name: np.cumsum([0, *(shard["documents"] for shard in shards)]) for name, shards in self._shards.items()
+            name: np.cumsum([0, *(shard.documents for shard in split.shards)])
+            for name, split in manifest.splits.items()
         }
-        self._mapped: dict[str, MappedBlock] = {}
-        check_shards(self.folder, [shard for shards in self._shards.values() for shard in shards])
+        self._mapped: dict[str, MappedDocuments] = {}
+        verify_shards(self.folder, manifest.shards)
 
     def verify(self) -> None:
         """Reads every byte of every shard and checks it against the manifest.
@@ -132,8 +69,7 @@ class TokenCorpus:
         Raises:
             CheckpointError: a shard is missing or damaged.
         """
-        shards = [shard for shards in self._shards.values() for shard in shards]
-        check_shards(self.folder, shards, trust_stamps=False)
+        verify_shards(self.folder, self._manifest.shards, every_byte=True)
 
     def document(self, split: str, index: int) -> list[NDArray[np.int32]]:
         """Returns the sentences of a document as [S_i] int32 views of the mapped file.
@@ -169,20 +105,18 @@ class TokenCorpus:
         share = self.piece_counts[self.piece_counts > 0] / self.piece_counts.sum()
         return float(-(share * np.log(share)).sum())
 
-    def _find(self, split: str, index: int) -> tuple[MappedBlock, int]:
+    def _find(self, split: str, index: int) -> tuple[MappedDocuments, int]:
         """Finds the shard of a document and its row there; maps the shard if it is not mapped."""
         first = self._first_document[split]
         number = int(np.searchsorted(first, index, side="right")) - 1
-        name = self._shards[split][number]["file"]
+        name = self._manifest.splits[split].shards[number].file
         mapped = self._mapped.get(name)
         if mapped is None:
             try:
-                mapped = MappedBlock(self.folder / name)
+                mapped = MappedDocuments(self.folder / name)
             except (OSError, pa.ArrowException) as error:
                 place = self.folder / name
-                raise CheckpointError(
-                    f"{place}: shard cannot be read ({error}); remove the folder and build the corpus again"
-                ) from None
+                raise CheckpointError(f"{place}: shard cannot be read ({error}); {BUILD_AGAIN}") from None
             # 最早映射的先放手；已交出去的视图仍各自持有映射，不会失效
             if len(self._mapped) >= _MOST_MAPPED:
                 del self._mapped[next(iter(self._mapped))]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.documents import DocumentBlock
+from bertsmith.data.corpus.documents import TokenizedDocuments
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SENTENCE_EDGES = np.arange(1, 162, 4)
@@ -17,23 +18,44 @@ DOCUMENT_EDGES = np.unique(np.round(2 ** np.arange(0, 18.5, 0.5)).astype(np.int6
 """Ids of a document: two bins an octave; the last takes all that is longer."""
 
 
-def length_histograms(block: DocumentBlock) -> dict[str, list[int]]:
-    """Counts the lengths of sentences and documents, in ids, into the bins above."""
-    documents = np.diff(block.document_bounds())
-    return {
-        "sentence_lengths": _counted(block.sentence_lengths, SENTENCE_EDGES),
-        "document_lengths": _counted(documents, DOCUMENT_EDGES),
-    }
+@dataclass(frozen=True)
+class ShardStatistics:
+    """What a shard holds.
+
+    Attributes:
+        documents: their number.
+        sentences: their number.
+        tokens: their number.
+        sentence_lengths: number of sentences in each bin of `SENTENCE_EDGES`.
+        document_lengths: number of documents in each bin of `DOCUMENT_EDGES`.
+    """
+
+    documents: int
+    sentences: int
+    tokens: int
+    sentence_lengths: list[int]
+    document_lengths: list[int]
+
+    @classmethod
+    def of(cls, documents: TokenizedDocuments) -> ShardStatistics:
+        """Counts documents."""
+        return cls(
+            documents=documents.num_documents,
+            sentences=len(documents.sentence_lengths),
+            tokens=len(documents.tokens),
+            sentence_lengths=_counted(documents.sentence_lengths, SENTENCE_EDGES),
+            document_lengths=_counted(np.diff(documents.document_bounds()), DOCUMENT_EDGES),
+        )
 
 
 def summarize(
-    pieces: NDArray[np.int64], histograms: Sequence[dict[str, list[int]]], tokenizer: WordPieceTokenizer
+    pieces: NDArray[np.int64], shards: Sequence[ShardStatistics], tokenizer: WordPieceTokenizer
 ) -> dict[str, Any]:
     """Turns counts into figures.
 
     Args:
         pieces: [V] how often each id occurs in the corpus.
-        histograms: of all shards.
+        shards: all of them.
         tokenizer: made the ids.
 
     Returns:
@@ -42,16 +64,14 @@ def summarize(
     """
     continuing = np.fromiter((piece.startswith("##") for piece in tokenizer.vocab), dtype=np.bool_)
     tokens, words = int(pieces.sum()), int(pieces[~continuing].sum())
-    lengths = {
-        name: np.sum([histogram[name] for histogram in histograms], axis=0).tolist()
-        for name in ("sentence_lengths", "document_lengths")
-    }
+    sentence_lengths = np.sum([shard.sentence_lengths for shard in shards], axis=0)
+    document_lengths = np.sum([shard.document_lengths for shard in shards], axis=0)
     return {
         "words": words,
         "pieces_per_word": tokens / max(words, 1),
         "unknown_rate": int(pieces[tokenizer.unk_token_id]) / max(tokens, 1),
-        "sentence_lengths": {"from": SENTENCE_EDGES.tolist(), "count": lengths["sentence_lengths"]},
-        "document_lengths": {"from": DOCUMENT_EDGES.tolist(), "count": lengths["document_lengths"]},
+        "sentence_lengths": {"from": SENTENCE_EDGES.tolist(), "count": sentence_lengths.tolist()},
+        "document_lengths": {"from": DOCUMENT_EDGES.tolist(), "count": document_lengths.tolist()},
     }
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.cores import available_cores
-from bertsmith.data.corpus.plan import find_sources, read_all_text, text_size
+from bertsmith.data.reading.finding import find_sources
+from bertsmith.data.reading.records import read_all_lines
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.options import option, to_table
@@ -63,7 +64,7 @@ def learn_vocabulary(
     # 要读的文本正好在词表的位置上：学完就会盖掉它
     if any(Path(source.name).resolve() == (out / "vocab.txt").resolve() for source in sources):
         raise InputError(f"{out / 'vocab.txt'}: this text is where the vocabulary would go; choose another --out")
-    sizes = [text_size(source) for source in sources]
+    sizes = [source.text_size for source in sources]
     names = [[source.name, size] for source, size in zip(sources, sizes, strict=True)]
     request = {"text": names, **to_table(options)}
     _require_free(out, request)
@@ -75,7 +76,7 @@ def learn_vocabulary(
             on_progress(stage, done, total or max(expected, done + 1))
 
     tokenizer = WordPieceTokenizer.train(
-        read_all_text(sources, encoding=options.encoding, field=options.text_field),
+        read_all_lines(sources, encoding=options.encoding, field=options.text_field),
         lowercase=not options.cased,
         workers=workers or available_cores(),
         on_progress=tell,

@@ -86,6 +86,11 @@ def read_text(path: Path, encoding: str = "auto") -> str:
     return "".join(_read_lines(path, encoding, is_prose=False, whole=True))
 
 
+def split_lines(text: str) -> list[str]:
+    """Cuts the text of a record into lines as `read_lines` cuts a file: a page break is white space, no line end."""
+    return text.replace("\f", " ").replace("\v", " ").replace("\u2029", "\n\n").splitlines()
+
+
 def require_file(path: Path) -> None:
     """Makes sure that a file is there.
 

@@ -1,19 +1,62 @@
-"""JSON Lines and Parquet -> the text of one document after another, streaming."""
+"""Text files, JSON Lines and Parquet -> their texts, one after another, streaming."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertsmith.data.reading.sources import Span, lines_before, open_source, read_chunks
+from bertsmith.data.reading.decoding import check_encoding
+from bertsmith.data.reading.lines import read_lines, split_lines
+from bertsmith.data.reading.sources import Source, Span, lines_before, open_source, read_chunks
 from bertsmith.errors import InputError
 
 _MAX_RECORD_BYTES = 1 << 28
 _PARQUET_ROWS = 64
+
+
+def texts_in(span: Span, field: str) -> Iterator[Iterable[str]]:
+    """Reads the texts of a span: a text file is one text, a JSON line or a Parquet row is one.
+
+    Args:
+        span: of a file of any kind.
+        field: of JSON lines, or column of Parquet, that holds the text.
+
+    Yields:
+        The lines of each text.
+
+    Raises:
+        InputError: the encoding is not known, or the file is damaged or malformed; the message names it and the line.
+    """
+    kind = Source(span.name, 0).kind
+    if kind == "text":
+        yield read_lines(span, span.encoding)
+    else:
+        records = read_json_lines(span, field) if kind == "jsonl" else read_parquet(span, field)
+        yield from map(split_lines, records)
+
+
+def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str) -> Iterator[str]:
+    """Reads the text of sources from the first to the last, for learning a vocabulary.
+
+    Args:
+        sources: of `find_sources`.
+        encoding: `auto` or a codec, of text files.
+        field: as for `texts_in`.
+
+    Yields:
+        Lines, cut as for a corpus, so that both see the same words.
+
+    Raises:
+        InputError: as for `texts_in`.
+    """
+    check_encoding(encoding)
+    for source in sources:
+        for lines in texts_in(Span(source.name, encoding=encoding), field):
+            yield from lines
 
 
 def read_json_lines(span: Span, field: str) -> Iterator[str]:
@@ -58,7 +101,7 @@ def read_json_lines(span: Span, field: str) -> Iterator[str]:
 
 
 def row_group_sizes(name: str, column: str) -> list[int]:
-    """The packed bytes of a column in every row group of a Parquet file.
+    """Returns the packed bytes of a column in every row group of a Parquet file.
 
     Raises:
         InputError: the file cannot be read, or is none.

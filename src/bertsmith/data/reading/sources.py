@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -25,6 +25,7 @@ SourceKind = Literal["text", "jsonl", "parquet"]
 
 _PACKED_ENDINGS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 _KIND_ENDINGS: dict[str, SourceKind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_TEXT_PER_BYTE = {"packed": 3.0, "parquet": 2.0}  # about how many times larger the text is than the file
 TEXT_ENDINGS = (".txt", ".txt.gz", ".txt.zst")
 CORPUS_ENDINGS = (
     *TEXT_ENDINGS,
@@ -63,6 +64,11 @@ class Source:
         """Whether the ending says that the file is compressed, so that it can only be read from its beginning."""
         return self.name.lower().endswith(tuple(_PACKED_ENDINGS))
 
+    @property
+    def text_size(self) -> float:
+        """About how many bytes of text the file holds, told from its size and ending alone."""
+        return self.size * _TEXT_PER_BYTE.get("packed" if self.packed else self.kind, 1.0)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -89,32 +95,6 @@ def is_url(name: str) -> bool:
     return "://" in name
 
 
-def find_remote(url: str, endings: Sequence[str] = CORPUS_ENDINGS) -> list[Source]:
-    """Finds the files that a URL names: a file, a folder, or a pattern.
-
-    Args:
-        url: of any protocol `fsspec` knows, such as `s3://bucket/texts/*.jsonl.gz`.
-        endings: of the files taken from a folder.
-
-    Returns:
-        The files sorted by name.
-
-    Raises:
-        InputError: nothing there, or it cannot be reached.
-    """
-    with _readable(url):
-        system, path = _file_system(url)
-        if any(mark in path for mark in "*?["):
-            paths = [found for found in system.glob(path) if system.isfile(found)]
-        elif system.isdir(path):
-            paths = [found for found in system.find(path) if found.lower().endswith(tuple(endings))]
-        else:
-            paths = [path]
-        if not paths:
-            raise InputError(f"{url}: holds or matches no text file; check the address")
-        return [Source(system.unstrip_protocol(found), int(system.size(found) or 0)) for found in sorted(paths)]
-
-
 @contextlib.contextmanager
 def open_source(name: str) -> Iterator[BinaryIO]:
     """Opens a file or URL for reading bytes; whatever goes wrong inside is told in one line.
@@ -122,9 +102,9 @@ def open_source(name: str) -> Iterator[BinaryIO]:
     Raises:
         InputError: it cannot be opened or read.
     """
-    with _readable(name):
+    with readable(name):
         if is_url(name):
-            system, path = _file_system(name)
+            system, path = file_system(name)
             with system.open(path, "rb") as stream:
                 yield stream
         else:
@@ -203,7 +183,12 @@ def _unpacked(name: str, raw: BinaryIO, ending: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _readable(name: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
+    """Turns every failure to reach or read a source in the block into one line that names it.
+
+    Raises:
+        InputError: the block failed.
+    """
     try:
         yield
     except ImportError as error:
@@ -217,7 +202,8 @@ def _readable(name: str) -> Iterator[None]:
         raise InputError(f"{name}: cannot be read ({error}); check the address") from None
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
+    """Returns the `fsspec` file system of a URL, and the path in it."""
     # 只有真用到网址时才载入 fsspec
     from fsspec.core import url_to_fs
 

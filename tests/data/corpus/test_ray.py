@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from bertsmith.data.corpus.build import CorpusOptions, build_corpus
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.tokenizer import WordPieceTokenizer
 
 # in a process of its own: Ray leaves threads and signal handlers behind
@@ -16,11 +17,12 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from bertsmith.data.corpus import plan
-from bertsmith.data.corpus.build import CorpusOptions, build_corpus
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import WordPieceTokenizer
 folder = Path(sys.argv[1])
-plan._SMALLEST_UNIT = 5000
+plan._SMALLEST_CHUNK = 5000
 nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 nodes.add_node(num_cpus=1)
 ray.init(address=nodes.address, log_to_driver=False)
@@ -39,7 +41,7 @@ nodes.shutdown()
 @pytest.mark.slow
 def test_ray_makes_the_same_bytes_and_reports_the_same_errors(tmp_path, monkeypatch):
     pytest.importorskip("ray")
-    monkeypatch.setattr("bertsmith.data.corpus.plan._SMALLEST_UNIT", 5000)
+    monkeypatch.setattr("bertsmith.data.corpus.plan._SMALLEST_CHUNK", 5000)
     rng = np.random.default_rng(0)
     words = ["the", "man", "eats", "bread", "woman", "reads", "old", "book"]
     texts = [" ".join(" ".join(rng.choice(words, 6)) + "." for _ in range(5)) for _ in range(400)]

@@ -14,17 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertsmith.data.corpus import partial_shards as parts
-from bertsmith.data.corpus import plan
-from bertsmith.data.corpus.build import CorpusOptions, build_corpus
-from bertsmith.data.corpus.plan import find_sources, plan_units, read_unit
+from bertsmith.data.corpus import commit, partial_shards, plan
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.plan import plan_chunks, read_chunk
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.reading.finding import find_sources
 from bertsmith.data.reading.text import read_documents
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = ["the", "man", "woman", "eats", "reads", "bread", "book", "river", "runs", "by", "house", "and", "dog"]
 WORDS += ["sleeps", "there", "under", "old", "green", "trees"]
+
+
+BLANK_LINE = CorpusOptions(documents="blank-line", shard_tokens=10**6)
 
 
 def sentence(rng):
@@ -42,10 +46,10 @@ def tokenizer():
 
 
 @pytest.fixture
-def small_units(monkeypatch):
-    """Units of a few documents, so that a small file is a large corpus."""
-    monkeypatch.setattr(plan, "_SMALLEST_UNIT", 2000)
-    monkeypatch.setattr(plan, "_UNITS", 10**9)
+def small_chunks(monkeypatch):
+    """Chunks of a few documents, so that a small file is a large corpus."""
+    monkeypatch.setattr(plan, "_SMALLEST_CHUNK", 2000)
+    monkeypatch.setattr(plan, "_CHUNKS", 10**9)
 
 
 @pytest.fixture
@@ -76,10 +80,10 @@ def texts_of(corpus, tokenizer):
 # The same however it is made.
 
 
-def test_workers_do_not_change_a_byte(tokenizer, text, tmp_path, small_units):
+def test_workers_do_not_change_a_byte(tokenizer, text, tmp_path, small_chunks):
     for workers in (1, 2, 3):
         build_corpus([text], tokenizer, tmp_path / str(workers), workers=workers)
-    assert len(plan_units(find_sources([text]), rule="blank-line", encoding="auto", field="", shard_tokens=10**6)) > 5
+    assert len(plan_chunks(find_sources([text]), BLANK_LINE)) > 5
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
     assert sorted(texts_of(TokenCorpus(tmp_path / "3"), tokenizer)) == sorted(t.lower() for t in make_texts(300))
 
@@ -89,7 +93,7 @@ import sys
 from bertsmith.data.corpus import plan
 from bertsmith.data.corpus.build import build_corpus
 from bertsmith.tokenizer import WordPieceTokenizer
-plan._SMALLEST_UNIT, plan._UNITS = 20_000, 10**9
+plan._SMALLEST_CHUNK, plan._CHUNKS = 20_000, 10**9
 build_corpus([sys.argv[1]], WordPieceTokenizer.load(sys.argv[2]), sys.argv[3], workers=2)
 """
 
@@ -110,17 +114,15 @@ def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer,
         assert len(list((out / ".parts").glob("0????"))) >= kept
         kept = len(list((out / ".parts").glob("0????")))
     assert kept >= 20
-    monkeypatch.setattr(plan, "_SMALLEST_UNIT", 20_000)
-    monkeypatch.setattr(plan, "_UNITS", 10**9)
+    monkeypatch.setattr(plan, "_SMALLEST_CHUNK", 20_000)
+    monkeypatch.setattr(plan, "_CHUNKS", 10**9)
     made = []
-    original = parts.write_unit
-    monkeypatch.setattr("bertsmith.data.corpus.build.write_unit", lambda *args: made.append(args[0]) or original(*args))
-    build_corpus([text], tokenizer, out, workers=1)
-    assert (
-        len(made)
-        <= len(list(plan_units(find_sources([text]), rule="blank-line", encoding="auto", field="", shard_tokens=10**6)))
-        - kept
+    original = partial_shards.write_partial_shards
+    monkeypatch.setattr(
+        "bertsmith.data.corpus.build.write_partial_shards", lambda *args: made.append(args[0]) or original(*args)
     )
+    build_corpus([text], tokenizer, out, workers=1)
+    assert len(made) <= len(list(plan_chunks(find_sources([text]), BLANK_LINE))) - kept
     build_corpus([text], tokenizer, tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
     assert not (out / ".parts").exists()
@@ -128,7 +130,7 @@ def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer,
 
 @pytest.mark.parametrize("moment", range(6))
 def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
-    tokenizer, text, tmp_path, small_units, monkeypatch, moment
+    tokenizer, text, tmp_path, small_chunks, monkeypatch, moment
 ):
     text.write_text(text.read_text() + "\n" + "\n\n".join(make_texts(20)))  # the first ones again
     build_corpus([text], tokenizer, tmp_path / "whole")
@@ -145,7 +147,7 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr("bertsmith.data.corpus.commit.os.replace", dying(os.replace))
-        patch.setattr("bertsmith.data.corpus.commit.write_text", dying(parts.write_text))
+        patch.setattr("bertsmith.data.corpus.commit.write_text", dying(commit.write_text))
         with pytest.raises(KeyboardInterrupt):
             build_corpus([text], tokenizer, tmp_path / "broken")
     assert not (tmp_path / "broken" / "manifest.json").exists()
@@ -154,7 +156,7 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs a small file system")
-def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_units):
+def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_chunks):
     place = tmp_path / "small"
     place.mkdir()
     text.write_text("\n\n".join(make_texts(3000)))
@@ -173,7 +175,7 @@ def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_u
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, small_units, monkeypatch):
+def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, small_chunks, monkeypatch):
     def full(*_):
         raise OSError(28, os.strerror(28))
 
@@ -188,10 +190,30 @@ def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, smal
 # What may not be mixed up.
 
 
-def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tmp_path, small_units, monkeypatch):
+def test_an_unfinished_corpus_of_an_earlier_version_says_so(tokenizer, text, tmp_path):
+    plan_file = tmp_path / "out" / ".parts" / "plan.json"
+    plan_file.parent.mkdir(parents=True)
+    plan_file.write_text(json.dumps({"request": {"tokenizer": tokenizer.fingerprint}, "units": []}))
+    with pytest.raises(RunFolderError, match=r"of another request \(.*version.*\); .* remove .*\.parts to begin anew"):
+        build_corpus([text], tokenizer, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "00000/chunk.json"])
+def test_a_damaged_unfinished_corpus_is_one_line(tokenizer, text, tmp_path, small_chunks, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.data.corpus.build.commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_corpus([text], tokenizer, tmp_path / "out")
+    (tmp_path / "out" / ".parts" / name).write_text("{")
+    with pytest.raises(RunFolderError, match=rf"{name}: damaged .* remove .*\.parts") as caught:
+        build_corpus([text], tokenizer, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tmp_path, small_chunks, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.data.corpus.build.finish", lambda *_, **__: 1 / 0)
+        patch.setattr("bertsmith.data.corpus.build.commit", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_corpus([text], tokenizer, out)
     with pytest.raises(RunFolderError, match=r"unfinished corpus of another request \(heldout_share\)"):
@@ -264,7 +286,7 @@ def test_a_corpus_that_cannot_be_written_can_be_read(tokenizer, text, tmp_path, 
     assert TokenCorpus(tmp_path / "out").document(TRAIN, 0)
 
 
-def test_more_shards_than_may_be_mapped(tokenizer, text, tmp_path, small_units, monkeypatch):
+def test_more_shards_than_may_be_mapped(tokenizer, text, tmp_path, small_chunks, monkeypatch):
     monkeypatch.setattr("bertsmith.data.corpus.shards._MOST_MAPPED", 3)
     corpus = build_corpus([text], tokenizer, tmp_path / "out", CorpusOptions(shard_tokens=500))
     views = [corpus.document(TRAIN, index)[0] for index in range(corpus.counts[TRAIN].documents)]
@@ -276,7 +298,7 @@ def test_more_shards_than_may_be_mapped(tokenizer, text, tmp_path, small_units, 
 # Duplicates.
 
 
-def test_documents_that_repeat_are_dropped_and_the_first_stays(tokenizer, tmp_path, small_units):
+def test_documents_that_repeat_are_dropped_and_the_first_stays(tokenizer, tmp_path, small_chunks):
     texts = make_texts(100)
     order = [*texts[:60], *texts[20:100], *texts[:10]]
     (tmp_path / "text.txt").write_text("\n\n".join(order))
@@ -292,7 +314,7 @@ def test_documents_that_repeat_are_dropped_and_the_first_stays(tokenizer, tmp_pa
     assert sorted(texts_of(kept, tokenizer)) == sorted(text.lower() for text in order)
 
 
-def test_near_duplicates_are_dropped_on_request_whatever_the_workers(tokenizer, tmp_path, small_units):
+def test_near_duplicates_are_dropped_on_request_whatever_the_workers(tokenizer, tmp_path, small_chunks):
     rng = np.random.default_rng(1)
     texts = [" ".join(sentence(rng) for _ in range(25)) for _ in range(40)]
     altered = [text.replace("Bread", "Book").rsplit(" ", 3)[0] + " dog." for text in texts[:15]]
@@ -306,16 +328,16 @@ def test_near_duplicates_are_dropped_on_request_whatever_the_workers(tokenizer, 
 
 
 def test_the_signature_estimates_the_share_of_common_shingles(tokenizer):
-    from bertsmith.data.corpus.documents import DocumentBlock
+    from bertsmith.data.corpus.documents import TokenizedDocuments
     from bertsmith.data.corpus.duplicates import signatures_of
 
     rng = np.random.default_rng(0)
     first = rng.integers(0, 30_000, 2000).astype(np.int32)
     second = np.concatenate([first[:1200], rng.integers(0, 30_000, 800).astype(np.int32)])
-    block = DocumentBlock(np.concatenate([first, second]), np.array([2000, 2000]), np.array([1, 1]))
+    documents = TokenizedDocuments(np.concatenate([first, second]), np.array([2000, 2000]), np.array([1, 1]))
     shingles = [{tuple(ids[n : n + 5]) for n in range(len(ids) - 4)} for ids in (first.tolist(), second.tolist())]
     exact = len(shingles[0] & shingles[1]) / len(shingles[0] | shingles[1])
-    one, other = signatures_of(block)
+    one, other = signatures_of(documents)
     # the standard error of 128 comparisons is sqrt(p (1 - p) / 128)
     assert np.mean(one == other) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 128) ** 0.5)
 
@@ -344,18 +366,18 @@ def test_a_cut_file_has_the_documents_of_the_whole_one(tmp_path, monkeypatch, se
         "\r\n\r\n",
     ]
     path.write_text("".join(text + rng.choice(ends) for text in make_texts(200, seed)), newline="")
-    monkeypatch.setattr(plan, "_SMALLEST_UNIT", 700)
-    monkeypatch.setattr(plan, "_UNITS", 10**9)
-    units = plan_units(find_sources([path]), rule="blank-line", encoding="auto", field="text", shard_tokens=10**6)
-    found = [document for unit in units for document in read_unit(unit, rule="blank-line", field="text")]
-    assert len(units) > 10
+    monkeypatch.setattr(plan, "_SMALLEST_CHUNK", 700)
+    monkeypatch.setattr(plan, "_CHUNKS", 10**9)
+    chunks = plan_chunks(find_sources([path]), BLANK_LINE)
+    found = [document for chunk in chunks for document in read_chunk(chunk, BLANK_LINE)]
+    assert len(chunks) > 10
     assert found == list(read_documents([path], documents="blank-line"))
 
 
 # Statistics.
 
 
-def test_statistics_equal_a_count_by_hand(tokenizer, text, tmp_path, small_units):
+def test_statistics_equal_a_count_by_hand(tokenizer, text, tmp_path, small_chunks):
     text.write_text(text.read_text() + "\nEin zebra 漢!\n")
     corpus = build_corpus([text], tokenizer, tmp_path / "out")
     found = json.loads((tmp_path / "out" / "statistics.json").read_text())
@@ -403,7 +425,7 @@ FORMATS = ["a.txt", "a.txt.gz", "a.txt.zst", "a.jsonl", "a.jsonl.gz", "a.jsonl.z
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_documents(tokenizer, tmp_path, small_units, name):
+def test_every_format_gives_the_same_documents(tokenizer, tmp_path, small_chunks, name):
     texts = make_texts(80)
     corpus = build_corpus([write_input(name, texts, tmp_path)], tokenizer, tmp_path / "out", workers=2)
     assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
@@ -433,7 +455,7 @@ def test_urls_are_read(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.jsonl.gz", "a.jsonl.zst"])
-def test_a_large_packed_file_whose_name_does_not_say_so_is_not_cut(tokenizer, tmp_path, small_units, name):
+def test_a_large_packed_file_whose_name_does_not_say_so_is_not_cut(tokenizer, tmp_path, small_chunks, name):
     texts = make_texts(400)
     packed = write_input(name, texts, tmp_path)
     plain = packed.rename(packed.with_suffix(""))
@@ -496,7 +518,7 @@ GOOD = '{"text": "The man eats. The dog sleeps."}\n'
         ("a.parquet", b"PAR1", r"a\.parquet: not a readable Parquet file"),
     ],
 )
-def test_unusable_input_is_one_line(tokenizer, tmp_path, small_units, name, content, message):
+def test_unusable_input_is_one_line(tokenizer, tmp_path, small_chunks, name, content, message):
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=message) as caught:

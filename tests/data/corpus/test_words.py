@@ -6,8 +6,9 @@ import jieba
 import numpy as np
 import pytest
 
-from bertsmith.data.corpus.build import CorpusOptions, build_corpus
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
+from bertsmith.data.corpus.build import build_corpus, build_from_documents
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.corpus.words import encode_with_words
 from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import ConfigError
@@ -56,7 +57,7 @@ def test_a_real_corpus_agrees_with_jieba_sentence_by_sentence(shared_data, tmp_p
     files = sorted((shared_data / "corpus_zh").rglob("*.txt"))[:1]
     tokenizer = WordPieceTokenizer.load(shared_data / "vocab-chinese-21128.txt")
     documents = list(read_documents(files, documents="blank-line"))[:60]
-    corpus = build_shards(documents, tokenizer, tmp_path / "out", settings={}, heldout_share=0.3, words=True)
+    corpus = build_from_documents(documents, tokenizer, tmp_path / "out", heldout_share=0.3, words="jieba")
     assert corpus.has_words
     found = {
         np.concatenate(corpus.document(split, n)).tobytes(): (corpus.document(split, n), corpus.continuations(split, n))
@@ -87,8 +88,8 @@ def test_a_real_corpus_agrees_with_jieba_sentence_by_sentence(shared_data, tmp_p
 
 
 def test_words_are_the_same_whatever_the_workers_and_after_dropping(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertsmith.data.corpus.plan._SMALLEST_UNIT", 200)
-    monkeypatch.setattr("bertsmith.data.corpus.plan._UNITS", 10**9)
+    monkeypatch.setattr("bertsmith.data.corpus.plan._SMALLEST_CHUNK", 200)
+    monkeypatch.setattr("bertsmith.data.corpus.plan._CHUNKS", 10**9)
     texts = [f"{n}。他的朋友在北京大学学习数据科学。他喜欢看书, a man's book {n}." for n in range(40)]
     (tmp_path / "a.txt").write_text("\n\n".join([*texts, *texts[:7]]), encoding="utf-8")
     options = CorpusOptions(words="jieba", heldout_share=0.3)
@@ -110,7 +111,7 @@ def test_words_are_the_same_whatever_the_workers_and_after_dropping(tokenizer, t
 
 def test_a_corpus_without_words_says_how_to_get_them(tokenizer, tmp_path):
     documents = [Document("a", (f"他看书{n}",)) for n in range(5)]
-    build_shards(documents, tokenizer, tmp_path, settings={})
+    build_from_documents(documents, tokenizer, tmp_path)
     corpus = TokenCorpus(tmp_path)
     assert corpus.has_words is False
     with pytest.raises(ConfigError, match="--words jieba"):

@@ -1,10 +1,10 @@
-import json
-
 import numpy as np
 import pytest
 
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus, build_shards
-from bertsmith.data.reading.text import Document
+from bertsmith.data.corpus.build import build_corpus, build_from_documents
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
 from bertsmith.files import locked
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -44,7 +44,7 @@ def tokenizer():
 
 def test_a_corpus_gives_its_documents_back(tokenizer, tmp_path):
     documents = make_documents(200)
-    corpus = build_shards(documents, tokenizer, tmp_path, settings={}, heldout_share=0.1, shard_tokens=1000)
+    corpus = build_from_documents(documents, tokenizer, tmp_path, heldout_share=0.1, shard_tokens=1000)
     found = [
         tuple(tokenizer.decode(ids.tolist()) for ids in corpus.document(split, i))
         for split in (TRAIN, HELDOUT)
@@ -57,7 +57,7 @@ def test_a_corpus_gives_its_documents_back(tokenizer, tmp_path):
 
 
 def test_counts_and_entropy_equal_a_count_by_hand(tokenizer, tmp_path):
-    corpus = build_shards(make_documents(50), tokenizer, tmp_path, settings={})
+    corpus = build_from_documents(make_documents(50), tokenizer, tmp_path)
     ids = np.concatenate([s for i in range(corpus.counts[TRAIN].documents) for s in corpus.document(TRAIN, i)])
     assert corpus.counts[TRAIN].tokens == len(ids)
     values, counts = np.unique(ids, return_counts=True)
@@ -69,7 +69,7 @@ def test_counts_and_entropy_equal_a_count_by_hand(tokenizer, tmp_path):
 def test_the_split_does_not_depend_on_the_order_of_files(tokenizer, tmp_path):
     documents = make_documents(100)
     for name, order in (("a", documents), ("b", documents[::-1])):
-        build_shards(order, tokenizer, tmp_path / name, settings={}, heldout_share=0.2)
+        build_from_documents(order, tokenizer, tmp_path / name, heldout_share=0.2)
     first, second = (
         sorted(np.concatenate(corpus.document(HELDOUT, i)).tolist() for i in range(corpus.counts[HELDOUT].documents))
         for corpus in (TokenCorpus(tmp_path / "a"), TokenCorpus(tmp_path / "b"))
@@ -78,41 +78,52 @@ def test_the_split_does_not_depend_on_the_order_of_files(tokenizer, tmp_path):
 
 
 def test_a_small_corpus_still_holds_one_document_out(tokenizer, tmp_path):
-    corpus = build_shards(make_documents(3), tokenizer, tmp_path, settings={}, heldout_share=0.001)
+    corpus = build_from_documents(make_documents(3), tokenizer, tmp_path, heldout_share=0.001)
     assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (2, 1)
 
 
 @pytest.mark.parametrize("count", [3, 4, 9])
 def test_shards_of_a_single_document_still_leave_one_to_hold_out(tokenizer, tmp_path, count):
-    corpus = build_shards(make_documents(count), tokenizer, tmp_path, settings={}, heldout_share=1e-9, shard_tokens=1)
+    corpus = build_from_documents(make_documents(count), tokenizer, tmp_path, heldout_share=1e-9, shard_tokens=1)
     assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (count - 1, 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_documents_are_refused(tokenizer, tmp_path, count):
     with pytest.raises(InputError, match="at least 3 are needed"):
-        build_shards(make_documents(count), tokenizer, tmp_path, settings={})
+        build_from_documents(make_documents(count), tokenizer, tmp_path)
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_the_same_call_reuses_the_corpus_and_another_is_refused(tokenizer, tmp_path):
-    build_shards(make_documents(20), tokenizer, tmp_path, settings={"sources": ["a"]})
-    before = (tmp_path / "manifest.json").stat().st_mtime_ns
-    build_shards([], tokenizer, tmp_path, settings={"sources": ["a"]})
-    assert (tmp_path / "manifest.json").stat().st_mtime_ns == before
-    with pytest.raises(RunFolderError, match=r"other settings \(sources\)"):
-        build_shards(make_documents(20), tokenizer, tmp_path, settings={"sources": ["b"]})
+def test_a_corpus_that_is_there_is_not_replaced(tokenizer, tmp_path):
+    build_from_documents(make_documents(20), tokenizer, tmp_path)
+    before = (tmp_path / "manifest.json").read_bytes()
+    with pytest.raises(RunFolderError, match="holds a corpus already"):
+        build_from_documents(make_documents(30), tokenizer, tmp_path)
+    assert (tmp_path / "manifest.json").read_bytes() == before
+
+
+def test_documents_at_hand_and_files_of_them_give_the_same_shards(tokenizer, tmp_path):
+    texts = [" ".join(document.sentences) for document in make_documents(80)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join([*texts, *texts[:5]]))
+    documents = list(read_documents([path]))
+    options = CorpusOptions(keep_duplicates=True, heldout_share=0.1)
+    build_corpus([path], tokenizer, tmp_path / "files", options)
+    build_from_documents(documents, tokenizer, tmp_path / "hand", heldout_share=0.1)
+    for shard in (tmp_path / "files").glob("*.arrow"):
+        assert shard.read_bytes() == (tmp_path / "hand" / shard.name).read_bytes()
 
 
 def test_another_tokenizer_is_refused(tokenizer, tmp_path):
-    build_shards(make_documents(20), tokenizer, tmp_path, settings={})
+    build_from_documents(make_documents(20), tokenizer, tmp_path)
     other = WordPieceTokenizer([*tokenizer.vocab, "extra"])
     with pytest.raises(CheckpointError, match="another tokenizer"):
         TokenCorpus(tmp_path, other)
 
 
 def test_a_flipped_bit_is_found(tokenizer, tmp_path):
-    build_shards(make_documents(20), tokenizer, tmp_path, settings={})
+    build_from_documents(make_documents(20), tokenizer, tmp_path)
     shard = tmp_path / "train-00000.arrow"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -122,16 +133,25 @@ def test_a_flipped_bit_is_found(tokenizer, tmp_path):
 
 
 def test_a_missing_shard_is_named(tokenizer, tmp_path):
-    build_shards(make_documents(20), tokenizer, tmp_path, settings={})
+    build_from_documents(make_documents(20), tokenizer, tmp_path)
     (tmp_path / "train-00000.arrow").unlink()
     with pytest.raises(CheckpointError, match=r"train-00000\.arrow"):
         TokenCorpus(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"version": 99})])
-def test_a_damaged_manifest_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "damaged"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ('{"version": 1}', "damaged .*tokenizer is missing"),
+        ('{"version": 99}', "format version 99, not 1"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(tmp_path, content, reason):
     (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"manifest\.json"):
+    with pytest.raises(CheckpointError, match=rf"manifest\.json: .*{reason}.*build the corpus again"):
         TokenCorpus(tmp_path)
 
 
@@ -145,5 +165,5 @@ def test_parts_that_another_process_makes_are_left_alone(tokenizer, tmp_path):
     part.parent.mkdir(parents=True)
     part.write_bytes(b"half")
     with locked(tmp_path), pytest.raises(RunFolderError, match="another process"):
-        build_shards(make_documents(50), tokenizer, tmp_path, settings={})
+        build_from_documents(make_documents(50), tokenizer, tmp_path)
     assert part.read_bytes() == b"half"

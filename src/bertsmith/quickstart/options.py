@@ -1,0 +1,43 @@
+"""What `bertsmith quickstart` can be asked for; apart from the work, so that its help loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.data.reading.text import DocumentRule
+from bertsmith.options import option
+
+
+@dataclass(frozen=True)
+class QuickstartOptions:
+    """What the command line was asked for.
+
+    Attributes:
+        corpus: files, folders or globs; empty for the bundled world.
+        out: the output folder.
+        size: of the model; None takes tiny for the bundled world, mini for own text.
+        minutes: for pre-training; None takes 1,500 steps for the bundled world, 10 minutes for own text.
+        vocab_size: most pieces; None chooses by the amount of text.
+        documents: how files are cut into documents.
+        encoding: of the files.
+        seed: of everything random.
+    """
+
+    corpus: Sequence[str]
+    out: Path
+    size: str | None = option(
+        None, help="tiny, mini, small, medium, base, large or L/H such as 6/384; default: mini, for the world tiny."
+    )
+    minutes: float | None = option(
+        None, min=0.05, help="Time for pre-training; default: 10, for the bundled world 1,500 steps."
+    )
+    vocab_size: int | None = option(
+        None, min=1, help="Most word pieces; default: 4,096 to 30,522, by the amount of text."
+    )
+    documents: DocumentRule = option(
+        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+    )
+    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    seed: int = option(0, help="Of everything random.")
