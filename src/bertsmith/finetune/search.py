@@ -28,7 +28,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.report.run_report import write_report
-from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
@@ -110,6 +110,7 @@ def search(
     if len(cells) * seeds < 2:
         raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
     request = {
+        "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
         "settings": asdict(settings),
         "grid": {name: list(values) for name, values in (grid or {}).items()},

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import write_text
+from bertsmith.files import write_text, written_by_another
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.metrics.bootstrap import in_words
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
-from bertsmith.finetune.run import FineTuningResult
+from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import RUNS, SearchResult
@@ -58,6 +58,8 @@ class _Run:
         if not request.exists() or not result.exists():
             raise InputError(f"{folder}: holds no finished fine-tuning run; run the same `finetune` command to its end")
         asked = read_json(request, dict[str, Any], RunFolderError, "choose another --out")
+        if asked.get("format") != FORMAT:
+            raise RunFolderError(f"{folder}: {written_by_another(asked)}")
         try:
             task, settings = asked["task"]["task"], dict(asked["settings"])
             # 没有测试文件时，那一项是 null
