@@ -188,6 +188,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.dtype = compute_dtype(settings.precision, device)
         self.inference = InferenceConfig(self.device, runs_in(settings.precision), settings.max_length)
         self.progress = _Progress()
+        self.steps_per_epoch = 0
 
     def finish(
         self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None

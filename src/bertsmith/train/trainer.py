@@ -12,9 +12,9 @@ Notable:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 import torch
@@ -65,7 +65,6 @@ class TrainerSettings:
     skips_in_a_row: int = option(20, min=1, help="Give up after this number of batches in a row without a finite loss.")
     skipped_share: float = option(0.05, min=0.0, max=1.0, help="Give up after this share of all steps was skipped.")
     layer_decay: float = 1.0
-    units: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -137,7 +136,6 @@ class BertTrainer(Generic[ModelT]):
             model,
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
-            units=settings.units,
             kind=settings.optimizer,
             epsilon=settings.epsilon,
         )
@@ -179,7 +177,6 @@ class BertTrainer(Generic[ModelT]):
             group["lr"] = self.learning_rate * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
         outputs = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
-        self._measure_in_units()
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         output = self._summed(outputs)
         self.step += 1
@@ -200,15 +197,6 @@ class BertTrainer(Generic[ModelT]):
             # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
             (output.loss * self.ranks.world_size).backward()
         return LossOutput(output.loss.detach(), output.sums)
-
-    def _measure_in_units(self) -> None:
-        """Turns gradients into those of the parameters in units of 1."""
-        # 换单位要在裁剪之前：单位小的层梯度大，会让整个编码器的梯度都被裁掉
-        for group in self.optimizer.param_groups:
-            if group["unit"] != 1.0:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(group["unit"])
 
     def _summed(self, outputs: list[LossOutput]) -> LossOutput:
         """Adds up the parts, here and on the other ranks."""
