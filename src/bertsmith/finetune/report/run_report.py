@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import write_text
+from bertsmith.files import write_text, written_by_another
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.metrics.bootstrap import Interval
 from bertsmith.finetune.metrics.classification import in_digits
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
-from bertsmith.finetune.run import FineTuningResult
+from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.trials import RUNS, SearchResult, Spread
@@ -59,6 +59,8 @@ class _Run:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{folder / 'finetune.json'}: damaged ({error}); choose another --out") from None
         assert sizes
+        if request.get("format") != FORMAT:
+            raise RunFolderError(f"{folder}: {written_by_another(request)}")
         return cls(
             folder,
             request,
