@@ -132,7 +132,7 @@ def embed(
         typer.Option(help="How a text becomes a vector; default: as the folder says, or mean."),
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
-    dims: Annotated[int | None, typer.Option(min=1, help="Keep so many first numbers of a vector.")] = None,
+    dims: Annotated[int | None, typer.Option(min=1, help="Keep only this many numbers of a vector, the first.")] = None,
     precision: Precision = None,
     batch_tokens: Annotated[int, typer.Option(min=0, help="Tokens of a forward pass; 0: what suits the device.")] = 0,
     encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",

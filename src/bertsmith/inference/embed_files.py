@@ -52,7 +52,7 @@ class EmbedSettings:
         normalize: whether every vector has length 1.
         dims: how many numbers of each are kept; None keeps all.
         precision: as in `InferenceConfig`; what `auto` chooses at first is kept when the work goes on.
-        batch_tokens: likewise.
+        batch_tokens: as in `InferenceConfig`.
         encoding: `auto` or a codec.
     """
 
