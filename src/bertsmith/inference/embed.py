@@ -42,7 +42,7 @@ Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
 
 
 @dataclass(frozen=True)
-class EmbedSettings(TaskFile):
+class PoolingSettings(TaskFile):
     """What a folder tells `Embed`.
 
     Attributes:
@@ -90,7 +90,7 @@ class Embed(Pipeline, name="embed"):
         self.hidden_size = model.config.hidden_size
 
     @classmethod
-    def settings_in(cls, folder: str | Path) -> EmbedSettings:
+    def settings_in(cls, folder: str | Path) -> PoolingSettings:
         """Returns what a folder of sentence-transformers says; the defaults where it says nothing.
 
         Raises:
@@ -102,7 +102,7 @@ class Embed(Pipeline, name="embed"):
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"
             )
-        return EmbedSettings(max_length=says.max_length, pooling=says.pooling)
+        return PoolingSettings(max_length=says.max_length, pooling=says.pooling)
 
     @classmethod
     def model_in(cls, folder: str | Path) -> BertModel:

@@ -13,7 +13,7 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import SCORED, ScoredText
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
-from bertsmith.finetune.metrics.classification import pearson, spearman
+from bertsmith.finetune.metrics.regression import pearson, spearman
 from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
