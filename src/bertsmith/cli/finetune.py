@@ -128,7 +128,7 @@ def evaluate(
 
 def _line(name: str, found: Evaluation) -> str:
     """Returns the metrics in one line, with their intervals."""
-    from bertsmith.finetune.metrics.classification import in_digits
+    from bertsmith.finetune.metrics.bootstrap import in_digits
 
     metrics = []
     for metric, value in found.metrics.items():

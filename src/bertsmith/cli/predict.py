@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertsmith.cli.corpus import EngineOption
+from bertsmith.cli.options import Given, declares
+
+if TYPE_CHECKING:
+    from bertsmith.inference.embed_files import EmbedSettings
 
 
 class PrecisionOption(str, Enum):
@@ -18,16 +23,6 @@ class PrecisionOption(str, Enum):
     bf16 = "bf16"
     int8 = "int8"
     auto = "auto"
-
-
-class PoolingOption(str, Enum):
-    """How the states of a text become one vector."""
-
-    mean = "mean"
-    cls = "cls"
-    max = "max"
-    last_four = "last-four"
-    last_four_sum = "last-four-sum"
 
 
 ModelOption = Annotated[Path, typer.Option(help="Model folder.")]
@@ -121,40 +116,28 @@ def predict(
     print(f"{count} predictions in {out}")
 
 
+@declares(settings="bertsmith.inference.embed_files.EmbedSettings")
 def embed(
     files: Annotated[list[Path], typer.Argument(help="Text files: one text a line; plain, gzip or zstd.")],
     model: ModelOption,
     out: Annotated[
         Path, typer.Option(help=".npy or .parquet: a row for every line; the same command goes on where it stopped.")
     ],
-    pooling: Annotated[
-        PoolingOption | None,
-        typer.Option(help="How a text becomes a vector; default: as the folder says, or mean."),
-    ] = None,
+    *,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
-    dims: Annotated[int | None, typer.Option(min=1, help="Keep so many first numbers of a vector.")] = None,
-    precision: Precision = None,
-    batch_tokens: Annotated[int, typer.Option(min=0, help="Tokens of a forward pass; 0: what suits the device.")] = 0,
-    encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the files; each takes one at a time.")] = 1,
     engine: Annotated[
         EngineOption, typer.Option(help="Processes here, or a Ray cluster (RAY_ADDRESS).")
     ] = EngineOption.local,
+    settings: Given[EmbedSettings],
 ) -> None:
     """Turn every line of files into a vector; a blank line gives a row of zeros."""
     from rich.console import Console
 
-    from bertsmith.inference.embed_files import EmbedSettings, embed_files
+    from bertsmith.inference.embed_files import embed_files
     from bertsmith.progress import LiveProgress
 
-    settings = EmbedSettings(
-        pooling=pooling.value if pooling else None,
-        normalize=normalize,
-        dims=dims,
-        precision=precision.value if precision else None,
-        batch_tokens=batch_tokens,
-        encoding=encoding,
-    )
+    chosen = replace(settings.build(), normalize=normalize)
     with LiveProgress(Console(stderr=True)) as progress:
 
         def show(done: int, total: int) -> None:
@@ -162,7 +145,7 @@ def embed(
             figures = f"{done:,} of {total:,} lines" + (f", {rate:,.0f} lines/s" if rate else "")
             progress.update("embedding", done, total, figures)
 
-        found = embed_files(files, model, out, settings, engine=engine.value, workers=workers, on_progress=show)
+        found = embed_files(files, model, out, chosen, engine=engine.value, workers=workers, on_progress=show)
     blank = f" ({found.blank:,} blank lines are zeros)" if found.blank else ""
     print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -30,11 +30,11 @@ from bertsmith.inference.pipeline import Pipeline
 from bertsmith.inference.sentence_folder import read_sentence_folder
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import (
-    BertConfig,
     BertForMaskedLM,
     BertForNextSentencePrediction,
     BertForPreTraining,
     BertModel,
+    ModelConfig,
 )
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -42,7 +42,7 @@ Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
 
 
 @dataclass(frozen=True)
-class EmbedSettings(TaskFile):
+class PoolingSettings(TaskFile):
     """What a folder tells `Embed`.
 
     Attributes:
@@ -62,6 +62,7 @@ class Embed(Pipeline, name="embed"):
 
     architectures = (BertModel, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining)
     needs_fine_tuning = False
+    endpoints: ClassVar[tuple[str, ...]] = ("/embed", "/similarity", "/v1/embeddings")
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Embed(Pipeline, name="embed"):
         self.hidden_size = model.config.hidden_size
 
     @classmethod
-    def settings_in(cls, folder: str | Path) -> EmbedSettings:
+    def settings_in(cls, folder: str | Path) -> PoolingSettings:
         """Returns what a folder of sentence-transformers says; the defaults where it says nothing.
 
         Raises:
@@ -101,7 +102,7 @@ class Embed(Pipeline, name="embed"):
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"
             )
-        return EmbedSettings(max_length=says.max_length, pooling=says.pooling)
+        return PoolingSettings(max_length=says.max_length, pooling=says.pooling)
 
     @classmethod
     def model_in(cls, folder: str | Path) -> BertModel:
@@ -124,8 +125,8 @@ class Embed(Pipeline, name="embed"):
                 (`max`), or the mean over the tokens of the last four layers, side by side (`last-four`, 4H numbers) or
                 added up (`last-four-sum`). None takes the pipeline's.
             normalize: scale every vector to length 1, so that a product of two is their cosine similarity.
-            dims: keep only so many first numbers, before scaling. Models that were trained for it (Kusupati et al.
-                2022) lose little, others a good deal. None keeps all.
+            dims: keep only this many numbers, the first ones, before scaling. Models that were trained for it
+                (Kusupati et al. 2022) lose little, others a good deal. None keeps all.
 
         Returns:
             [N, H] float32, 4H wide for `last-four`, or [N, dims].
@@ -211,8 +212,11 @@ class Embed(Pipeline, name="embed"):
 class Similarity(Embed, name="similarity"):
     """Tells how alike texts are: the cosine similarity of their vectors."""
 
+    # 服务端的 /similarity 用的是 embed 的向量：不必为它再载入一次模型
+    endpoints = ()
+
     @classmethod
-    def is_for(cls, _architecture: str, _config: BertConfig) -> bool:
+    def is_for(cls, _architecture: str, _config: ModelConfig) -> bool:
         """Returns False: `Embed` stands for both."""
         return False
 
@@ -262,7 +266,7 @@ READS: dict[Pooling, Callable[[BertModel, RaggedBatch], Tensor]] = {
 }
 
 
-def check_pooling(pooling: str, config: BertConfig) -> None:
+def check_pooling(pooling: str, config: ModelConfig) -> None:
     """Makes sure that a model can pool in a way.
 
     Raises:

@@ -34,6 +34,7 @@ from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import Engine, InferenceConfig
 from bertsmith.inference.precision import Precision
+from bertsmith.options import option
 from bertsmith.parallel import Engine as ParallelEngine
 from bertsmith.parallel import parallel_map
 
@@ -45,23 +46,25 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """What the vectors are.
+    """What the vectors are; `bertsmith embed` has an option for each setting.
 
     Attributes:
         pooling: as in `Embed`; None as the folder says.
         normalize: whether every vector has length 1.
         dims: how many numbers of each are kept; None keeps all.
         precision: as in `InferenceConfig`; what `auto` chooses at first is kept when the work goes on.
-        batch_tokens: likewise.
+        batch_tokens: as in `InferenceConfig`.
         encoding: `auto` or a codec.
     """
 
-    pooling: Pooling | None = None
+    pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
     normalize: bool = True
-    dims: int | None = None
-    precision: Precision | None = None
-    batch_tokens: int = 0
-    encoding: str = "auto"
+    dims: int | None = option(None, min=1, help="Keep only this many numbers of a vector, the first ones.")
+    precision: Precision | None = option(
+        None, help="auto measures and takes the fastest that is faithful; default: bf16 where native."
+    )
+    batch_tokens: int = option(0, min=0, help="Tokens of a forward pass; 0: what suits the device.")
+    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,14 @@ checking that tokenizer and model fit, and being found by name. A subclass decla
     class Classify(TextPipeline, name="classify"):
         architectures = (BertForSequenceClassification,)
 
-Pipelines of this package are found from its files. One from elsewhere is known as soon as its module is imported, or
-without that when its package names the module as an entry point of the group `bertsmith.pipelines`.
+A pipeline is known as soon as its module is imported. Those of this package are imported with it; one from elsewhere is
+found by its name when its package names the module as an entry point of the group `bertsmith.pipelines`.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -26,7 +24,7 @@ from bertsmith.inference.checks import require_fit, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
@@ -44,7 +42,7 @@ class Pipeline:
         needs_fine_tuning: whether its model has learned from labels; False for what pre-training alone makes.
         settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
         two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
-        endpoint: of the server, where one answers with it.
+        endpoints: paths of the server that answer with it.
 
     Attributes:
         config: of the model.
@@ -55,11 +53,11 @@ class Pipeline:
     """
 
     name: ClassVar[str] = ""
-    architectures: ClassVar[tuple[type[PretrainedBert], ...]] = ()
+    architectures: ClassVar[tuple[type[PretrainedModel], ...]] = ()
     needs_fine_tuning: ClassVar[bool] = True
     settings: ClassVar[type[TaskFile]] = TaskFile
     two_texts: ClassVar[str] = ""
-    endpoint: ClassVar[str] = ""
+    endpoints: ClassVar[tuple[str, ...]] = ()
 
     labels: list[str] | None = None
 
@@ -76,7 +74,7 @@ class Pipeline:
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
 
-    def __init__(self, model: PretrainedBert, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT):
+    def __init__(self, model: PretrainedModel, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT):
         """Prepares a model.
 
         Args:
@@ -124,7 +122,7 @@ class Pipeline:
     @classmethod
     def over(
         cls: type[PipelineT],
-        model: PretrainedBert,
+        model: PretrainedModel,
         tokenizer: WordPieceTokenizer,
         told: TaskFile,
         *,
@@ -161,7 +159,7 @@ class Pipeline:
         return cls.architectures[0].from_pretrained(folder)
 
     @classmethod
-    def is_for(cls, architecture: str, _config: BertConfig) -> bool:
+    def is_for(cls, architecture: str, _config: ModelConfig) -> bool:
         """Tells whether a folder without `task.json` is good for this pipeline.
 
         Args:
@@ -175,14 +173,13 @@ class Pipeline:
         return (["a"], ["a"]) if self.two_texts else (["a"],)
 
 
-def label_names(config: BertConfig) -> list[str]:
+def label_names(config: ModelConfig) -> list[str]:
     """Returns the names of a model's outputs, in their order."""
     return [config.id2label[index] for index in range(len(config.id2label))]
 
 
 def all_pipelines() -> dict[str, type[Pipeline]]:
     """Returns every pipeline that is known so far, by name."""
-    _import_files()
     return dict(_REGISTRY)
 
 
@@ -192,7 +189,6 @@ def pipeline_named(name: str) -> type[Pipeline]:
     Raises:
         ConfigError: none has that name.
     """
-    _import_files()
     if name not in _REGISTRY:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
             entry.load()
@@ -227,11 +223,3 @@ def load_pipeline(
         CheckpointError: the folder does not hold such a model.
     """
     return pipeline_named(name).load(folder, precision=precision, device=device, batch_tokens=batch_tokens)
-
-
-@cache
-def _import_files() -> None:
-    """Imports the files of this package: a pipeline registers itself when its class is made."""
-    package = import_module("bertsmith.inference")
-    for module in iter_modules(package.__path__, f"{package.__name__}."):
-        import_module(module.name)

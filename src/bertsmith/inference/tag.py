@@ -29,11 +29,11 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.windows import behind_marks
-from bertsmith.model import BertForTokenClassification, PretrainedBert
+from bertsmith.model import BertForTokenClassification, PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 OVERLAP = 4
-"""Neighbouring windows share one piece in so many: every word then has an eighth of a window on either side."""
+"""Neighbouring windows share a quarter of their pieces: every word then has an eighth of a window on either side."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class WordWindow:
 class Tag(Pipeline, name="tag"):
     """Tags words, or finds entities in texts."""
 
-    architectures: ClassVar[tuple[type[PretrainedBert], ...]] = (BertForTokenClassification,)
-    endpoint = "/tag"
+    architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (BertForTokenClassification,)
+    endpoints = ("/tag",)
 
     labels: list[str]
 
     def __init__(
         self,
-        model: PretrainedBert,
+        model: PretrainedModel,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:

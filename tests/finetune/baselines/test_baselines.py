@@ -1,4 +1,3 @@
-import builtins
 import json
 import random
 
@@ -10,18 +9,19 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.finetune.baselines.neural import NEURAL_BASELINES, PieceTable, PieceTexts, TextClassifier
-from bertsmith.finetune.baselines.scores_file import read_baselines
-from bertsmith.finetune.baselines.scoring import (
+from bertsmith.finetune.baselines.classification import (
     BASELINES,
     INVERSE_REGULARIZATION,
+    Files,
     add_baselines,
-    add_tagging_baseline,
-    most_frequent_tags,
     run_baselines,
 )
+from bertsmith.finetune.baselines.neural import NEURAL_BASELINES, PieceTable, TextClassifier
+from bertsmith.finetune.baselines.scores_file import read_baselines
+from bertsmith.finetune.baselines.tagging import add_tagging_baseline, most_frequent_tags
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import LABELLED, LabelledText
+from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.tag import TaggingTask
 
 WORDS = ("the", "man", "woman", "reads", "a", "book", ".", "!")
@@ -42,13 +42,18 @@ def bags(count, seed, *, ordered):
     return examples
 
 
+def scores_of(train, dev, test, folder, names=BASELINES, seed=0, **options):
+    files = Files(ClassificationTask.of(train, **options), train, dev, test)
+    return dict(run_baselines(files, folder, names, seed=seed))
+
+
 def accuracies(evaluations):
     return {name: evaluation.metrics["accuracy"] for name, evaluation in evaluations.items()}
 
 
 def test_all_baselines_learn_a_word_and_the_majority_does_not(tiny_model):
     train, dev, test = (bags(count, seed, ordered=False) for count, seed in ((300, 0), (60, 1), (80, 2)))
-    found = accuracies(run_baselines(train, dev, test, tiny_model))
+    found = accuracies(scores_of(train, dev, test, tiny_model))
     assert list(found) == list(BASELINES)
     commonest = max(("no", "yes"), key=lambda label: sum(example.label == label for example in train))
     assert found.pop("majority") == pytest.approx(sum(example.label == commonest for example in test) / len(test))
@@ -57,7 +62,7 @@ def test_all_baselines_learn_a_word_and_the_majority_does_not(tiny_model):
 
 def test_order_is_learned_by_windows_and_recurrence_but_not_by_a_bag(tiny_model):
     train, dev, test = (bags(count, seed, ordered=True) for count, seed in ((400, 0), (100, 1), (200, 2)))
-    found = accuracies(run_baselines(train, dev, test, tiny_model, [*NEURAL_BASELINES]))
+    found = accuracies(scores_of(train, dev, test, tiny_model, [*NEURAL_BASELINES]))
     assert found["mean-pool"] < 0.65
     assert found["textcnn"] > 0.97
     assert min(found["bilstm"], found["gru"]) > 0.9
@@ -85,7 +90,7 @@ def test_tfidf_is_scikit_learn_with_features_by_script(shared_data, tiny_model, 
     vectorizer = TfidfVectorizer(sublinear_tf=True, **arguments).fit([example.text for example in files[0]])
     expected = best_regression(lambda examples: vectorizer.transform([e.text for e in examples]), files)
     truth = [example.label for example in files[2]]
-    found = run_baselines(*files, tiny_model, ["tfidf"])["tfidf"]
+    found = scores_of(*files, tiny_model, ["tfidf"])["tfidf"]
     assert found.metrics["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(expected, truth, strict=True)]))
     labels = sorted(set(truth))
     assert found.confusion == [
@@ -107,7 +112,7 @@ def pairs(count, seed):
 
 def test_pairs_are_compared(tiny_model):
     train, dev, test = (pairs(count, seed) for count, seed in ((300, 0), (60, 1), (80, 2)))
-    found = accuracies(run_baselines(train, dev, test, tiny_model, ["tfidf", "mean-pool"]))
+    found = accuracies(scores_of(train, dev, test, tiny_model, ["tfidf", "mean-pool"]))
     assert min(found.values()) > 0.97
     vectorizer = TfidfVectorizer(token_pattern=r"\b\w+\b", ngram_range=(1, 2), sublinear_tf=True)
     vectorizer.fit([text for example in train for text in (example.text, example.pair)])
@@ -125,26 +130,26 @@ def test_the_same_seed_gives_the_same_figures_and_leaves_other_draws_alone(tiny_
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first = run_baselines(*files, tiny_model, [*NEURAL_BASELINES], 1)
+    first = scores_of(*files, tiny_model, [*NEURAL_BASELINES], 1)
     assert torch.equal(torch.rand(3), expected)
-    assert run_baselines(*files, tiny_model, [*reversed(NEURAL_BASELINES)], 1) == first
+    assert scores_of(*files, tiny_model, [*reversed(NEURAL_BASELINES)], 1) == first
 
 
 @pytest.mark.parametrize("name", list(NEURAL_BASELINES))
 def test_what_else_is_in_a_batch_changes_nothing(name):
     torch.manual_seed(0)
-    short, long = [[3, 4]], [[5, 6, 7, 8, 3, 4, 9, 5]]
+    short, long = [([3, 4],)], [([5, 6, 7, 8, 3, 4, 9, 5],)]
     table = PieceTable(torch.randn(10, 16), [*short, *long])
     model = TextClassifier(name, table, 3, paired=False).eval()
-    alone = model(PieceTexts(table.rows(short), None))
-    together = model(PieceTexts(table.rows([*short, *long]), None))
+    alone = model(table.rows(short))
+    together = model(table.rows([*short, *long]))
     torch.testing.assert_close(together[:1], alone)
 
 
 def test_pieces_of_the_model_keep_their_directions():
     embeddings = torch.randn(20, 8) * 0.04
-    table = PieceTable(embeddings, [[7, 3], [3]])
-    assert table.rows([[3, 7]]) == [[1, 2]]
+    table = PieceTable(embeddings, [([7, 3],), ([3],)])
+    assert table.rows([([3, 7],)]) == [([1, 2],)]
     cosine = torch.nn.functional.cosine_similarity(table.weights[1:], embeddings[[3, 7]])
     torch.testing.assert_close(cosine, torch.ones(2))
 
@@ -153,17 +158,18 @@ def test_figures_are_kept_and_only_missing_baselines_trained(tiny_model, tmp_pat
     run = tmp_path / "run"
     run.mkdir()
     files = [bags(40, seed, ordered=False) for seed in range(3)]
-    first = add_baselines(run, *files, tiny_model, ["majority"])
+    compared = Files(ClassificationTask.of(files[0]), *files)
+    first = add_baselines(run, compared, tiny_model, ["majority"])
     monkeypatch.setattr(
-        "bertsmith.finetune.baselines.scoring.train_neural_baseline", lambda *_, **__: pytest.fail("trained")
+        "bertsmith.finetune.baselines.classification.train_neural_baseline", lambda *_, **__: pytest.fail("trained")
     )
-    both = add_baselines(run, *files, tiny_model, ["majority", "tfidf"])
+    both = add_baselines(run, compared, tiny_model, ["majority", "tfidf"])
     assert list(both) == ["majority", "tfidf"]
     assert both["majority"] == first["majority"]
     found = read_baselines(run)
     assert (found.on, found.evaluations) == ("test", both)
     with pytest.raises(RunFolderError, match="is of seed 0 on test"):
-        add_baselines(run, *files, tiny_model, ["majority"], 1)
+        add_baselines(run, compared, tiny_model, ["majority"], seed=1)
     (run / "baselines.json").write_text(json.dumps({"on": "test"}))
     with pytest.raises(RunFolderError, match="damaged"):
         read_baselines(run)
@@ -178,7 +184,7 @@ def test_words_get_their_most_frequent_tag(tmp_path):
     first, empty = most_frequent_tags(train, [["run", "the", "dog"], []])
     assert (first.tags, empty.tags) == (("NOUN", "DET", "DET"), ())
     assert first.probabilities == pytest.approx((2 / 3, 1.0, 3 / 8))
-    evaluation = add_tagging_baseline(tmp_path, TaggingTask.of(train), train, train, None)
+    evaluation = add_tagging_baseline(tmp_path, TaggingTask.of(train), train, train, None)["most frequent tag"]
     assert evaluation.metrics["accuracy"] == 7 / 8
     found = read_baselines(tmp_path)
     assert (found.on, found.evaluations) == ("dev", {"most frequent tag": evaluation})
@@ -187,33 +193,18 @@ def test_words_get_their_most_frequent_tag(tmp_path):
 def test_what_cannot_be_is_said(tiny_model):
     examples = bags(20, 0, ordered=False)
     with pytest.raises(ConfigError, match="'bert' is unknown; use some of majority"):
-        run_baselines(examples, examples, None, tiny_model, ["bert"])
+        scores_of(examples, examples, None, tiny_model, ["bert"])
     with pytest.raises(InputError, match="label 'odd' does not occur"):
-        run_baselines(examples, [LabelledText("the man", None, "odd")], None, tiny_model, ["majority"])
+        scores_of(examples, [LabelledText("the man", None, "odd")], None, tiny_model, ["majority"])
     with pytest.raises(InputError, match="a pair of texts"):
-        run_baselines(examples, [LabelledText("the man", "a", "yes")], None, tiny_model, ["majority"])
+        scores_of(examples, [LabelledText("the man", "a", "yes")], None, tiny_model, ["majority"])
     with pytest.raises(InputError, match="at least one example"):
-        run_baselines(examples, examples, [], tiny_model, ["majority"])
+        scores_of(examples, examples, [], tiny_model, ["majority"])
 
 
 def test_texts_without_a_word_are_told_apart_by_their_characters(tiny_model):
     silent = [LabelledText("!! !", None, "yes"), LabelledText("?? ?", None, "no")] * 5
-    assert run_baselines(silent, silent, None, tiny_model, ["tfidf"])["tfidf"].metrics["accuracy"] == 1.0
-
-
-def test_without_scikit_learn_the_extra_is_named(tiny_model, monkeypatch):
-    found = builtins.__import__
-
-    def missing(name, *arguments, **named):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return found(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    examples = bags(20, 0, ordered=False)
-    with pytest.raises(ConfigError, match="bertsmith\\[baselines\\]"):
-        run_baselines(examples, examples, None, tiny_model, ["majority", "tfidf"])
-    assert list(run_baselines(examples, examples, None, tiny_model, ["majority"])) == ["majority"]
+    assert scores_of(silent, silent, None, tiny_model, ["tfidf"])["tfidf"].metrics["accuracy"] == 1.0
 
 
 def test_balanced_baselines_look_for_the_rare_class(tiny_model, monkeypatch):
@@ -235,7 +226,7 @@ def test_balanced_baselines_look_for_the_rare_class(tiny_model, monkeypatch):
     for balanced in (False, True):
         seen.clear()
         names = ["tfidf", "mean-pool"]
-        found = run_baselines(train, dev, None, tiny_model, names, balanced=balanced, metric="macro_f1")
+        found = scores_of(train, dev, None, tiny_model, names, balanced=balanced, metric="macro_f1")
         assert (sum(row[1] for row in found["tfidf"].confusion) > 15) == balanced
         # 200 texts, 180 of them common: 200 / (2 * 180) and 200 / (2 * 20)
         expected = pytest.approx([0.5556, 5.0], abs=1e-4) if balanced else None

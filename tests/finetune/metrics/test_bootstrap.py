@@ -6,15 +6,19 @@ from scipy import stats
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.metrics.bootstrap import (
+    Interval,
     bootstrap_interval,
     confusion_intervals,
     correlation_columns,
     correlation_of_means,
     f1_of_means,
+    in_digits,
+    in_words,
     macro_f1_of_counts,
     matthews_of_counts,
 )
 from bertsmith.finetune.metrics.classification import confusion_matrix, macro_f1, matthews_correlation
+from bertsmith.seeding import generator
 
 
 def test_the_interval_of_a_mean_is_the_one_of_the_central_limit_theorem():
@@ -25,22 +29,35 @@ def test_the_interval_of_a_mean_is_the_one_of_the_central_limit_theorem():
     assert (interval.low, interval.high) == pytest.approx((0.8 - half, 0.8 + half), abs=0.002)
 
 
-def test_the_interval_of_a_correlation_is_the_one_of_scipy():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=200) + 1000
-    y = 0.7 * (x - 1000) + rng.normal(size=200)
-    ours = bootstrap_interval(correlation_columns(x, y), correlation_of_means, resamples=4000)
+@pytest.mark.parametrize("columns", [1, 3, 5])
+def test_the_bounds_are_those_of_scipy_for_the_same_draws(columns):
+    rng = np.random.default_rng(columns)
+    values = rng.random((150, columns))
+    statistic = {1: lambda means: means[:, 0], 3: f1_of_means, 5: correlation_of_means}[columns]
+    if columns == 5:
+        values = correlation_columns(values[:, 0] + 1000, values[:, 0] + rng.normal(size=150))
+
+    def scores(*drawn, axis):
+        means = np.stack([column.mean(axis) for column in drawn], -1)
+        return statistic(means.reshape(-1, columns)).reshape(means.shape[:-1])
+
     peer = stats.bootstrap(
-        (x, y),
-        lambda a, b: stats.pearsonr(a, b)[0],
+        tuple(values.T),
+        scores,
         paired=True,
-        vectorized=False,
-        n_resamples=2000,
+        n_resamples=500,
         method="percentile",
-        random_state=1,
+        random_state=generator(3, "bootstrap"),
     ).confidence_interval
+    ours = bootstrap_interval(values, statistic, resamples=500, seed=3)
+    assert (ours.low, ours.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
+
+
+def test_the_estimate_of_a_correlation_is_the_one_of_scipy():
+    x = np.random.default_rng(0).normal(size=200) + 1000
+    y = 0.7 * (x - 1000) + np.random.default_rng(1).normal(size=200)
+    ours = bootstrap_interval(correlation_columns(x, y), correlation_of_means, resamples=10)
     assert ours.estimate == pytest.approx(stats.pearsonr(x, y)[0])
-    assert (ours.low, ours.high) == pytest.approx((peer.low, peer.high), abs=0.012)
 
 
 def test_f1_of_counts():
@@ -66,10 +83,10 @@ def test_scores_of_a_confusion_matrix_move_as_if_examples_were_drawn():
     statistics = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}
     found = confusion_intervals(confusion_matrix(truth, predicted, 3), statistics, resamples=4000)
     for name, metric in (("macro_f1", macro_f1), ("matthews", matthews_correlation)):
-        drawn = [rng.integers(0, 300, 300) for _ in range(2000)]
-        scores = [metric(truth[rows].tolist(), predicted[rows].tolist(), 3) for rows in drawn]
-        assert found[name].estimate == pytest.approx(metric(truth.tolist(), predicted.tolist(), 3))
-        assert (found[name].low, found[name].high) == pytest.approx(np.quantile(scores, [0.025, 0.975]), abs=0.012)
+        drawn = [rng.integers(0, 300, 300) for _ in range(400)]
+        scores = [metric(truth[rows].tolist(), predicted[rows].tolist()) for rows in drawn]
+        assert found[name].estimate == pytest.approx(metric(truth.tolist(), predicted.tolist()))
+        assert (found[name].low, found[name].high) == pytest.approx(np.quantile(scores, [0.025, 0.975]), abs=0.02)
 
 
 def test_classes_that_do_not_occur_do_not_count():
@@ -90,3 +107,16 @@ def test_equal_examples_leave_no_doubt():
 def test_impossible_settings_are_refused(values, options):
     with pytest.raises(InputError, match="bootstrap"):
         bootstrap_interval(values, **options)
+
+
+def test_scores_of_any_size_are_printed_with_digits():
+    assert [in_digits(value) for value in (0.0, 1.0, 0.91249, -0.25, 31.5)] == [
+        "0.000",
+        "1.000",
+        "0.912",
+        "-0.250",
+        "31.500",
+    ]
+    assert [in_digits(value) for value in (2.4348e-06, -0.0001, 1.25e30)] == ["2.435e-06", "-0.0001", "1.25e+30"]
+    assert in_words(0.912, Interval(0.912, 0.8931, 0.931)) == "0.912 (0.893 to 0.931)"
+    assert in_words(31.5) == "31.500"

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from scipy import stats
 from sklearn import metrics as reference
 
 from bertsmith.finetune.metrics.classification import (
@@ -8,38 +7,12 @@ from bertsmith.finetune.metrics.classification import (
     binary_f1,
     class_scores,
     confusion_matrix,
-    f1_scores,
-    in_digits,
     macro_f1,
     matthews_correlation,
-    mean_reciprocal_rank,
     multilabel_scores,
-    pearson,
-    reciprocal_ranks,
-    spearman,
 )
 
-# scikit-learn says so where a share is of nothing; both sides count it as 0
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:A single label was found"),
-    pytest.mark.filterwarnings("ignore:y_pred contains classes"),
-]
-
-
-@pytest.mark.parametrize("num_labels", [2, 3, 7])
-def test_metrics_equal_scikit_learn(num_labels):
-    rng = np.random.default_rng(num_labels)
-    for _ in range(500):
-        size = int(rng.integers(1, 40))
-        labels = rng.integers(0, num_labels, size).tolist()
-        predictions = np.where(rng.random(size) < 0.5, labels, rng.integers(0, num_labels, size)).tolist()
-        assert accuracy(labels, predictions) == pytest.approx(reference.accuracy_score(labels, predictions))
-        expected = reference.f1_score(
-            labels, predictions, labels=list(range(num_labels)), average=None, zero_division=0.0
-        )
-        assert f1_scores(labels, predictions, num_labels) == pytest.approx(expected.tolist())
-        macro = reference.f1_score(labels, predictions, average="macro", zero_division=0.0)
-        assert macro_f1(labels, predictions, num_labels) == pytest.approx(macro)
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def draw_classes(rng, num_labels):
@@ -48,27 +21,9 @@ def draw_classes(rng, num_labels):
     return labels.tolist(), np.where(rng.random(size) < 0.5, labels, rng.integers(0, num_labels, size)).tolist()
 
 
-@pytest.mark.parametrize("num_labels", [2, 4])
-def test_tables_and_correlations_of_classes_equal_scikit_learn(num_labels):
-    rng = np.random.default_rng(10 + num_labels)
-    for _ in range(150):
-        labels, predictions = draw_classes(rng, num_labels)
-        names = list(range(num_labels))
-        expected = reference.confusion_matrix(labels, predictions, labels=names)
-        assert (confusion_matrix(labels, predictions, num_labels) == expected).all()
-        rows = reference.precision_recall_fscore_support(labels, predictions, labels=names, zero_division=0.0)
-        ours = [(s.precision, s.recall, s.f1, s.support) for s in class_scores(labels, predictions, num_labels)]
-        assert np.array(ours) == pytest.approx(np.stack(rows, axis=1))
-        matthews = reference.matthews_corrcoef(labels, predictions)
-        assert matthews_correlation(labels, predictions, num_labels) == pytest.approx(matthews, abs=1e-12)
-        if num_labels == 2:
-            f1 = reference.f1_score(labels, predictions, zero_division=0.0)
-            assert binary_f1(labels, predictions) == pytest.approx(f1)
-
-
-def test_class_metrics_equal_their_definitions_on_ten_thousand_cases():
+def test_class_metrics_equal_their_definitions():
     rng = np.random.default_rng(5)
-    for _ in range(10_000):
+    for _ in range(100):
         labels, predictions = draw_classes(rng, 3)
         pairs = list(zip(labels, predictions, strict=True))
         assert accuracy(labels, predictions) == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
@@ -79,34 +34,33 @@ def test_class_metrics_equal_their_definitions_on_ten_thousand_cases():
             f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
             assert (scores.precision, scores.recall, scores.support) == (precision, recall, labels.count(name))
             assert scores.f1 == pytest.approx(f1)
+        confusion = confusion_matrix(labels, predictions, 3)
+        assert confusion.tolist() == [[pairs.count((true, guess)) for guess in range(3)] for true in range(3)]
+        f1s = [scores.f1 for scores in class_scores(labels, predictions, 3)]
+        assert macro_f1(labels, predictions) == pytest.approx(np.mean([f1s[name] for name in {*labels, *predictions}]))
+        assert binary_f1(labels, predictions) == pytest.approx(f1s[1])
+        # Matthews (Gorodkin 2004): the correlation of the two sets of indicators, one for each class
+        true, guess = (np.eye(3)[column] for column in (labels, predictions))
+        spread = [((column - column.mean(0)) ** 2).sum() for column in (true, guess)]
+        covariance = ((true - true.mean(0)) * (guess - guess.mean(0))).sum()
+        expected = covariance / np.sqrt(spread[0] * spread[1]) if min(spread) > 1e-12 else 0.0
+        assert matthews_correlation(labels, predictions) == pytest.approx(expected, abs=1e-9)
+
+
+def test_more_classes_than_examples_are_scored_without_a_warning():
+    """As in a small file of many intents, of which scikit-learn thinks that it holds numbers."""
+    labels, predictions = list(range(40)), [0] * 40
+    assert accuracy(labels, predictions) == 1 / 40
+    assert matthews_correlation(labels, predictions) == 0.0
+    assert macro_f1(labels, predictions) == pytest.approx(2 / 41 / 40)
 
 
 def test_matthews_by_hand_and_with_more_examples_than_fit_into_64_bits():
     # TP 3, TN 1, FP 1, FN 1: (3*1 - 1*1) / sqrt(4*4*2*2) = 1/4
     labels, predictions = [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 1]
-    assert matthews_correlation(labels, predictions, 2) == pytest.approx(0.25)
-    assert matthews_correlation(labels * 50_000, predictions * 50_000, 2) == pytest.approx(0.25)
-    assert matthews_correlation([1, 1, 0], [1, 1, 1], 2) == 0.0
-
-
-def test_correlations_equal_scipy():
-    rng = np.random.default_rng(1)
-    for case in range(1000):
-        size = int(rng.integers(3, 60))
-        x = rng.normal(size=size) * 10.0 ** rng.integers(-3, 4)
-        y = x * rng.normal() + rng.normal(size=size)
-        if case % 2:  # many ties
-            x, y = rng.integers(0, 5, size).astype(float), rng.integers(0, 4, size).astype(float)
-        if len(set(x)) == 1 or len(set(y)) == 1:
-            continue
-        assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
-        assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
-
-
-def test_a_constant_column_has_no_correlation():
-    assert pearson([0.1] * 7, [1, 2, 3, 4, 5, 6, 7]) == 0.0
-    assert spearman([1, 2, 3], [5, 5, 5]) == 0.0
-    assert pearson([1.0], [2.0]) == 0.0
+    assert matthews_correlation(labels, predictions) == pytest.approx(0.25)
+    assert matthews_correlation(labels * 50_000, predictions * 50_000) == pytest.approx(0.25)
+    assert matthews_correlation([1, 1, 0], [1, 1, 1]) == 0.0
 
 
 def test_multi_label_scores_equal_scikit_learn():
@@ -121,32 +75,3 @@ def test_multi_label_scores_equal_scikit_learn():
         assert scores.exact_match == pytest.approx(reference.accuracy_score(labels, predictions))
         rows = reference.precision_recall_fscore_support(labels, predictions, zero_division=0.0)
         assert [s.recall for s in scores.labels] == pytest.approx(rows[1].tolist())
-
-
-def test_rankings_by_hand():
-    scores = [[0.1, 0.9, 0.5], [3, 2, 1], [1, 1, 1], [1, 2]]
-    relevant = [[0, 1, 0], [0, 1, 1], [0, 1, 0], [0, 0]]
-    # a tie counts against the right candidate; a query without one counts 0
-    assert reciprocal_ranks(scores, relevant).tolist() == pytest.approx([1, 1 / 2, 1 / 3, 0])
-    assert mean_reciprocal_rank(scores, relevant) == pytest.approx((1 + 1 / 2 + 1 / 3) / 4)
-
-
-def test_reciprocal_rank_equals_scikit_learn_where_one_is_right():
-    """With one right label, label ranking average precision is the reciprocal rank."""
-    rng = np.random.default_rng(8)
-    for _ in range(300):
-        scores = rng.integers(0, 4, (6, 5)).astype(float)
-        relevant = np.eye(5, dtype=int)[rng.integers(0, 5, 6)]
-        expected = reference.label_ranking_average_precision_score(relevant, scores)
-        assert mean_reciprocal_rank(scores, relevant) == pytest.approx(expected)
-
-
-def test_figures_of_any_size_are_printed_with_digits():
-    assert [in_digits(value) for value in (0.0, 1.0, 0.91249, -0.25, 31.5)] == [
-        "0.000",
-        "1.000",
-        "0.912",
-        "-0.250",
-        "31.500",
-    ]
-    assert [in_digits(value) for value in (2.4348e-06, -0.0001, 1.25e30)] == ["2.435e-06", "-0.0001", "1.25e+30"]

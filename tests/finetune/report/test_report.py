@@ -10,7 +10,7 @@ from matplotlib import font_manager
 from matplotlib.image import imread
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.finetune.baselines.scoring import add_baselines
+from bertsmith.finetune.baselines.classification import Files, add_baselines
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
 from bertsmith.finetune.report.run_report import write_report
@@ -70,7 +70,7 @@ def finished(tiny_model, tmp_path):
     train, dev, test = examples(24), examples(15), examples(18)
     task = ClassificationTask.of(train)
     result = fine_tune(task, tiny_model, train, dev, tmp_path / "run", SETTINGS, test=test)
-    add_baselines(tmp_path / "run", train, dev, test, tiny_model, ["majority", "tfidf"])
+    add_baselines(tmp_path / "run", Files(task, train, dev, test), tiny_model, ["majority", "tfidf"])
     return tmp_path / "run", result
 
 

@@ -5,13 +5,12 @@ import pytest
 import sentence_transformers
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import average_precision_score
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.rankings import RankingExample
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.rank import RankingTask, average_precision
+from bertsmith.finetune.tasks.rank import RankingTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
@@ -91,15 +90,6 @@ def test_figures_by_hand():
     assert found.intervals["mrr"].estimate == pytest.approx(0.75)
     assert [(m.text, m.expected, m.predicted, m.confidence) for m in found.mistakes] == [("a", "a0", "a1", 0.8)]
     assert from_json(Evaluation, json.loads(json.dumps(to_json(found)))) == found
-
-
-def test_average_precision_equals_scikit_learn():
-    draws = np.random.default_rng(0)
-    for _ in range(200):
-        relevant = draws.random(int(draws.integers(1, 30))) < 0.4
-        relevant[0] = True
-        scores = draws.permutation(len(relevant)) / len(relevant)
-        assert average_precision(scores, relevant) == pytest.approx(average_precision_score(relevant, scores))
 
 
 def test_a_model_that_scores_all_alike_has_found_nothing():

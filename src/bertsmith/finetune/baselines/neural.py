@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -41,20 +40,8 @@ _POOL = 32
 """Batches among whose texts similar lengths are put together."""
 
 
-@dataclass(frozen=True)
-class PieceTexts:
-    """N texts, or pairs of texts, as rows of a `PieceTable`, never empty.
-
-    Attributes:
-        first: the texts.
-        second: the second texts, or None.
-    """
-
-    first: list[list[int]]
-    second: list[list[int]] | None
-
-    def __len__(self) -> int:
-        return len(self.first)
+PieceText = tuple[list[int], ...]
+"""A text, or the two texts of a pair, as rows of a `PieceTable`, never empty."""
 
 
 class PieceTable:
@@ -64,23 +51,23 @@ class PieceTable:
         weights: [R, H] float32.
     """
 
-    def __init__(self, embeddings: Tensor, texts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, embeddings: Tensor, texts: Iterable[PieceText]) -> None:
         """Picks the rows.
 
         Args:
             embeddings: [V, H], of all pieces.
-            texts: ids below V; every piece among them gets a row.
+            texts: texts or pairs as ids below V; every piece among them gets a row.
         """
-        used = sorted({piece for ids in texts for piece in ids})
+        used = sorted({piece for text in texts for ids in text for piece in ids})
         self._row = {piece: row for row, piece in enumerate(used, 1)}
         chosen = embeddings.detach().float()[used]
         # 统一尺度：BERT 的嵌入很小（标准差约 0.04），原样喂给小网络要很久才学得动
         scaled = chosen * (_EMBEDDING_SCALE / chosen.std().clamp(min=1e-12))
         self.weights = torch.cat([torch.zeros(1, scaled.shape[1]), scaled])
 
-    def rows(self, texts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Returns the rows of texts that were given to the constructor."""
-        return [[self._row[piece] for piece in ids] for ids in texts]
+    def rows(self, texts: Iterable[PieceText]) -> list[PieceText]:
+        """Returns texts as rows instead of ids; all were given to the constructor."""
+        return [tuple([self._row[piece] for piece in ids] for ids in text) for text in texts]
 
 
 class MeanPool(nn.Module):
@@ -167,16 +154,15 @@ class TextClassifier(nn.Module):
         self.encoder = NEURAL_BASELINES[name](table.weights.shape[1])
         self.head = nn.Linear(self.encoder.size * (4 if paired else 1), num_labels)
 
-    def forward(self, texts: PieceTexts) -> Tensor:
+    def forward(self, texts: Sequence[PieceText]) -> Tensor:
         """Returns logits [N, K]."""
-        vectors = self._encode(texts.first)
-        if texts.second is not None:
-            second = self._encode(texts.second)
-            vectors = torch.cat([vectors, second, (vectors - second).abs(), vectors * second], 1)
+        vectors, *second = [self._encode(column) for column in zip(*texts, strict=True)]
+        for other in second:
+            vectors = torch.cat([vectors, other, (vectors - other).abs(), vectors * other], 1)
         logits: Tensor = self.head(F.dropout(vectors, DROPOUT, self.training))
         return logits
 
-    def _encode(self, texts: list[list[int]]) -> Tensor:
+    def _encode(self, texts: Sequence[list[int]]) -> Tensor:
         device = self.head.weight.device
         rows = pad_sequence([torch.tensor(ids) for ids in texts], batch_first=True).to(device)
         lengths = torch.tensor([len(ids) for ids in texts], device=device)
@@ -187,7 +173,7 @@ class TextClassifier(nn.Module):
 def train_neural_baseline(
     name: str,
     table: PieceTable,
-    train: PieceTexts,
+    train: Sequence[PieceText],
     labels: Sequence[int],
     num_labels: int,
     on_dev: Callable[[TextClassifier], float],
@@ -216,7 +202,7 @@ def train_neural_baseline(
     # 只在这个块里改全局随机数：训练基线不影响调用者随后的随机数
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(torch_seed(seed, f"baselines/{name}"))
-        model = TextClassifier(name, table, num_labels, paired=train.second is not None).to(device)
+        model = TextClassifier(name, table, num_labels, paired=len(train[0]) == 2).to(device)
         dense = [parameter for parameter in model.parameters() if parameter is not model.embedding.weight]
         optimizers: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Adam(dense, LEARNING_RATE),
@@ -228,7 +214,7 @@ def train_neural_baseline(
             model.train()
             for places in _batches(_lengths(train), generator(seed, f"baselines/{name}/order", epoch)):
                 true = torch.tensor([labels[i] for i in places]).to(device)
-                loss = F.cross_entropy(model(_chosen(train, places)), true, weights)
+                loss = F.cross_entropy(model([train[i] for i in places]), true, weights)
                 for optimizer in optimizers:
                     optimizer.zero_grad()
                 loss.backward()
@@ -243,12 +229,12 @@ def train_neural_baseline(
 
 
 @torch.inference_mode()
-def neural_probabilities(model: TextClassifier, texts: PieceTexts) -> NDArray[np.float64]:
+def neural_probabilities(model: TextClassifier, texts: Sequence[PieceText]) -> NDArray[np.float64]:
     """Returns the probabilities of the classes, [N, K]."""
     model.eval()
     order = np.argsort(_lengths(texts), kind="stable")
     parts = [order[start : start + _PREDICTION_BATCH] for start in range(0, len(order), _PREDICTION_BATCH)]
-    rows = torch.cat([model(_chosen(texts, places)).double().softmax(1).cpu() for places in parts]).numpy()
+    rows = torch.cat([model([texts[i] for i in places]).double().softmax(1).cpu() for places in parts]).numpy()
     probabilities = np.empty_like(rows)
     probabilities[order] = rows
     return probabilities
@@ -267,12 +253,5 @@ def _batches(lengths: NDArray[np.int64], draws: np.random.Generator) -> Iterator
         yield batches[number]
 
 
-def _lengths(texts: PieceTexts) -> NDArray[np.int64]:
-    second = [0] * len(texts) if texts.second is None else [len(ids) for ids in texts.second]
-    return np.array([len(ids) + more for ids, more in zip(texts.first, second, strict=True)])
-
-
-def _chosen(texts: PieceTexts, places: NDArray[np.int64]) -> PieceTexts:
-    numbers = places.tolist()
-    second = None if texts.second is None else [texts.second[number] for number in numbers]
-    return PieceTexts([texts.first[number] for number in numbers], second)
+def _lengths(texts: Sequence[PieceText]) -> NDArray[np.int64]:
+    return np.array([sum(map(len, text)) for text in texts])

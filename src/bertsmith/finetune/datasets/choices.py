@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bertsmith.data.reading.lines import Placed
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.columns import Column, Layout, TableReader
+from bertsmith.finetune.datasets.columns import Column, Layout, table_reader
 from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.datasets.tables import Cell
 
@@ -55,7 +55,7 @@ def _is_header(first: Sequence[str], options: ReadingOptions) -> bool:
     return not (0 <= column < len(first) and _LABEL.fullmatch(first[column]))
 
 
-CHOICES = TableReader(
+CHOICES = table_reader(
     "multiple choice",
     Layout(
         (
@@ -74,5 +74,5 @@ CHOICES = TableReader(
         _is_header,
     ),
     _example,
-).reader()
+)
 """Questions with several choices, as `ChoiceExample`."""

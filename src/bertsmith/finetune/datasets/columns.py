@@ -1,8 +1,8 @@
 """From a reader's declaration of columns to the columns of a file, and from rows to examples.
 
 A reader of tables declares what it looks for: the part a column plays in an example, the header names that are
-understood, whether a file may do without it, and how its cell is read. `TableReader.read` finds the columns by the name
-or number that the user gave, by a known name in the header, or by their order in a file without one. Where two answers
+understood, whether a file may do without it, and how its cell is read. `find_columns` finds the columns by the name or
+number that the user gave, by a known name in the header, or by their order in a file without one. Where two answers
 are possible it refuses: a wrong guess would train on the wrong column without a word.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.reader import ColumnName, ExampleT, Reader, ReadingOptions, flag_of
@@ -88,49 +88,42 @@ def has_any(*groups: Sequence[str]) -> Callable[[Sequence[str], ReadingOptions],
     return lambda first, _: any(all(name in first for name in group) for group in groups)
 
 
-@dataclass(frozen=True)
-class TableReader(Generic[ExampleT]):
-    """Reads a table into examples, one a row.
+def table_reader(
+    holds: str,
+    layout: Layout,
+    make: Callable[..., ExampleT],
+    *,
+    check: Callable[[Path, ReadingOptions, list[ExampleT]], None] | None = None,
+    options: tuple[str, ...] = (),
+) -> Reader[ExampleT]:
+    """Returns a reader of tables, an example a row: `.csv`, `.jsonl`, `.parquet`, otherwise TSV.
 
-    Attributes:
-        holds: what the file holds, for messages.
+    Args:
+        holds: what the table holds, for messages.
         layout: its columns.
         make: makes an example of the values of its columns, by role, and `place`, the file and line.
         check: refuses files that could be read but must not be.
         options: fields of `ReadingOptions` that it knows besides those of its columns.
     """
 
-    holds: str
-    layout: Layout
-    make: Callable[..., ExampleT]
-    check: Callable[[Path, ReadingOptions, list[ExampleT]], None] = lambda *_: None
-    options: tuple[str, ...] = ()
-
-    def reader(self) -> Reader[ExampleT]:
-        """Returns what a task refers to."""
-        known = (*(column.option for column in self.layout.columns), "header", *self.options)
-        return Reader(self.holds, known, self.read)
-
-    def read(self, path: Path, options: ReadingOptions) -> list[ExampleT]:
-        """Reads a table: `.csv`, `.jsonl`, `.parquet`, otherwise TSV; empty lines are skipped.
-
-        Raises:
-            InputError: as `Reader.read`; a column does not exist or cannot be told; a cell is not what it should be.
-        """
+    def parse(path: Path, options: ReadingOptions) -> list[ExampleT]:
         table = open_table(path, kind_of(path), options.encoding)
-        found = find_columns(table, self.layout, options)
-        columns = [(column, found[column.role]) for column in self.layout.columns]
+        found = find_columns(table, layout, options)
+        columns = [(column, found[column.role], column.called or column.role) for column in layout.columns]
         examples = []
         for row in table.rows:
             values = {
-                column.role: column.value(row.cell(numbers, column.called or column.role), options) if numbers else None
-                for column, numbers in columns
+                column.role: column.value(row.cell(numbers, what), options) if numbers else None
+                for column, numbers, what in columns
             }
-            examples.append(self.make(**values, place=row.place))
+            examples.append(make(**values, place=row.place))
         if not examples:
             raise InputError(f"{path}: holds a header and no example")
-        self.check(path, options, examples)
+        if check is not None:
+            check(path, options, examples)
         return examples
+
+    return Reader(holds, (*(column.option for column in layout.columns), "header", *options), parse)
 
 
 def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bertsmith.data.reading.lines import Placed
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.columns import Column, Layout, TableReader, has_any
+from bertsmith.finetune.datasets.columns import Column, Layout, has_any, table_reader
 from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.datasets.tables import NUMBER, Cell
 
@@ -44,7 +44,7 @@ _COLUMNS = (
 # 没有表头的第三列是数字，所以首行里出现已知的列名就是表头
 _IS_HEADER = has_any(*((name,) for column in _COLUMNS for name in column.names))
 
-RANKINGS = TableReader(
+RANKINGS = table_reader(
     "queries and texts", Layout(_COLUMNS, _IS_HEADER, ("query", "text", "relevance")), RankingExample
-).reader()
+)
 """Judged pairs of a query and a text, as `RankingExample`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.columns import Column, Layout, TableReader, has_any
+from bertsmith.finetune.datasets.columns import Column, Layout, has_any, table_reader
 from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.datasets.tables import NUMBER, Cell, kind_of, listed, require_unicode
 
@@ -181,24 +181,22 @@ def _layout(label: Column) -> Layout:
     return Layout((*_TEXTS, label), is_header, ("text", label.role), PAIRS)
 
 
-LABELLED = TableReader(
+LABELLED = table_reader(
     "texts with a label",
     _layout(Column("label", "label_column", LABEL_NAMES)),
     LabelledText,
-    _check_classes,
-).reader()
+    check=_check_classes,
+)
 """Texts or pairs with one class each, as `LabelledText`."""
 
-MULTILABELLED = TableReader(
+MULTILABELLED = table_reader(
     "texts with labels",
     _layout(Column("labels", "label_column", LABEL_SET_NAMES, _label_set, called="label")),
     MultiLabelledText,
-    _check_label_sets,
-    ("separator",),
-).reader()
+    check=_check_label_sets,
+    options=("separator",),
+)
 """Texts or pairs with any number of classes each, as `MultiLabelledText`."""
 
-SCORED = TableReader(
-    "texts with a score", _layout(Column("score", "label_column", SCORE_NAMES, _score)), ScoredText
-).reader()
+SCORED = table_reader("texts with a score", _layout(Column("score", "label_column", SCORE_NAMES, _score)), ScoredText)
 """Texts or pairs with a number each, as `ScoredText`."""

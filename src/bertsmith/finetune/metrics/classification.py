@@ -1,17 +1,19 @@
-"""Metrics of classes, numbers and rankings as the field computes them.
+"""Metrics of classes and of sets of labels, by scikit-learn where it has them.
 
 Notable:
-- everything about classes is read off one confusion matrix, everything about label sets off three counts per label
-- what is not defined (no example of a class, a constant column) counts as 0, so that a bad model ranks last instead of
-  spoiling a comparison with NaN
-- shares and scores are in [0, 1], correlations in [-1, 1]
-- spans of text are scored in `span_metrics`, entities in `entity_metrics`, intervals in `bootstrap`
+- what is not defined (no example of a class, no prediction of one) counts as 0, so that a bad model ranks last instead
+  of spoiling a comparison with NaN
+- all shares and scores are in [0, 1], Matthews' correlation in [-1, 1]
+- scikit-learn takes a second to load, so it is imported where a metric is computed
+- sets of labels are scored from three counts per label: for scikit-learn a file with one label only would be another
+  problem, of two classes
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,103 +55,57 @@ class MultiLabelScores:
     labels: list[ClassScores]
 
 
-def in_digits(value: float) -> str:
-    """Returns a figure as it is printed: three decimals, or four digits where these would be zeros or too many."""
-    return f"{value:.3f}" if value == 0.0 or 1e-3 <= abs(value) < 1e7 else f"{value:.4g}"
-
-
 def accuracy(labels: Sequence[int], predictions: Sequence[int]) -> float:
     """Returns the share of right predictions, in [0, 1]."""
-    return float(np.mean(np.asarray(labels) == np.asarray(predictions)))
+    with _scikit_learn() as metrics:
+        return float(metrics.accuracy_score(labels, predictions))
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> NDArray[np.int64]:
     """Counts how often each true class (row) was predicted as each class (column).
 
     Args:
-        labels: true classes, in [0, num_labels).
-        predictions: predicted classes, in the same order.
-        num_labels: number of classes.
+        labels: [N], true classes, in [0, num_labels).
+        predictions: [N], predicted classes.
+        num_labels: K, number of classes.
 
     Returns:
-        [num_labels, num_labels] int64.
+        [K, K] int64.
     """
-    confusion = np.zeros((num_labels, num_labels), dtype=np.int64)
-    np.add.at(confusion, (np.asarray(labels, dtype=np.int64), np.asarray(predictions, dtype=np.int64)), 1)
-    return confusion
+    with _scikit_learn() as metrics:
+        counts: NDArray[np.int64] = metrics.confusion_matrix(labels, predictions, labels=range(num_labels))
+        return counts
 
 
 def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> list[ClassScores]:
     """Returns precision, recall, F1 and support of every class, 0 where a share is of nothing."""
-    confusion = confusion_matrix(labels, predictions, num_labels)
-    # 列和 = 被预测为该类的次数，行和 = 该类真实出现的次数
-    counts = zip(confusion.diagonal().tolist(), confusion.sum(0).tolist(), confusion.sum(1).tolist(), strict=True)
-    return [scores_from_counts(hits, predicted, actual) for hits, predicted, actual in counts]
+    with _scikit_learn() as metrics:
+        columns = metrics.precision_recall_fscore_support(
+            labels, predictions, labels=range(num_labels), zero_division=0.0
+        )
+    return [ClassScores(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def scores_from_counts(hits: int, predicted: int, actual: int) -> ClassScores:
-    """Returns the scores for a number of right predictions, of predictions and of true examples."""
-    return ClassScores(
-        precision=hits / predicted if predicted else 0.0,
-        recall=hits / actual if actual else 0.0,
-        f1=2 * hits / (predicted + actual) if predicted + actual else 0.0,
-        support=actual,
-    )
-
-
-def f1_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> list[float]:
-    """Returns F1 = 2 TP / (2 TP + FP + FN) for every class, 0 where a class neither occurs nor is predicted.
-
-    Args:
-        labels: true classes, in [0, num_labels).
-        predictions: predicted classes, in the same order.
-        num_labels: number of classes.
-    """
-    return [scores.f1 for scores in class_scores(labels, predictions, num_labels)]
-
-
-def macro_f1(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> float:
+def macro_f1(labels: Sequence[int], predictions: Sequence[int]) -> float:
     """Returns the mean F1 over the classes that occur or are predicted."""
-    scores = f1_scores(labels, predictions, num_labels)
-    present = set(labels) | set(predictions)
-    return float(np.mean([scores[index] for index in sorted(present)]))
+    with _scikit_learn() as metrics:
+        return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
 
 
 def binary_f1(labels: Sequence[int], predictions: Sequence[int], positive: int = 1) -> float:
     """Returns the F1 of one class against the rest, as GLUE reports it for MRPC and QQP."""
-    actual = np.asarray(labels) == positive
-    predicted = np.asarray(predictions) == positive
-    return scores_from_counts(int((actual & predicted).sum()), int(predicted.sum()), int(actual.sum())).f1
+    with _scikit_learn() as metrics:
+        return float(metrics.f1_score(labels, predictions, labels=[positive], average="macro", zero_division=0.0))
 
 
-def matthews_correlation(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> float:
+def matthews_correlation(labels: Sequence[int], predictions: Sequence[int]) -> float:
     """Returns Matthews' correlation, for two or more classes (Gorodkin 2004, eq. 8); GLUE reports it for CoLA.
 
     Returns:
         1 for a perfect prediction, 0 for chance or where only one class is predicted or occurs.
     """
-    confusion = confusion_matrix(labels, predictions, num_labels)
-    # 用 Python 整数：样本数的四次方会溢出 int64
-    total, right = int(confusion.sum()), int(confusion.trace())
-    predicted, actual = confusion.sum(0).tolist(), confusion.sum(1).tolist()
-    covariance = right * total - sum(p * a for p, a in zip(predicted, actual, strict=True))
-    spread = (total**2 - sum(p * p for p in predicted)) * (total**2 - sum(a * a for a in actual))
-    return covariance / math.sqrt(spread) if spread else 0.0
-
-
-def pearson(targets: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns Pearson's correlation of two columns of [N] numbers, 0 where one of them is constant."""
-    x, y = (np.asarray(column, dtype=np.float64) for column in (targets, predictions))
-    # 常数列先判断：减去均值后的舍入误差会被当成真实的变化
-    if x.size < 2 or (x == x[0]).all() or (y == y[0]).all():
-        return 0.0
-    x, y = x - x.mean(), y - y.mean()
-    return float(np.clip((x / np.linalg.norm(x)) @ (y / np.linalg.norm(y)), -1.0, 1.0))
-
-
-def spearman(targets: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns Spearman's correlation: Pearson's of the ranks, ties sharing the mean of their ranks."""
-    return pearson(_average_ranks(targets), _average_ranks(predictions))
+    with _scikit_learn() as metrics:
+        return float(metrics.matthews_corrcoef(labels, predictions))
 
 
 def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelScores:
@@ -171,37 +127,21 @@ def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelSc
     )
 
 
-def reciprocal_ranks(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> NDArray[np.float64]:
-    """Returns for every query 1 over the rank of its best relevant candidate.
-
-    A wrong candidate with the same score counts as ranked before the right one: a model that scores everything alike
-    has found nothing.
-
-    Args:
-        scores: for each of N queries or questions, the scores of its candidates, higher is better.
-        relevant: for each, 1 or True at the right candidates.
-
-    Returns:
-        [N] in [0, 1]; 0 for a query without a right candidate.
-    """
-    return np.array([_reciprocal_rank(*query) for query in zip(scores, relevant, strict=True)], dtype=np.float64)
+def scores_from_counts(hits: int, predicted: int, actual: int) -> ClassScores:
+    """Returns the scores for a number of right predictions, of predictions and of true examples."""
+    return ClassScores(
+        precision=hits / predicted if predicted else 0.0,
+        recall=hits / actual if actual else 0.0,
+        f1=2 * hits / (predicted + actual) if predicted + actual else 0.0,
+        support=actual,
+    )
 
 
-def mean_reciprocal_rank(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> float:
-    """Returns the mean of `reciprocal_ranks`."""
-    return float(reciprocal_ranks(scores, relevant).mean())
+@contextmanager
+def _scikit_learn() -> Iterator[Any]:
+    """Gives scikit-learn's metrics, without its warnings of a single class or of many classes in a small file."""
+    from sklearn import metrics
 
-
-def _reciprocal_rank(scores: ArrayLike, relevant: ArrayLike) -> float:
-    values, right = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=bool)
-    if not right.any():
-        return 0.0
-    # 排在最好的正确候选之前的都是错误候选；分数相同的错误候选也算排在前面
-    return 1.0 / (1 + int((values[~right] >= values[right].max()).sum()))
-
-
-def _average_ranks(column: ArrayLike) -> NDArray[Any]:
-    _, places, counts = np.unique(np.asarray(column, dtype=np.float64), return_inverse=True, return_counts=True)
-    # 一组并列值占据名次 (end-count, end]，取其平均
-    ranks: NDArray[Any] = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    return ranks
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield metrics

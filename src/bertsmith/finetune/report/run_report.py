@@ -4,13 +4,12 @@ Notable:
 - scores stand with their bootstrap intervals, BERT beside the baselines, all runs of a search in one table
 - mistakes are shown of the dev file only: whoever reads those of the test file and changes the recipe has no test
   file any more
-- texts are the user's: everything is escaped
+- the parts of the page are tables and pictures, see `reporting.page`; texts of users are escaped there
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from typing import Any
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text, written_by_another
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
-from bertsmith.finetune.metrics.bootstrap import Interval
-from bertsmith.finetune.metrics.classification import in_digits
+from bertsmith.finetune.metrics.bootstrap import in_words
 from bertsmith.finetune.report.plots import draw_confusion, draw_course
 from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.finetune.trials import RUNS, SearchResult, Spread
+from bertsmith.finetune.trials import RUNS, SearchResult
+from bertsmith.json_files import read_json
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.train.monitor import read_metrics
 
@@ -39,47 +38,55 @@ class _Run:
 
     Attributes:
         folder: the run's.
-        request: `finetune.json`.
+        task: the name of its task.
+        settings: its recipe.
+        examples: file → how many examples it holds; the test file only where there is one.
         result: `result.json`.
         rows: `metrics.jsonl`.
     """
 
     folder: Path
-    request: dict[str, Any]
+    task: str
+    settings: dict[str, Any]
+    examples: dict[str, int]
     result: FineTuningResult
     rows: list[dict[str, Any]]
 
     @classmethod
     def load(cls, folder: Path) -> _Run:
-        if not (folder / "result.json").exists() or not (folder / "finetune.json").exists():
+        request, result = folder / "finetune.json", folder / "result.json"
+        if not request.exists() or not result.exists():
             raise InputError(f"{folder}: holds no finished fine-tuning run; run the same `finetune` command to its end")
+        asked = read_json(request, dict[str, Any], RunFolderError, "choose another --out")
+        if asked.get("format") != FORMAT:
+            raise RunFolderError(f"{folder}: {written_by_another(asked)}")
         try:
-            request = json.loads((folder / "finetune.json").read_text(encoding="utf-8"))
-            sizes = [request[name]["examples"] for name in ("train", "dev")]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(f"{folder / 'finetune.json'}: damaged ({error}); choose another --out") from None
-        assert sizes
-        if request.get("format") != FORMAT:
-            raise RunFolderError(f"{folder}: {written_by_another(request)}")
-        return cls(
-            folder,
-            request,
-            FineTuningResult.load(folder / "result.json"),
-            read_metrics(folder / "metrics.jsonl"),
-        )
+            task, settings = asked["task"]["task"], dict(asked["settings"])
+            # 没有测试文件时，那一项是 null
+            files = {
+                part: asked[part] for part in ("train", "dev", "test") if part != "test" or asked[part] is not None
+            }
+            examples = {part: int(file["examples"]) for part, file in files.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"{request}: damaged ({error}); choose another --out") from None
+        rows = read_metrics(folder / "metrics.jsonl")
+        return cls(folder, task, settings, examples, FineTuningResult.load(result), rows)
 
     @property
     def metric(self) -> str:
-        """The figure that chose the epoch."""
+        """The metric that chose the epoch."""
         return next(iter(self.result.dev.metrics))
 
     @property
-    def parts(self) -> dict[str, tuple[Evaluation, int]]:
-        """File → its evaluation and its number of examples; the test file only where there is one."""
-        parts = {"dev": (self.result.dev, int(self.request["dev"]["examples"]))}
-        if self.result.test is not None:
-            parts["test"] = (self.result.test, int(self.request["test"]["examples"]))
-        return parts
+    def evaluations(self) -> dict[str, Evaluation]:
+        """File → how the kept weights do on it; the test file only where there is one."""
+        found = {"dev": self.result.dev, "test": self.result.test}
+        return {part: evaluation for part, evaluation in found.items() if evaluation is not None}
+
+    @property
+    def epochs(self) -> int:
+        """How many were run."""
+        return sum(row["kind"] == "dev" for row in self.rows)
 
 
 def write_report(run: str | Path) -> Path:
@@ -96,170 +103,135 @@ def write_report(run: str | Path) -> Path:
         RunFolderError: one of its files is damaged, or the report cannot be written.
     """
     folder = Path(run)
-    searched = None
-    best = folder
+    searched, best = None, folder
     if (folder / "search.json").exists():
         if not (folder / "result.json").exists():
             raise InputError(f"{folder}: the search is not finished; run the same `finetune` command to its end")
         searched = SearchResult.load(folder / "result.json")
         best = folder / RUNS / searched.best
     found = _Run.load(best)
-    baselines = read_baselines(folder)
-    task = found.request["task"]["task"]
-    examples = found.request["train"]["examples"]
-    lead = f"{examples:,} training examples, the best of {_counted(_epochs(found), 'epoch')} kept."
-    parts: list[Part] = [figures_table(_figures(found, searched))]
-    if baselines is not None:
-        parts.append(_baselines_table(found, baselines))
-    if searched is not None:
-        parts += [*_spread_table(searched), _runs_table(searched)]
-    parts += [_course(found), *_confusions(found), *_classes_table(found), _mistakes_table(found), _recipe_table(found)]
+    lead = f"{found.examples['train']:,} training examples, the best of {_counted(found.epochs, 'epoch')} kept."
+    parts = list(_parts(found, read_baselines(folder), searched))
     target = folder / REPORT
-    write_text(target, render_report(f"Fine-tuning: {task}, {folder.resolve().name}", lead, parts))
+    write_text(target, render_report(f"Fine-tuning: {found.task}, {folder.resolve().name}", lead, parts))
     return target
 
 
-def in_words(value: float, interval: Interval | None = None) -> str:
-    """Returns a figure as it is printed, with its interval where it has one: `0.912 (0.893 to 0.931)`."""
-    bounds = "" if interval is None else f" ({in_digits(interval.low)} to {in_digits(interval.high)})"
-    return in_digits(value) + bounds
+def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult | None) -> Iterator[Part]:
+    """Yields the tables and pictures of the page, from the top."""
+    yield figures_table(_scores(run, searched))
+    if baselines is not None:
+        yield _baselines(run, baselines)
+    if searched is not None:
+        yield from _spread(searched)
+        yield _runs(searched)
+    explanation = "Left: how well the training file is fitted. Right: what decides which epoch is kept."
+    yield Picture("Course", explanation, draw_course(run.rows, run.metric, run.result.epoch))
+    for part, evaluation in run.evaluations.items():
+        if evaluation.confusion is not None:
+            figure, note = draw_confusion(list(evaluation.classes), evaluation.confusion)
+            explanation = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
+            yield Picture(f"Confusion on {part}", explanation, figure, note)
+    if run.result.dev.classes:
+        yield _classes(run)
+    yield _mistakes(run)
+    yield Table("Recipe", ["setting", "value"], [[name, str(value)] for name, value in run.settings.items()])
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _epochs(run: _Run) -> int:
-    return sum(row["kind"] == "dev" for row in run.rows)
-
-
-def _figures(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
-    """Returns all figures on dev and test, and what they cost."""
+def _scores(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
+    """Returns all metrics on dev and test, and what they cost."""
     rows = []
-    for name, (evaluation, examples) in run.parts.items():
-        for figure, value in evaluation.metrics.items():
-            interval = evaluation.intervals.get(figure)
-            setting = f"{examples:,} examples" + ("; 95 % bootstrap interval" if interval else "")
-            rows.append(FigureRow(f"{figure} on {name}", in_words(value, interval), setting))
-    rows.append(FigureRow("best epoch", str(run.result.epoch), f"of {_epochs(run)}, by {run.metric} on dev"))
+    for part, evaluation in run.evaluations.items():
+        for name, value in evaluation.metrics.items():
+            interval = evaluation.intervals.get(name)
+            setting = f"{run.examples[part]:,} examples" + ("; 95 % bootstrap interval" if interval else "")
+            rows.append(FigureRow(f"{name} on {part}", in_words(value, interval), setting))
+    rows.append(FigureRow("best epoch", str(run.result.epoch), f"of {run.epochs}, by {run.metric} on dev"))
     seconds = [run.result.seconds] if searched is None else [row.seconds for row in searched.rows]
-    rows.append(
-        FigureRow("training time", f"{sum(seconds):,.0f} s", f"{_counted(len(seconds), 'run')}, without evaluations")
-    )
-    return rows
+    cost = f"{_counted(len(seconds), 'run')}, without evaluations"
+    return [*rows, FigureRow("training time", f"{sum(seconds):,.0f} s", cost)]
 
 
-def _baselines_table(run: _Run, baselines: BaselineScores) -> Table:
-    if baselines.on not in run.parts:
+def _baselines(run: _Run, baselines: BaselineScores) -> Table:
+    if baselines.on not in run.evaluations:
         raise RunFolderError(
             f"{run.folder}: {BASELINES_FILE} is of the {baselines.on} file, which the run has none of; remove it"
         )
-    ours, _ = run.parts[baselines.on]
-    systems = {f"BERT, {run.request['task']['task']}": ours, **baselines.evaluations}
-    figures = [name for name in ours.metrics if all(name in scores.metrics for scores in systems.values())]
+    ours = run.evaluations[baselines.on]
+    systems = {f"BERT, {run.task}": ours, **baselines.evaluations}
+    names = [name for name in ours.metrics if all(name in scores.metrics for scores in systems.values())]
     rows = [
-        [system, *(in_words(scores.metrics[name], scores.intervals.get(name)) for name in figures)]
+        [system, *(in_words(scores.metrics[name], scores.intervals.get(name)) for name in names)]
         for system, scores in systems.items()
     ]
     note = "What the same files give without a pre-trained encoder; settings and epochs of all are chosen on dev."
-    return Table(f"Baselines, on {baselines.on}", ["system", *figures], rows, note)
+    return Table(f"Baselines, on {baselines.on}", ["system", *names], rows, note)
 
 
-def _spread_table(searched: SearchResult) -> list[Table]:
+def _spread(searched: SearchResult) -> Iterator[Table]:
     rows = [
         [f"{name} on {part}", *(f"{value:.4f}" for value in (s.mean, s.deviation, s.low, s.high)), str(s.seeds)]
         for part, spread in (("dev", searched.dev_spread), ("test", searched.test_spread))
-        for name, s in _first(spread, searched.metric)
+        for name, s in sorted(spread.items(), key=lambda item: item[0] != searched.metric)
     ]
     if not rows:
-        return []
-    head = ["figure", "mean", "standard deviation", "smallest", "largest", "seeds"]
+        return
     note = "The same settings from several seeds: a difference smaller than this spread says nothing."
     if len(searched.rows) > max(s.seeds for s in searched.dev_spread.values()):
         # 网格里在 dev 上最好的一次也算在内：它是被挑出来的
         note += " The first of them is the best of the grid on dev, so the mean on dev is a little too good."
-    return [Table("Spread over seeds", head, rows, note)]
+    head = ["figure", "mean", "standard deviation", "smallest", "largest", "seeds"]
+    yield Table("Spread over seeds", head, rows, note)
 
 
-def _first(spread: Mapping[str, Spread], metric: str) -> list[tuple[str, Spread]]:
-    return sorted(spread.items(), key=lambda item: item[0] != metric)
-
-
-def _runs_table(searched: SearchResult) -> Table:
-    varied = list(searched.best_row.settings)
+def _runs(searched: SearchResult) -> Table:
+    varied, metric = list(searched.best_row.settings), searched.metric
     # 网格里各行的测试分数不列出：逐行看测试集就等于用它来挑选
-    tested = bool(searched.test_spread) and varied == ["seed"]
-    head = [
-        *varied,
-        f"{searched.metric} on dev",
-        *([f"{searched.metric} on test"] if tested else []),
-        "epoch",
-        "seconds",
+    shown = ["dev", "test"] if searched.test_spread and varied == ["seed"] else ["dev"]
+    rows = [
+        [
+            *(str(value) for value in row.settings.values()),
+            *(f"{getattr(row, part)[metric]:.4f}" for part in shown),
+            str(row.epoch),
+            f"{row.seconds:.0f}",
+        ]
+        for row in searched.rows
     ]
-    rows = []
-    for row in searched.rows:
-        figures = [row.dev, row.test] if tested else [row.dev]
-        cells = [str(value) for value in row.settings.values()]
-        cells += [f"{figure[searched.metric]:.4f}" for figure in figures]
-        rows.append([*cells, str(row.epoch), f"{row.seconds:.0f}"])
     marked = next(number for number, row in enumerate(searched.rows) if row.name == searched.best)
     note = "Dev alone decides; the marked run is the one whose model was kept."
+    head = [*varied, *(f"{metric} on {part}" for part in shown), "epoch", "seconds"]
     return Table("All runs", head, rows, note, marked=marked)
 
 
-def _course(run: _Run) -> Picture:
-    explanation = "Left: how well the training file is fitted. Right: what decides which epoch is kept."
-    return Picture("Course", explanation, draw_course(run.rows, run.metric, run.result.epoch))
-
-
-def _confusions(run: _Run) -> list[Picture]:
-    sections = []
-    for name, (evaluation, _) in run.parts.items():
-        if evaluation.confusion is not None:
-            figure, note = draw_confusion(list(evaluation.classes), evaluation.confusion)
-            explanation = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
-            sections.append(Picture(f"Confusion on {name}", explanation, figure, note))
-    return sections
-
-
-def _classes_table(run: _Run) -> list[Table]:
-    if not run.result.dev.classes:
-        return []
-    # 以各文件标签的并集为行：实体类型可能只在其中一个文件里出现
-    labels = dict.fromkeys(label for evaluation, _ in run.parts.values() for label in evaluation.classes)
-    head = [
-        "label",
-        *(f"{column}, {name}" for name in run.parts for column in ("precision", "recall", "F1", "examples")),
-    ]
+def _classes(run: _Run) -> Table:
+    evaluations = run.evaluations
     rows = []
-    for label in labels:
-        cells = [label]
-        for evaluation, _ in run.parts.values():
-            scores = evaluation.classes.get(label)
-            numbers = None if scores is None else (scores.precision, scores.recall, scores.f1)
-            cells += ["–"] * 3 + ["0"] if numbers is None else [f"{number:.3f}" for number in numbers]
-            cells += [] if scores is None else [f"{scores.support:,}"]
-        rows.append(cells)
-    return [Table("By label", head, rows)]
+    # 以各文件标签的并集为行：实体类型可能只在其中一个文件里出现
+    for label in dict.fromkeys(label for evaluation in evaluations.values() for label in evaluation.classes):
+        row = [label]
+        for evaluation in evaluations.values():
+            s = evaluation.classes.get(label)
+            shares = ["–"] * 3 if s is None else [f"{share:.3f}" for share in (s.precision, s.recall, s.f1)]
+            row += [*shares, "0" if s is None else f"{s.support:,}"]
+        rows.append(row)
+    columns = ("precision", "recall", "F1", "examples")
+    return Table("By label", ["label", *(f"{column}, {part}" for part in evaluations for column in columns)], rows)
 
 
-def _mistakes_table(run: _Run) -> Table:
+def _mistakes(run: _Run) -> Table:
     mistakes = run.result.dev.mistakes
     # 预测的是数时没有“把握”可言，表里列的是偏差
-    is_number = task_named(run.request["task"]["task"]).spec.predicts_number
-    rows = [
-        [_cut(m.text), m.expected, m.predicted, f"{m.confidence:.3g}" if is_number else f"{m.confidence:.2f}"]
-        for m in mistakes
-    ]
-    head = ["text", "true", "predicted", "error" if is_number else "confidence"]
+    is_number = task_named(run.task).spec.predicts_number
+    digits, unsure = (".3g", "error") if is_number else (".2f", "confidence")
+    rows = [[_cut(m.text), m.expected, m.predicted, f"{m.confidence:{digits}}"] for m in mistakes]
     known = "Farthest off" if is_number else "Wrong and sure of it"
     note = f"{known}: some of these may be errors of the labels." if mistakes else "None."
+    head = ["text", "true", "predicted", unsure]
     return Table("Worst mistakes on dev", head, rows, note, styles=("text", "text", "text", "figure"))
-
-
-def _recipe_table(run: _Run) -> Table:
-    rows = [[name, str(value)] for name, value in run.request["settings"].items()]
-    return Table("Recipe", ["setting", "value"], rows)
 
 
 def _cut(text: str) -> str:

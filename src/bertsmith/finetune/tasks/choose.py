@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
-from bertsmith.finetune.metrics.classification import mean_reciprocal_rank
+from bertsmith.finetune.metrics.ranking import mean_reciprocal_rank
 from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.choose import Choice, Choose, encode_choices

@@ -145,8 +145,8 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         truth, predicted = self.numbers(examples), self._predicted(predictions)
         found = {
             "accuracy": accuracy(truth, predicted),
-            "macro_f1": macro_f1(truth, predicted, len(self.labels)),
-            "matthews": matthews_correlation(truth, predicted, len(self.labels)),
+            "macro_f1": macro_f1(truth, predicted),
+            "matthews": matthews_correlation(truth, predicted),
         }
         if len(self.labels) == 2:
             found[_f1_name(self.labels)] = binary_f1(truth, predicted)
@@ -191,10 +191,10 @@ class ClassificationTask(Task[LabelledText, Prediction]):
     def check_baselines(
         self, train: Sequence[LabelledText], dev: Sequence[LabelledText], test: Sequence[LabelledText] | None
     ) -> None:
-        """As in `baselines.scoring.check_baselines`."""
-        from bertsmith.finetune.baselines.scoring import check_baselines
+        """As in `baselines.classification.Files`."""
+        from bertsmith.finetune.baselines.classification import Files
 
-        check_baselines(train, dev, test)
+        Files(self, train, dev, test)
 
     def add_baselines(
         self,
@@ -204,10 +204,10 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         test: Sequence[LabelledText] | None,
         **how: Any,
     ) -> None:
-        """Adds those of `baselines.scoring.BASELINES`."""
-        from bertsmith.finetune.baselines.scoring import add_baselines
+        """Adds those of `baselines.classification.BASELINES`."""
+        from bertsmith.finetune.baselines.classification import Files, add_baselines
 
-        add_baselines(run, train, dev, test, metric=self.metric, balanced=bool(self.class_weights), **how)
+        add_baselines(run, Files(self, train, dev, test), **how)
 
     def numbers(self, examples: Sequence[LabelledText]) -> list[int]:
         """Returns the number of each example's class.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.rankings import RANKINGS, RankingExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
-from bertsmith.finetune.metrics.classification import reciprocal_ranks
+from bertsmith.finetune.metrics.ranking import average_precision, reciprocal_ranks
 from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.engine import InferenceConfig
@@ -154,19 +154,6 @@ class RankingTask(Task[RankingExample, float]):
         scores = pipeline.scores([query for query, _ in rows], [text for _, text in rows])
         for row, score in zip(rows, scores.tolist(), strict=True):
             yield {"prediction": score, "input": row}
-
-
-def average_precision(scores: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
-    """Returns the average precision of one query.
-
-    Args:
-        scores: [N], higher is better; an irrelevant text with the same score counts as ranked before a relevant one.
-        relevant: [N], one at least.
-    """
-    # 主键是分数从高到低；并列时错误的在前，与倒数排名的规则一致
-    ordered = relevant[np.lexsort((relevant, -scores))]
-    places = np.flatnonzero(ordered)
-    return float(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
 
 
 def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[float]) -> list[_Query]:

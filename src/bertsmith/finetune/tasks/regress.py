@@ -13,13 +13,13 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import SCORED, ScoredText
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
-from bertsmith.finetune.metrics.classification import pearson, spearman
+from bertsmith.finetune.metrics.regression import pearson, spearman
 from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
 from bertsmith.inference.classify import REGRESSION, Regress
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification, PretrainedBert
+from bertsmith.model import BertForSequenceClassification, PretrainedModel
 from bertsmith.objectives import LabelledBatch, RegressionObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -102,7 +102,7 @@ class RegressionTask(Task[ScoredText, float]):
         return encode_texts(tokenizer, examples, self.paired, max_length, scores)
 
     @contextmanager
-    def on_scale(self, model: PretrainedBert) -> Iterator[None]:
+    def on_scale(self, model: PretrainedModel) -> Iterator[None]:
         """Folds spread and mean into the last layer, so that its outputs are numbers like those of the file.
 
         The layer learns (score - mean) / spread; with W and b scaled by the spread, and the mean added to b, the same

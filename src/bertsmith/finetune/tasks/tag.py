@@ -148,7 +148,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
                 "word_accuracy": scores.word_accuracy,
             }
         truth, predicted = self._numbers(examples, predictions)
-        return {"accuracy": accuracy(truth, predicted), "macro_f1": macro_f1(truth, predicted, len(self.labels))}
+        return {"accuracy": accuracy(truth, predicted), "macro_f1": macro_f1(truth, predicted)}
 
     def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
         """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
@@ -192,7 +192,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         **_how: Any,
     ) -> None:
         """Adds each word's most frequent tag."""
-        from bertsmith.finetune.baselines.scoring import add_tagging_baseline
+        from bertsmith.finetune.baselines.tagging import add_tagging_baseline
 
         add_tagging_baseline(run, self, train, dev, test)
 
