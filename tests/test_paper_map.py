@@ -10,8 +10,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
 def names_in(text: str) -> list[str]:
-    """Every dotted name of the package, in order; a group of entry points is called alike, but is no module."""
-    return re.findall(r"(?<!entry-points\.\")\bbertsmith(?:\.\w+)+", text)
+    """Every dotted name of the package, in order."""
+    # 入口点的组名（entry-points."bertsmith.tasks"）不是模块
+    return re.findall(r'(?<!entry-points\.")\bbertsmith(?:\.\w+)+', text)
 
 
 def rows_of(page: Path) -> list[str]:
