@@ -180,7 +180,7 @@ def check_gradients(
     peer.eval()
     our_step()
     peer_step()
-    mine = ours.get_parameter("encoder.blocks.0.expand.weight").grad
+    mine = ours.get_parameter("encoder.blocks.0.intermediate.weight").grad
     theirs = peer.get_parameter("encoder.layer.0.intermediate.dense.weight").grad
     assert mine is not None
     assert theirs is not None

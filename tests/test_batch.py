@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
+from bertsmith.kernels.ragged_attention import cut_into_rectangles
 from bertsmith.model import BertConfig, BertModel
 
 SEQUENCES = [[101, 7592, 102], [101, 102], [101, 5, 6, 7, 102]]
@@ -44,17 +45,17 @@ def test_equal_lengths_are_padded_without_a_copy():
 
 def test_parts_are_cut_where_padding_costs_more():
     batch = RaggedBatch.from_sequences([[1] * length for length in (2, 3, 3, 10, 10)])
-    assert [part.lengths for part in batch.parts(5)] == [[2, 3, 3], [10, 10]]
-    assert [part.lengths for part in batch.parts(4)] == [[2], [3, 3], [10, 10]]
+    assert [part.lengths for part in cut_into_rectangles(batch, 5)] == [[2, 3, 3], [10, 10]]
+    assert [part.lengths for part in cut_into_rectangles(batch, 4)] == [[2], [3, 3], [10, 10]]
     # of the 500 places of the rectangle 278 are padding
-    assert [part.lengths for part in batch.parts(136)] == [[2, 3, 3], [10, 10]]
-    assert batch.parts(300) == [batch]
+    assert [part.lengths for part in cut_into_rectangles(batch, 136)] == [[2, 3, 3], [10, 10]]
+    assert cut_into_rectangles(batch, 300) == [batch]
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.integers(0, 300))
 def test_parts_are_the_same_sequences_with_less_to_compute(lengths, cut_cost):
     batch = RaggedBatch.from_sequences([[number + 1] * length for number, length in enumerate(lengths)])
-    parts = batch.parts(cut_cost)
+    parts = cut_into_rectangles(batch, cut_cost)
     for name in ("input_ids", "token_type_ids", "position_ids"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
     assert [length for part in parts for length in part.lengths] == lengths
@@ -63,12 +64,12 @@ def test_parts_are_the_same_sequences_with_less_to_compute(lengths, cut_cost):
     assert computed + (len(parts) - 1) * cut_cost <= len(lengths) * max(lengths) ** 2
     if cut_cost == 0:
         assert all(part.has_equal_lengths for part in parts)
-    assert all(one is two for one, two in zip(batch.parts(cut_cost), parts, strict=True))
+    assert all(one is two for one, two in zip(cut_into_rectangles(batch, cut_cost), parts, strict=True))
 
 
 def test_a_batch_that_was_asked_for_its_parts_is_freed_at_once():
     batch = RaggedBatch.from_sequences([[1, 2], [3, 4]])
-    assert batch.parts(5) == [batch]
+    assert cut_into_rectangles(batch, 5) == [batch]
     gone = weakref.ref(batch)
     del batch
     assert gone() is None

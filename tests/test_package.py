@@ -7,7 +7,7 @@ import bertsmith
 
 def test_every_public_name_is_there():
     for name in bertsmith.__all__:
-        assert getattr(bertsmith, name).__name__ == name
+        assert callable(getattr(bertsmith, name))
 
 
 def test_importing_costs_no_torch():

@@ -1,4 +1,4 @@
-"""`RaggedBatch`: the one shape in which tokens travel.
+"""`RaggedBatch`, the one shape in which tokens travel, and `AttentionMask`, which of them each token reads.
 
 A batch is its real tokens laid end to end, and nothing else: no padding, so no work on padding and no attention mask
 to get wrong. `cu_seqlens` says where each sequence starts and ends. The padded world is met at two bridges only,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -160,45 +159,9 @@ class RaggedBatch:
         """The N sequence lengths as Python integers (on a GPU this waits for the device once)."""
         return self.cu_seqlens.diff().tolist()
 
-    @derived
-    def _parts(self) -> dict[int, list[RaggedBatch]]:
-        return {}
-
-    def parts(self, cut_cost: int) -> list[RaggedBatch]:
-        """Cuts the batch between neighbours into batches that are rectangles with less padding.
-
-        Args:
-            cut_cost: what one more rectangle costs, in attention weights [S, S] that are computed for padding.
-
-        Returns:
-            The same sequences in the same order; the batch itself where cutting saves less than it costs. It saves
-            most where neighbours are alike: sorted by length.
-        """
-        # 每一层都要问，答案却只和长度有关：同一批只算一次
-        if cut_cost not in self._parts:
-            self._parts[cut_cost] = self._cut(cut_cost)
-        # 不切时存的是空表：存自己会成环，用完的批次要等垃圾回收才放掉
-        return self._parts[cut_cost] or [self]
-
-    def _cut(self, cut_cost: int) -> list[RaggedBatch]:
-        """Returns the parts; none where one rectangle is best."""
-        ends, count, longest, needed, computed = [0], 0, 0, 0, 0
-        for length in [*self.lengths, 0]:
-            longest_with = max(longest, length)
-            # 长度匀称地递增时，每块的补齐恰好等于切一刀的代价，总代价最小；末尾的 0 只为收口
-            if count and (length == 0 or (count + 1) * longest_with**2 - needed - length**2 > cut_cost):
-                ends.append(ends[-1] + count)
-                computed += count * longest**2
-                count, needed, longest_with = 0, 0, length
-            count, longest, needed = count + 1, longest_with, needed + length**2
-        cuts = len(ends) - 2
-        if cuts == 0 or computed + cuts * cut_cost >= self.num_sequences * self.max_seqlen**2:
-            return []
-        return [self._slice(first, last) for first, last in pairwise(ends)]
-
     @torch.inference_mode(False)
-    def _slice(self, first: int, last: int) -> RaggedBatch:
-        """Returns the sequences from `first` to before `last`."""
+    def sequences(self, first: int, last: int) -> RaggedBatch:
+        """Returns the sequences from `first` to before `last` as a batch of their own, sharing the memory."""
         ends = self.cu_seqlens[first : last + 1]
         tokens = slice(int(ends[0]), int(ends[-1]))
         return RaggedBatch(
@@ -262,3 +225,87 @@ class RaggedBatch:
             self.cu_seqlens.to(device),
             self.max_seqlen,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMask:
+    """Which tokens of its own sequence a token reads.
+
+    Three kinds: all of them (BERT), itself and those before it (a left-to-right LM), or a prefix that all tokens read
+    and otherwise those before it (a prefix LM: Dong et al. 2019, Raffel et al. 2020, figure 4).
+
+    Attributes:
+        is_causal: a token reads itself and those before it only.
+        prefix_lengths: [N] int64, for each sequence how many of its first tokens all its tokens read; None is no
+            prefix.
+    """
+
+    is_causal: bool = False
+    prefix_lengths: Tensor | None = None
+
+    @classmethod
+    def prefix(cls, lengths: Sequence[int] | Tensor) -> AttentionMask:
+        """Returns the mask of a prefix LM.
+
+        Args:
+            lengths: [N] integers of 0 or more, tokens in the prefix of each sequence.
+
+        Raises:
+            InputError: a length is negative.
+        """
+        prefix_lengths = torch.as_tensor(lengths, dtype=torch.int64)
+        if len(prefix_lengths) and int(prefix_lengths.min()) < 0:
+            raise InputError(f"prefix length {int(prefix_lengths.min())} is negative; 0 is no prefix")
+        return cls(is_causal=True, prefix_lengths=prefix_lengths)
+
+    def split(self, counts: Sequence[int]) -> list[AttentionMask]:
+        """Returns the masks of consecutive groups with so many sequences each."""
+        if self.prefix_lengths is None:
+            return [self] * len(counts)
+        return [AttentionMask(self.is_causal, lengths) for lengths in self.prefix_lengths.split(list(counts))]
+
+    def hidden_later(self, length: int, device: torch.device) -> Tensor | None:
+        """Returns which keys are hidden because they come later.
+
+        Args:
+            length: S, of the rectangle.
+            device: where to make it.
+
+        Returns:
+            [1, 1, S, S] bool, or [N, 1, S, S] with prefixes, True where the key must not be read; None hides nothing.
+        """
+        if not self.is_causal:
+            return None
+        later = torch.ones((1, 1, length, length), dtype=torch.bool, device=device).triu(1)
+        if self.prefix_lengths is None:
+            return later
+        # 前缀里的词谁都看得见：只遮住前缀之后的、比自己晚的词
+        after_prefix = torch.arange(length, device=device) >= self.prefix_lengths.to(device)[:, None]
+        return later & after_prefix[:, None, None, :]
+
+    def hidden_keys(self, batch: RaggedBatch) -> Tensor | None:
+        """Returns which keys of a padded batch are hidden, padding among them.
+
+        Returns:
+            Bool, broadcast over [N, A, S, S]; None hides nothing.
+
+        Raises:
+            InputError: there is not one prefix for each sequence.
+        """
+        if self.prefix_lengths is not None and len(self.prefix_lengths) != batch.num_sequences:
+            raise InputError(f"{len(self.prefix_lengths)} prefix lengths for {batch.num_sequences} sequences")
+        later = self.hidden_later(batch.max_seqlen, batch.cu_seqlens.device)
+        # 因果时补齐都在右边，本来就看不见；前缀却可能比句子还长
+        if batch.has_equal_lengths or (self.is_causal and self.prefix_lengths is None):
+            return later
+        padding = ~batch.padding_mask[:, None, None, :]
+        return padding if later is None else later | padding
+
+    def summary_positions(self, batch: RaggedBatch) -> Tensor:
+        """Returns [N] int64, among the T tokens, the one of each sequence that has read all of it."""
+        # 从左到右时 [CLS] 只看见自己，整句的信息在最后一个词
+        return batch.cu_seqlens[1:].long() - 1 if self.is_causal else batch.first_token_positions
+
+
+FULL, CAUSAL = AttentionMask(), AttentionMask(is_causal=True)
+"""Every token reads all of its sequence; or itself and those before it only."""

@@ -81,7 +81,7 @@ def test_several_adapters_over_one_untouched_backbone(tiny_model, tmp_path):
     for name, labels in (("answers", YES_NO), ("colours", COLOURS), ("answers", YES_NO)):
         activate(model, name)
         assert logits(model).equal(expected[name])
-        assert model.config.id2label == model.bert.config.id2label == labels
+        assert model.config.id2label == model.backbone.config.id2label == labels
     activate(model, None)
     assert logits(model).equal(plain)
     assert model.config.id2label == YES_NO
@@ -101,10 +101,10 @@ def test_an_adapter_is_small_and_says_what_it_is(tiny_model, tmp_path):
     tensors = load_file(tmp_path / "adapter" / "adapter.safetensors")
     # one block of H 64: A [2 x 2, 64] and B [2, 64, 2]; the pooler [64, 64]; three classes
     assert {name: list(value.shape) for name, value in tensors.items()} == {
-        "bert.encoder.blocks.0.attention.project.down.weight": [4, 64],
-        "bert.encoder.blocks.0.attention.project.up": [2, 64, 2],
-        "bert.pooler.weight": [64, 64],
-        "bert.pooler.bias": [64],
+        "backbone.encoder.blocks.0.attention.qkv.down.weight": [4, 64],
+        "backbone.encoder.blocks.0.attention.qkv.up": [2, 64, 2],
+        "backbone.pooler.weight": [64, 64],
+        "backbone.pooler.bias": [64],
         "classifier.linear.weight": [3, 64],
         "classifier.linear.bias": [3],
     }
@@ -185,7 +185,7 @@ def test_what_does_not_belong_together_is_refused(tiny_model, tmp_path):
         load_adapter(tagger, folder)
     other = load_classifier(tiny_model)
     with torch.no_grad():
-        other.bert.encoder.blocks[0].expand.weight[0, 0] += 0.01
+        other.backbone.encoder.blocks[0].intermediate.weight[0, 0] += 0.01
     with pytest.raises(CheckpointError, match="answers: was trained over another backbone; load the model folder"):
         load_adapter(other, folder)
     model = load_classifier(tiny_model)
@@ -218,7 +218,7 @@ def _values(change):
     return spoil
 
 
-UP, BIAS = "bert.encoder.blocks.0.contract.up.weight", "classifier.linear.bias"
+UP, BIAS = "backbone.encoder.blocks.0.output.up.weight", "classifier.linear.bias"
 DAMAGES = {
     "no description": (lambda f: (f / "adapter.json").unlink(), "answers/adapter.json: is missing; name a folder"),
     "no JSON": (lambda f: (f / "adapter.json").write_text("{"), r"adapter.json: damaged \(not JSON at line 1"),

@@ -149,7 +149,7 @@ def pointing_model(tokenizer, first, last, max_length):
         for name, parameter in model.named_parameters():
             parameter.fill_(float("norm" in name and name.endswith("weight")))
         for side, word in enumerate((first, last)):
-            model.bert.embedding.word.weight[tokenizer.piece_to_id[word], side] = 1.0
+            model.backbone.embedding.word.weight[tokenizer.piece_to_id[word], side] = 1.0
         model.spans.linear.weight[0, 0] = model.spans.linear.weight[1, 1] = 1.0
     return model
 

@@ -250,7 +250,7 @@ def test_int8_leaves_gradients_as_they_are(tiny_model):
     def gradient():
         model.zero_grad()
         model(batch).pooled.sum().backward()
-        return model.get_parameter("encoder.blocks.0.expand.weight").grad.clone()
+        return model.get_parameter("encoder.blocks.0.intermediate.weight").grad.clone()
 
     before = gradient()
     model.set_int8(True)
@@ -266,7 +266,7 @@ def test_new_weights_are_rounded_anew(tiny_model):
     before = engine.run([[1, 2, 3]], None, first_states)
     with torch.no_grad():
         for block in model.encoder.blocks:
-            block.contract.weight.mul_(-1.0)
+            block.output.weight.mul_(-1.0)
     after = engine.run([[1, 2, 3]], None, first_states)
     exact = Engine(model, CPU).run([[1, 2, 3]], None, first_states)
     assert torch.cosine_similarity(after, exact).item() > 0.999

@@ -55,7 +55,7 @@ def run_ours(folder, expected):
     batch = RaggedBatch.from_padded(*(expected[n] for n in ("input_ids", "attention_mask", "token_type_ids")))
     model = BertForPreTraining.from_pretrained(folder).eval()
     output = model(batch, torch.arange(len(batch.input_ids)))
-    return model.bert(batch).hidden_states, output.mlm_logits, output.nsp_logits
+    return model.backbone(batch).hidden_states, output.mlm_logits, output.nsp_logits
 
 
 def test_the_numbers_are_those_of_the_original_code(tmp_path, expected):

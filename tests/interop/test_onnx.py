@@ -17,8 +17,8 @@ from bertsmith.inference.task_file import write_task_file
 from bertsmith.interop import onnx as export
 from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import ARCHITECTURES, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
-from bertsmith.model.feature_tagger import BertWithFeatures
+from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel, architectures_by_name
+from bertsmith.model.feature_tagger import FeatureTagger
 from bertsmith.tokenizer import WordPieceTokenizer
 
 VOCAB = 120
@@ -31,7 +31,9 @@ def save_model(name, folder, **changes):
     """A small random model, with every bias and norm moved from its initial 0 or 1."""
     torch.manual_seed(3)
     labels = {"id2label": {0: "a", 1: "b", 2: "c"}} if name in LABELLED else {}
-    model = ARCHITECTURES[name](BertConfig.named("1/64", vocab_size=VOCAB, num_attention_heads=4, **labels, **changes))
+    model = architectures_by_name()[name](
+        BertConfig.named("1/64", vocab_size=VOCAB, num_attention_heads=4, **labels, **changes)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -81,7 +83,7 @@ def own_outputs(name, model, rows):
     return outputs
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=architectures_by_name())
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder / "model")
@@ -222,8 +224,7 @@ def test_weights_beyond_one_file_lie_beside_it_and_a_model_without_pooler_has_on
 
 
 def test_an_export_that_computes_something_else_is_refused(tiny_model, tmp_path, monkeypatch):
-    attend = export.PaddedBert.attend
-    monkeypatch.setattr(export.PaddedBert, "attend", lambda self, a, hidden, mask: attend(a, hidden, mask & False))
+    monkeypatch.setattr(export.PaddedBatch, "padding_mask", property(lambda batch: batch.attention_mask >= 0))
     with pytest.raises(CheckpointError, match=r"is off by .* nothing was written"):
         export_onnx(tiny_model, tmp_path / "out" / "x.onnx")
     assert list((tmp_path / "out").iterdir()) == []
@@ -294,7 +295,7 @@ def test_the_copy_of_a_folder_is_what_the_reference_loads(says, tiny_model, tmp_
 
 def test_the_copy_tells_what_it_leaves_aside(says, tiny_model, tmp_path):
     config = BertConfig.load(tiny_model)
-    config.save(tiny_model / "config.json", architecture=BertForMaskedLM.architecture)
+    config.save(tiny_model / "config.json", architecture="BertForMaskedLM")
     code, output = says("export", "huggingface", tiny_model, "--out", tmp_path / "copy")
     assert code == 0
     assert "left aside" in output
@@ -313,7 +314,7 @@ def test_a_folder_that_does_not_load_in_full_is_not_copied(says, tiny_model, tmp
         code, line = says("export", "huggingface", tiny_model, "--out", tmp_path / "copy")
         assert code == 2
         assert message in line
-    text = (tiny_model / "config.json").read_text().replace("architectures", "no_architectures")
+    text = (tiny_model / "config.json").read_text().replace("architectures_by_name", "no_architectures")
     (tiny_model / "config.json").write_text(text)
     code, line = says("export", "huggingface", tiny_model, "--out", tmp_path / "copy")
     assert code == 2
@@ -339,7 +340,7 @@ def test_the_copy_predicts_as_the_fine_tuned_folder_does(tiny_model, tmp_path):
 
 def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_model, tmp_path):
     bert = BertModel.from_pretrained(tiny_model, need_pooler=False, id2label={0: "O", 1: "X"})
-    BertWithFeatures(bert, "last", "linear", 8).save_pretrained(tiny_model)
+    FeatureTagger(bert, "last", "linear", 8).save_pretrained(tiny_model)
     task = {"task": "features", "max_length": 0, "labels": ["O", "X"], "layers": "last", "top": "linear", "top_size": 8}
     write_task_file(tiny_model, task)
     export_huggingface(tiny_model, tmp_path / "copy")

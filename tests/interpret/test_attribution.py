@@ -126,7 +126,7 @@ def test_gradient_x_input_is_the_slope_along_each_embedding(folder_for):
     found = attribute(scored, method="gradient-x-input")
     model = scored.model.eval()
     model.set_compute_dtype(torch.float32)
-    usual = model.bert.embedding.forward
+    usual = model.backbone.embedding.forward
 
     def scaled(token, factor):
         def forward(batch):
@@ -140,7 +140,7 @@ def test_gradient_x_input_is_the_slope_along_each_embedding(folder_for):
     for token in range(len(scored.input_ids)):
         values = []
         for factor in (1.01, 0.99):
-            model.bert.embedding.forward = scaled(token, factor)
+            model.backbone.embedding.forward = scaled(token, factor)
             with torch.no_grad():
                 values.append(float(model(batch)[0, 0]))
         # the slope of F along the embedding itself, by central differences
@@ -180,8 +180,8 @@ def test_the_model_is_as_before(folder_for):
     explained.model.train()
     found = attribute(explained.score(TEXTS["classify"]))
     assert found.completeness.holds
-    assert explained.model.bert.embedding.compute_dtype is torch.bfloat16
-    assert not explained.model.bert.embedding._forward_hooks
+    assert explained.model.backbone.embedding.compute_dtype is torch.bfloat16
+    assert not explained.model.backbone.embedding._forward_hooks
     assert all(parameter.grad is None for parameter in explained.model.parameters())
 
 

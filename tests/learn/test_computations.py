@@ -91,17 +91,17 @@ def test_two_heads_of_other_matrices_are_torchs():
 def test_a_block_ends_where_the_models_does(study):
     """With a block of torch's own that holds the same weights."""
     found = compute("first_block", study=study, text="the man reads the book", place=3).values
-    model, config = study.model.bert, study.model.config
+    model, config = study.model.backbone, study.model.config
     block = model.encoder.blocks[0]
     theirs = torch.nn.TransformerEncoderLayer(
         config.hidden_size, config.num_attention_heads, config.intermediate_size, activation="gelu", batch_first=True
     ).eval()
     with torch.inference_mode():
         for mine, parameter in (
-            (block.attention.project, (theirs.self_attn.in_proj_weight, theirs.self_attn.in_proj_bias)),
-            (block.attention_output, (theirs.self_attn.out_proj.weight, theirs.self_attn.out_proj.bias)),
-            (block.expand, (theirs.linear1.weight, theirs.linear1.bias)),
-            (block.contract, (theirs.linear2.weight, theirs.linear2.bias)),
+            (block.attention.qkv, (theirs.self_attn.in_proj_weight, theirs.self_attn.in_proj_bias)),
+            (block.attention.output, (theirs.self_attn.out_proj.weight, theirs.self_attn.out_proj.bias)),
+            (block.intermediate, (theirs.linear1.weight, theirs.linear1.bias)),
+            (block.output, (theirs.linear2.weight, theirs.linear2.bias)),
             (block.attention_norm, (theirs.norm1.weight, theirs.norm1.bias)),
             (block.output_norm, (theirs.norm2.weight, theirs.norm2.bias)),
         ):
@@ -142,9 +142,9 @@ def test_the_input_is_the_sum_of_three_rows_normalised(study):
     table = study.model.state_dict()
     ids = study.tokenizer("the man", "the woman")["input_ids"]
     total = (
-        table["bert.embedding.word.weight"][ids[5]]
-        + table["bert.embedding.position.weight"][5]
-        + table["bert.embedding.token_type.weight"][1]
+        table["backbone.embedding.word.weight"][ids[5]]
+        + table["backbone.embedding.position.weight"][5]
+        + table["backbone.embedding.token_type.weight"][1]
     )
     np.testing.assert_allclose(found["sum"], total, atol=1e-6)
     np.testing.assert_allclose(found["normed"], F.layer_norm(total, total.shape, eps=1e-12), atol=1e-5)
@@ -158,7 +158,7 @@ def test_cls_hears_every_word_until_its_paths_are_cut(study):
     ids = study.tokenizer("the man reads the book")["input_ids"]
     hidden = [*ids[:3], study.tokenizer.mask_token_id, *ids[4:]]
     with torch.inference_mode():
-        states = [study.model.bert(RaggedBatch.from_sequences([each])).cls[0] for each in (ids, hidden)]
+        states = [study.model.backbone(RaggedBatch.from_sequences([each])).cls[0] for each in (ids, hidden)]
     moved = float((states[0] - states[1]).norm() / states[0].norm())
     assert found.values["moves"][2] == pytest.approx(moved, abs=1e-5)
     assert sum(found.values["attention"]) == pytest.approx(1, abs=1e-5)
@@ -166,17 +166,17 @@ def test_cls_hears_every_word_until_its_paths_are_cut(study):
 
 def test_cutting_all_paths_into_cls_is_reading_it_alone(study):
     """The claim behind the lesson, checked with an explicit mask on every layer's scores."""
-    model, ids = study.model.bert, study.tokenizer("the man reads the book")["input_ids"]
+    model, ids = study.model.backbone, study.tokenizer("the man reads the book")["input_ids"]
     size, heads = len(ids), study.model.config.num_attention_heads
     with torch.inference_mode():
         hidden = model.embedding(RaggedBatch.from_sequences([ids]))
         blocked = torch.zeros(size, size)
         blocked[0, 1:] = -torch.inf
         for block in model.encoder.blocks:
-            q, k, v = block.attention.project(hidden).view(size, 3, heads, -1).permute(1, 2, 0, 3)
+            q, k, v = block.attention.qkv(hidden).view(size, 3, heads, -1).permute(1, 2, 0, 3)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=blocked).transpose(0, 1).reshape(size, -1)
-            hidden = block.attention_norm(hidden + block.attention_output(mixed))
-            hidden = block.output_norm(hidden + block.contract(block.activation(block.expand(hidden))))
+            hidden = block.attention_norm(hidden + block.attention.output(mixed))
+            hidden = block.output_norm(hidden + block.output(block.activation(block.intermediate(hidden))))
         alone = model(RaggedBatch.from_sequences([ids[:1]])).cls[0]
     torch.testing.assert_close(hidden[0], alone, atol=1e-5, rtol=0)
 
@@ -188,7 +188,7 @@ def test_the_count_is_the_published_one(size, published):
     with torch.device("meta"):
         model = BertForPreTraining(BertConfig.named(size))
     assert found["total"] == sum(p.numel() for p in model.parameters())
-    assert found["encoder"] == sum(p.numel() for p in model.bert.encoder.parameters())
+    assert found["encoder"] == sum(p.numel() for p in model.backbone.encoder.parameters())
     assert found["block"] * found["layers"] == found["encoder"]
 
 
@@ -250,8 +250,8 @@ def test_next_sentence_loss_by_torch(study, truth, label):
     state = study.model.state_dict()
     with torch.inference_mode():
         batch = RaggedBatch.from_sequences([encoded["input_ids"]], [encoded["token_type_ids"]])
-        cls = study.model.bert(batch).hidden_states[0]
-        pooled = torch.tanh(F.linear(cls, state["bert.pooler.weight"], state["bert.pooler.bias"]))
+        cls = study.model.backbone(batch).hidden_states[0]
+        pooled = torch.tanh(F.linear(cls, state["backbone.pooler.weight"], state["backbone.pooler.bias"]))
         logits = F.linear(pooled, state["next_sentence.linear.weight"], state["next_sentence.linear.bias"])
     assert found["loss"] == pytest.approx(float(F.cross_entropy(logits[None], torch.tensor([label]))), abs=1e-5)
     assert found["next"] + found["random"] == pytest.approx(1)
@@ -271,7 +271,7 @@ def test_head_sizes_are_those_of_the_real_models():
     for (new, old), build in zip(rows.values(), models, strict=True):
         with torch.device("meta"):
             model = build(config)
-        encoder = sum(p.numel() for p in model.bert.parameters())
+        encoder = sum(p.numel() for p in model.backbone.parameters())
         assert (new, old) == (sum(p.numel() for p in model.parameters()) - encoder, encoder)
 
 

@@ -92,4 +92,4 @@ def test_a_computation_that_fails_leaves_the_rest_of_the_lesson(language, said):
         assert f"▸ {COMPUTATIONS[id].title(language)}" in shown
     assert "109,482,240" in shown
     assert "{" not in shown
-    assert "bertsmith.model.embeddings.BertEmbedding" in shown
+    assert "bertsmith.model.families.bert.BertEmbedding" in shown

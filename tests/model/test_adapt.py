@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.model import ARCHITECTURES, BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, load_any
+from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel, architectures_by_name, load_any
+from bertsmith.model.sizes import ParameterCounts
 from bertsmith.model.surgery import (
     extend_positions,
     extend_vocabulary,
@@ -30,7 +31,7 @@ def random_model(architecture="BertForPreTraining", **changes):
     shape = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
     labels = {0: "a", 1: "b", 2: "c"}
     config = BertConfig(**{**shape, "vocab_size": 40, "max_position_embeddings": 16, "id2label": labels, **changes})
-    model = ARCHITECTURES[architecture](config).eval()
+    model = architectures_by_name()[architecture](config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -58,12 +59,12 @@ def outputs(model, sequences=SEQUENCES):
 def silenced(model, pruned):
     """The reference for pruning: the whole model in which these heads add nothing."""
     model = copy.deepcopy(model)
-    encoder = model.encoder if isinstance(model, BertModel) else model.bert.encoder
+    encoder = model.encoder if isinstance(model, BertModel) else model.backbone.encoder
     size = model.config.head_size
     with torch.no_grad():
         for layer, heads in pruned.items():
             for head in heads:
-                encoder.blocks[layer].attention_output.weight[:, head * size : (head + 1) * size] = 0.0
+                encoder.blocks[layer].attention.output.weight[:, head * size : (head + 1) * size] = 0.0
     return model
 
 
@@ -88,7 +89,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+@pytest.mark.parametrize("architecture", list(architectures_by_name()))
 @pytest.mark.parametrize("change", list(CHANGES))
 def test_a_changed_model_is_saved_and_loaded_as_it_is(architecture, change, tmp_path):
     model = random_model(architecture)
@@ -150,7 +151,7 @@ def test_pruning_saves_the_parameters_of_the_heads_and_trains_on():
         both(batch).hidden_states[:, :5].sum().backward()
     kept = torch.cat([torch.arange(start + 16, start + 64) for start in (0, 64, 128)])  # without head 0
     kept = kept[(kept % 64 < 32) | (kept % 64 >= 48)]  # and without head 2
-    ours, theirs = (both.encoder.blocks[0].attention.project.weight.grad for both in (model, expected))
+    ours, theirs = (both.encoder.blocks[0].attention.qkv.weight.grad for both in (model, expected))
     torch.testing.assert_close(ours, theirs[kept], atol=1e-5, rtol=1e-4)
 
 
@@ -160,7 +161,7 @@ def test_heads_are_pruned_little_by_little_and_counted_as_in_the_whole_model():
     prune_heads(twice, {np.int64(0): np.array([2])})
     prune_heads(twice, {2: {3}, 0: (2, 0), 1: []})
     assert twice.config == once.config
-    assert [block.attention.num_heads for block in twice.bert.encoder.blocks] == [2, 4, 3]
+    assert [block.attention.num_heads for block in twice.backbone.encoder.blocks] == [2, 4, 3]
     for (name, value), other in zip(once.state_dict().items(), twice.state_dict().values(), strict=True):
         assert value.equal(other), name
     torch.testing.assert_close(outputs(twice), outputs(silenced(random_model(), PRUNED)), atol=1e-5, rtol=0)
@@ -206,11 +207,11 @@ def test_a_number_of_layers_that_cannot_be_kept_is_refused(count):
 @pytest.mark.parametrize("num_positions", [17, 31, 40])
 def test_more_positions_are_interpolated_as_numpy_does(num_positions):
     model = random_model()
-    table = model.bert.embedding.position.weight.detach().numpy().copy()
+    table = model.backbone.embedding.position.weight.detach().numpy().copy()
     extend_positions(model, num_positions)
     places = np.linspace(0, 15, num_positions)
     expected = np.stack([np.interp(places, np.arange(16), column) for column in table.T], axis=1)
-    stretched = model.bert.embedding.position.weight.detach().numpy()
+    stretched = model.backbone.embedding.position.weight.detach().numpy()
     np.testing.assert_allclose(stretched, expected, atol=1e-6)
     assert np.array_equal(stretched[[0, -1]], table[[0, -1]])
     assert outputs(model, [[1] * num_positions]).isfinite().all()
@@ -306,15 +307,15 @@ def test_words_are_added_as_the_mean_of_how_they_were_spelled(tmp_path):
     tokenizer = WordPieceTokenizer(VOCAB)
     # 模型的词表补齐到 16：多出的两行不属于任何词，新词应从第 14 行开始
     model = random_model("BertForMaskedLM", vocab_size=16)
-    table, bias = model.bert.embedding.word.weight.detach().clone(), model.masked_lm.bias.detach().clone()
+    table, bias = model.backbone.embedding.word.weight.detach().clone(), model.masked_lm.bias.detach().clone()
     larger = extend_vocabulary(model, tokenizer, ["covid", "##ids", "zebra", "##zz"], user_tokens=["[E1]"])
     assert larger.vocab == [*VOCAB, "covid", "##ids", "zebra", "##zz", "[E1]"]
     assert tokenizer.vocab == VOCAB
     expected = [[5, 6], [6, 7], range(14), range(14), [10, 12, 13, 11]]
     for place, ids in enumerate(expected, 14):
-        torch.testing.assert_close(model.bert.embedding.word.weight[place], table[list(ids)].mean(0))
+        torch.testing.assert_close(model.backbone.embedding.word.weight[place], table[list(ids)].mean(0))
         torch.testing.assert_close(model.masked_lm.bias[place], bias[list(ids)].mean(0))
-    assert model.bert.embedding.word.weight[:14].equal(table[:14])
+    assert model.backbone.embedding.word.weight[:14].equal(table[:14])
     assert larger.tokenize("Covid covids virusids [E1] zebra") == [
         *("covid", "covid", "##s", "virus", "##ids", "[E1]", "zebra")
     ]
@@ -354,7 +355,7 @@ def test_pieces_that_no_text_is_cut_into_are_refused_and_change_nothing(pieces, 
     model = random_model(vocab_size=16)
     with pytest.raises(InputError, match=message):
         extend_vocabulary(model, WordPieceTokenizer(VOCAB), pieces)
-    assert model.config.vocab_size == len(model.bert.embedding.word.weight) == 16
+    assert model.config.vocab_size == len(model.backbone.embedding.word.weight) == 16
 
 
 def test_a_tokenizer_of_another_model_is_refused():
@@ -369,7 +370,7 @@ def test_a_tokenizer_of_another_model_is_refused():
 def test_what_is_frozen_stays_and_the_rest_learns(embeddings, layers):
     model = random_model()
     freeze(model, embeddings=embeddings, layers=layers)
-    frozen = [f"bert.encoder.blocks.{layer}." for layer in range(layers)] + ["bert.embedding."] * embeddings
+    frozen = [f"backbone.encoder.blocks.{layer}." for layer in range(layers)] + ["backbone.embedding."] * embeddings
     before = copy.deepcopy(model.state_dict())
     optimizer = build_optimizer(model, weight_decay=0.01)
     optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 0.1
@@ -389,8 +390,8 @@ def test_a_frozen_part_stays_frozen_when_it_changes_its_shape():
     extend_positions(model, 20)
     prune_heads(model, {0: [1], 1: [1]})
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert not any(name.startswith(("bert.embedding.", "bert.encoder.blocks.0.")) for name in learning)
-    assert {"bert.encoder.blocks.1.attention.project.weight", "masked_lm.bias"} <= learning
+    assert not any(name.startswith(("backbone.embedding.", "backbone.encoder.blocks.0.")) for name in learning)
+    assert {"backbone.encoder.blocks.1.attention.qkv.weight", "masked_lm.bias"} <= learning
 
 
 @pytest.mark.parametrize("layers", [-1, 4])
@@ -427,4 +428,4 @@ def test_changes_can_follow_one_another_and_the_model_trains(tmp_path):
 def test_parameters_of_a_pruned_model_are_counted():
     model = BertModel(BertConfig.named("2/128", vocab_size=50))
     prune_heads(model, {1: [0]})
-    assert sum(p.numel() for p in model.encoder.parameters()) == model.config.num_encoder_parameters
+    assert sum(p.numel() for p in model.encoder.parameters()) == ParameterCounts.of(model.config).encoder

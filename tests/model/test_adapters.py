@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from bertsmith.batch import RaggedBatch
+from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.matmul import linear
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel, prune_heads
+from bertsmith.model.family import BlockLayers
 from bertsmith.model.peft import (
     AdapterSettings,
     activate,
@@ -24,11 +25,11 @@ from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 SEQUENCES = [[2, 7, 30, 3], [2, 3], [2, 5, 6, 7, 39, 9, 3], [2, 11, 3]]
-EVERYTHING = ("query", "key", "value", "attention_output", "expand", "contract")
+EVERYTHING = ("query", "key", "value", "attention_output", "intermediate", "output")
 BOTTLENECK = AdapterSettings("bottleneck", size=5)
 LORA = AdapterSettings("lora", size=3, alpha=5)
 WIDE_LORA = AdapterSettings("lora", size=3, targets=EVERYTHING)
-KINDS = [BOTTLENECK, LORA, WIDE_LORA, AdapterSettings("lora", size=2, targets=("key", "expand"))]
+KINDS = [BOTTLENECK, LORA, WIDE_LORA, AdapterSettings("lora", size=2, targets=("key", "intermediate"))]
 
 
 def make_model(layers=2, labels=3, dropout=0.0):
@@ -84,12 +85,12 @@ def test_a_bottleneck_computes_what_the_paper_says(tmp_path):
     model = make_model().eval()
     model.save_pretrained(tmp_path)
     add_adapter(model, BOTTLENECK)
-    for head in (model.classifier, model.bert.pooler):
+    for head in (model.classifier, model.backbone.pooler):
         head.requires_grad_(False)  # the reference keeps the heads of the folder
     stir(model)
     hooks = []
-    for number, block in enumerate(model.bert.encoder.blocks):
-        for layer, path in ((block.attention_output, "attention.output.dense"), (block.contract, "output.dense")):
+    for number, block in enumerate(model.backbone.encoder.blocks):
+        for layer, path in ((block.attention.output, "attention.output.dense"), (block.output, "output.dense")):
             down, up = copy.deepcopy(layer.adapter.down), copy.deepcopy(layer.adapter.up)
 
             def after(read, gave, down=down, up=up):
@@ -108,7 +109,7 @@ def test_lora_computes_what_the_paper_says_and_merges_into_a_plain_folder(settin
     model = make_model().eval()
     model.save_pretrained(tmp_path / "before")
     add_adapter(model, settings)
-    for head in (model.classifier, model.bert.pooler):
+    for head in (model.classifier, model.backbone.pooler):
         head.requires_grad_(False)
     stir(model)
     scale = settings.alpha / 3
@@ -121,13 +122,13 @@ def test_lora_computes_what_the_paper_says_and_merges_into_a_plain_folder(settin
         )
     )  # fmt: skip
     hooks = []
-    for number, block in enumerate(model.bert.encoder.blocks):
+    for number, block in enumerate(model.backbone.encoder.blocks):
         fused = [target for target in settings.targets if target in EVERYTHING[:3]]
         for target in settings.targets:
             if target in fused:
-                place, adapter = fused.index(target), block.attention.project.adapter
+                place, adapter = fused.index(target), block.attention.qkv.adapter
             else:
-                place, adapter = 0, getattr(block, target).adapter
+                place, adapter = 0, block.get_submodule(getattr(BlockLayers(), target)).adapter
             a, b = adapter.down.weight.detach()[3 * place : 3 * place + 3], adapter.up.detach()[place]
             hooks.append(
                 (
@@ -158,7 +159,7 @@ def test_only_the_adapter_and_its_heads_learn(settings):
     for _ in range(2):
         trainer.train_batch(batch())
     changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
-    ours = {name for name in before if ".adapter." in name or name.startswith(("classifier.", "bert.pooler."))}
+    ours = {name for name in before if ".adapter." in name or name.startswith(("classifier.", "backbone.pooler."))}
     assert changed == ours
     assert {name for name, parameter in model.named_parameters() if parameter.grad is not None} == ours
     grouped = [parameter for group in parameter_groups(model, 1e-3, layer_decay=0.5) for parameter in group["params"]]
@@ -184,11 +185,11 @@ def test_every_way_of_running_a_block_runs_the_adapter(settings):
         assert all(plain[name].equal(checkpointed[name]) for name in plain)
     model.eval()
     with torch.no_grad():
-        states = model.bert(batch()).hidden_states
-        torch.testing.assert_close(model.bert(batch(), need_maps=True).hidden_states, states, atol=1e-5, rtol=1e-5)
-        causal = model.bert(batch(), causal=True).hidden_states
+        states = model.backbone(batch()).hidden_states
+        torch.testing.assert_close(model.backbone(batch(), need_maps=True).hidden_states, states, atol=1e-5, rtol=1e-5)
+        causal = model.backbone(batch(), mask=CAUSAL).hidden_states
         torch.testing.assert_close(
-            model.bert(batch(), causal=True, need_maps=True).hidden_states, causal, atol=1e-5, rtol=1e-5
+            model.backbone(batch(), mask=CAUSAL, need_maps=True).hidden_states, causal, atol=1e-5, rtol=1e-5
         )
 
 
@@ -236,12 +237,12 @@ def test_frozen_layers_keep_less_and_the_lowest_need_no_backward():
             add_adapter(model, settings)
         model.set_compute_dtype(torch.bfloat16)
         seen = []
-        model.bert.encoder.blocks[0].attention.register_forward_hook(
-            lambda m, read, gave, seen=seen: seen.append((read[0].requires_grad, gave.states.requires_grad))
+        model.backbone.encoder.blocks[0].attention.qkv.register_forward_hook(
+            lambda m, read, gave, seen=seen: seen.append((read[0].requires_grad, gave.requires_grad))
         )
         kept[name], loss = kept_for_backward(model, long)
         loss.backward()
-        # below the lowest adapter nothing asks for a gradient: LoRA begins in the attention, the bottleneck after it
+        # below the lowest adapter nothing asks for a gradient: LoRA begins in the query, the bottleneck after it
         assert seen == [{"full": (True, True), "lora": (False, True), "bottleneck": (False, False)}[name]]
     assert kept["lora"] < 0.85 * kept["full"]
     assert kept["bottleneck"] < 0.85 * kept["full"]
@@ -306,8 +307,8 @@ def test_models_without_labels_and_with_pruned_heads_take_adapters():
     pretraining = BertForPreTraining(BertConfig.named("1/64", vocab_size=40))
     add_adapter(pretraining, LORA)
     learning = {name.split(".")[0] for name, p in pretraining.named_parameters() if p.requires_grad}
-    assert learning == {"bert", "masked_lm", "next_sentence"}
-    assert not pretraining.bert.embedding.word.weight.requires_grad
+    assert learning == {"backbone", "masked_lm", "next_sentence"}
+    assert not pretraining.backbone.embedding.word.weight.requires_grad
 
     model = make_model().eval()
     prune_heads(model, {0: [1]})
@@ -347,7 +348,7 @@ def test_what_cannot_be_done_is_said():
         ({"size": 2.5}, "size 2.5 must be"),
         ({"dropout": 1.0}, r"dropout 1.0 is outside \[0, 1\)"),
         ({"alpha": -1.0}, "alpha -1.0 must be positive"),
-        ({"targets": ("query", "output")}, "LoRA targets query, output; give each once, of query, key"),
+        ({"targets": ("query", "dense")}, "LoRA targets query, dense; give each once, of query, key"),
         ({"targets": ("query", "query")}, "give each once"),
         ({"kind": "bottleneck", "alpha": 8.0}, "alpha and targets belong to LoRA"),
         ({"kind": "bottleneck", "targets": ("query",)}, "alpha and targets belong to LoRA"),

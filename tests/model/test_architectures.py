@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model import (
-    ARCHITECTURES,
     BertConfig,
     BertForMaskedLM,
     BertForMultipleChoice,
@@ -20,6 +19,7 @@ from bertsmith.model import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    architectures_by_name,
     load_any,
 )
 
@@ -42,7 +42,7 @@ def build(architecture, size="2/128", **changes):
     torch.manual_seed(0)
     labels = {"id2label": LABELS} if "Classification" in architecture else {}
     config = BertConfig.named(size, vocab_size=VOCAB, **{**labels, **changes})
-    return disturbed(ARCHITECTURES[architecture](config)).eval()
+    return disturbed(architectures_by_name()[architecture](config)).eval()
 
 
 def sequences_of(lengths):
@@ -89,7 +89,7 @@ def reference_of(folder, architecture):
     return reference.eval()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", architectures_by_name())
 def test_outputs_and_all_gradients_equal_the_reference(architecture, tmp_path):
     ours = build(architecture)
     ours.save_pretrained(tmp_path)
@@ -113,12 +113,13 @@ def test_outputs_and_all_gradients_equal_the_reference(architecture, tmp_path):
 
 def check_gradients(ours, reference):
     """Every parameter, under its name on disk: the largest difference against the largest value."""
-    from bertsmith.model.checkpoint import names_on_disk
+    from bertsmith.model.families.bert import PUBLISHED_NAMES
+    from bertsmith.model.folder import published_names
 
     theirs = dict(reference.named_parameters())
     compared = set()
     for name, parameter in ours.named_parameters():
-        targets = names_on_disk(name)
+        targets = published_names(name, PUBLISHED_NAMES)
         for target, gradient in zip(targets, parameter.grad.chunk(len(targets)), strict=True):
             expected = theirs[target].grad
             compared.add(target)
@@ -163,7 +164,7 @@ def compare_layers_and_maps(ours, reference, batch):
             torch.testing.assert_close(maps[row], attention[row, :, :length, :length], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", architectures_by_name())
 def test_folders_go_round_bit_for_bit(architecture, tmp_path):
     ours = build(architecture)
     ours.save_pretrained(tmp_path / "ours")
@@ -187,7 +188,7 @@ def test_a_decoder_of_its_own_goes_round(architecture, tmp_path):
     name, mine = next(iter(our_outputs(ours, batch).items()))
     torch.testing.assert_close(mine, batch.unpad(getattr(reference(**their_inputs(batch)), name)), atol=1e-5, rtol=0)
     reference.save_pretrained(tmp_path / "theirs")
-    again = ARCHITECTURES[architecture].from_pretrained(tmp_path / "theirs")
+    again = architectures_by_name()[architecture].from_pretrained(tmp_path / "theirs")
     assert again.masked_lm.decoder.weight.equal(ours.masked_lm.decoder.weight)
     assert again.load_report.left_aside == []
 
@@ -316,7 +317,7 @@ def test_a_new_head_is_started_only_when_asked_for(tmp_path):
     model = BertForQuestionAnswering.from_pretrained(tmp_path, new_heads=True)
     assert model.load_report.fresh == ["spans.linear.weight", "spans.linear.bias"]
     assert "cls.predictions.bias" in model.load_report.left_aside
-    assert model.bert.embedding.word.weight.equal(backbone.bert.embedding.word.weight)
+    assert model.backbone.embedding.word.weight.equal(backbone.backbone.embedding.word.weight)
     assert 0 < model.spans.linear.weight.std() < 0.04
     assert not model.spans.linear.bias.any()
     with pytest.raises(ConfigError, match="no head classifier; its heads: spans"):
@@ -343,8 +344,8 @@ def test_next_sentence_alone_may_start_afresh(tmp_path):
         BertForPreTraining.from_pretrained(tmp_path, new_heads=["masked_lm"])
     model = BertForPreTraining.from_pretrained(tmp_path, new_heads=["next_sentence"])
     assert sorted(model.load_report.fresh) == [
-        "bert.pooler.bias",
-        "bert.pooler.weight",
+        "backbone.pooler.bias",
+        "backbone.pooler.weight",
         "next_sentence.linear.bias",
         "next_sentence.linear.weight",
     ]

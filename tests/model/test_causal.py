@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertsmith.batch import RaggedBatch
+from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.model import BertConfig, BertForMaskedLM, BertModel
 
 VOCAB_SIZE = 50
@@ -39,8 +39,8 @@ def test_every_path_agrees_with_the_printed_equation(lengths, dtype):
     model, batch = make_model(), make_batch(lengths)
     model.set_compute_dtype(dtype)
     with torch.no_grad():
-        explicit = model(batch, need_maps=True, causal=True)
-        output = model(batch, causal=True)
+        explicit = model(batch, need_maps=True, mask=CAUSAL)
+        output = model(batch, mask=CAUSAL)
     tolerance = 1e-5 if dtype == torch.float32 else 0.08
     torch.testing.assert_close(output.hidden_states, explicit.hidden_states, atol=tolerance, rtol=tolerance)
     for maps in explicit.attentions:
@@ -54,9 +54,9 @@ def test_a_prefix_has_the_same_states_alone(lengths):
     """The definition: cutting a sequence short changes none of the states that are left."""
     model, batch = make_model(), make_batch(lengths)
     with torch.no_grad():
-        whole = model(batch, causal=True).hidden_states.split(batch.lengths)
+        whole = model(batch, mask=CAUSAL).hidden_states.split(batch.lengths)
         for ids, states in zip(batch.input_ids.split(batch.lengths), whole, strict=True):
-            prefix = model(RaggedBatch.from_sequences([ids[:4].tolist()]), causal=True)
+            prefix = model(RaggedBatch.from_sequences([ids[:4].tolist()]), mask=CAUSAL)
             torch.testing.assert_close(prefix.hidden_states, states[:4], atol=1e-5, rtol=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_training_with_dropout_sees_nothing_to_the_right():
     for checkpointing in ("none", "attention", "blocks"):
         model.set_gradient_checkpointing(checkpointing)
         embedded = model.embedding(batch).detach().requires_grad_()
-        (model.encoder(embedded, batch, causal=True).states[5] @ torch.arange(64.0)).backward()
+        (model.encoder(embedded, batch, mask=CAUSAL).states[5] @ torch.arange(64.0)).backward()
         assert embedded.grad[:6].abs().amax(1).min() > 0
         assert embedded.grad[6:].abs().max() == 0
 
@@ -75,7 +75,7 @@ def test_training_with_dropout_sees_nothing_to_the_right():
 def test_the_summary_is_read_from_the_last_token():
     model, batch = make_model(), make_batch([9, 5, 12])
     with torch.no_grad():
-        output = model(batch, causal=True)
+        output = model(batch, mask=CAUSAL)
     assert torch.equal(output.cls, output.hidden_states[[8, 13, 25]])
     assert torch.equal(model(batch).cls, model(batch).hidden_states[[0, 9, 14]])
 
@@ -105,6 +105,6 @@ def test_equals_the_decoder_of_transformers():
     peer.tie_weights()
     batch = make_batch([11, 11])
     with torch.no_grad():
-        logits = ours(batch, torch.arange(22), causal=True)
+        logits = ours(batch, torch.arange(22), mask=CAUSAL)
         expected = peer(input_ids=batch.input_ids.view(2, 11)).logits
     torch.testing.assert_close(logits.view_as(expected), expected, atol=1e-4, rtol=1e-4)

@@ -10,6 +10,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
 from bertsmith.model.attention import MultiHeadSelfAttention
+from bertsmith.model.sizes import ParameterCounts
 
 
 @pytest.mark.parametrize(
@@ -33,13 +34,13 @@ def test_parameter_counts_are_the_published_ones(size, published):
     config = BertConfig.named(size)
     embeddings = (30522 + 512 + 2 + 2) * config.hidden_size
     pooler = config.hidden_size**2 + config.hidden_size
-    assert embeddings + config.num_encoder_parameters + pooler == published
+    assert embeddings + ParameterCounts.of(config).encoder + pooler == published
 
 
 def test_our_model_has_the_closed_form_count():
     config = BertConfig.named("mini", vocab_size=100)
     model = BertModel(config)
-    assert sum(p.numel() for p in model.encoder.parameters()) == config.num_encoder_parameters
+    assert sum(p.numel() for p in model.encoder.parameters()) == ParameterCounts.of(config).encoder
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,11 @@ def test_the_attention_everyone_computes_by_hand():
     config = BertConfig(hidden_size=3, num_attention_heads=1, intermediate_size=3)
     attention = MultiHeadSelfAttention(config).eval()
     swap = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, 1, 0]])
-    attention.project.weight.copy_(torch.cat([torch.eye(3), swap, 2 * torch.eye(3)]))
-    attention.project.bias.zero_()
+    attention.qkv.weight.copy_(torch.cat([torch.eye(3), swap, 2 * torch.eye(3)]))
+    attention.qkv.bias.zero_()
+    # the heads' states are to be seen as they are
+    attention.output.weight.copy_(torch.eye(3))
+    attention.output.bias.zero_()
     states = torch.tensor([[1.0, 0, 2], [-1, 2, 0]])
     output = attention(states, RaggedBatch.from_sequences([[1, 2]]), need_maps=True)
     # scores are [[1, 3], [3, 1]] before scaling by sqrt(3)
@@ -150,12 +154,12 @@ def test_the_encoder_loads_from_folders_with_and_without_prefix_and_heads(tmp_pa
     encoder.save_pretrained(tmp_path / "b")
     assert not any(name.startswith("bert.") for name in load_file(tmp_path / "b" / "model.safetensors"))
     again = BertModel.from_pretrained(tmp_path / "b")
-    for (name, value), other in zip(model.bert.state_dict().items(), again.state_dict().values(), strict=True):
+    for (name, value), other in zip(model.backbone.state_dict().items(), again.state_dict().values(), strict=True):
         assert value.equal(other), name
     classifier = BertForSequenceClassification.from_pretrained(
         tmp_path / "b", new_heads=True, id2label={0: "a", 1: "b"}
     )
-    assert classifier.bert.pooler.weight.equal(model.bert.pooler.weight)
+    assert classifier.backbone.pooler.weight.equal(model.backbone.pooler.weight)
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_named(tmp_path):
@@ -184,12 +188,12 @@ def test_early_spellings_and_a_missing_pooler(tmp_path):
     }
     save_file(early, path, metadata={"format": "pt"})
     loaded = BertModel.from_pretrained(tmp_path)
-    assert loaded.embedding.norm.weight.equal(model.bert.embedding.norm.weight)
+    assert loaded.embedding.norm.weight.equal(model.backbone.embedding.norm.weight)
     save_file({n: v for n, v in early.items() if "pooler" not in n}, path, metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match="pooler.dense.weight, .*pooler.dense.bias missing; .*need_pooler=False"):
         BertModel.from_pretrained(tmp_path)
     assert BertModel.from_pretrained(tmp_path, need_pooler=False).embedding.word.weight.equal(
-        model.bert.embedding.word.weight
+        model.backbone.embedding.word.weight
     )
 
 

@@ -106,7 +106,7 @@ def test_gradient_checkpointing_gives_the_same_loss_and_gradients_with_dropout(s
         model.set_compute_dtype(dtype)
         model.set_gradient_checkpointing(what)
         calls = {"blocks": [], "attention": []}
-        block = model.bert.encoder.blocks[1]
+        block = model.backbone.encoder.blocks[1]
         block.register_forward_pre_hook(lambda *_, calls=calls: calls["blocks"].append(1))
         block.attention.dropout.register_forward_pre_hook(lambda *_, calls=calls: calls["attention"].append(1))
         torch.manual_seed(5)
@@ -127,7 +127,7 @@ def test_gradient_checkpointing_can_be_switched_off_and_rests_in_evaluation():
     batch = RaggedBatch.from_sequences(SEQUENCES)
     model = random_model()
     calls = []
-    model.bert.encoder.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    model.backbone.encoder.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     model.set_gradient_checkpointing("blocks")
     loss_of(model.eval(), batch).backward()
     model.set_gradient_checkpointing("none")
@@ -138,12 +138,12 @@ def test_gradient_checkpointing_can_be_switched_off_and_rests_in_evaluation():
 @pytest.mark.parametrize("what", ["attention", "blocks"])
 def test_gradient_checkpointing_works_over_a_frozen_part(what):
     model = random_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model.bert.embedding.requires_grad_(False)
-    model.bert.encoder.blocks[0].requires_grad_(False)
+    model.backbone.embedding.requires_grad_(False)
+    model.backbone.encoder.blocks[0].requires_grad_(False)
     model.set_gradient_checkpointing(what)
     loss_of(model.train(), RaggedBatch.from_sequences(SEQUENCES)).backward()
-    assert model.bert.encoder.blocks[0].expand.weight.grad is None
-    assert model.bert.encoder.blocks[1].expand.weight.grad.any()
+    assert model.backbone.encoder.blocks[0].intermediate.weight.grad is None
+    assert model.backbone.encoder.blocks[1].intermediate.weight.grad.any()
 
 
 def test_unknown_gradient_checkpointing_is_refused():
@@ -182,12 +182,12 @@ def test_a_compiled_model_is_one_graph_and_gives_the_same_numbers(sequences, mod
         batch = RaggedBatch.from_sequences(sequences)
         expected = model(RaggedBatch.from_sequences(sequences), positions)
         output = compiled(batch, positions)
-        encoder = torch.compile(model.bert, backend="eager", fullgraph=True)
+        encoder = torch.compile(model.backbone, backend="eager", fullgraph=True)
         states = encoder(RaggedBatch.from_sequences(sequences)).hidden_states
     assert output.mlm_logits.equal(expected.mlm_logits)
     assert output.nsp_logits.equal(expected.nsp_logits)
-    assert output.bert.hidden_states.equal(expected.bert.hidden_states)
-    assert states.equal(expected.bert.hidden_states)
+    assert output.encoded.hidden_states.equal(expected.encoded.hidden_states)
+    assert states.equal(expected.encoded.hidden_states)
     # 同一批数据先经过编译的模型，之后照样能训练
     loss_of(model, batch).backward()
 

@@ -8,8 +8,8 @@ from scipy import stats
 from bertsmith.batch import RaggedBatch
 from bertsmith.kernels.layers import Dropout, LayerNorm, Linear
 from bertsmith.kernels.matmul import FEW_ROWS, has_packed_kernels, linear
-from bertsmith.model import BertConfig
-from bertsmith.model.attention import _CUT_COST, MultiHeadSelfAttention
+from bertsmith.kernels.ragged_attention import CUT_COST, cut_into_rectangles
+from bertsmith.model import BertConfig, MultiHeadSelfAttention
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
@@ -146,7 +146,7 @@ def test_every_way_of_attending_gives_the_same_states(dtype):
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(attention(states, batch).states, expected, atol=tolerance, rtol=0)
         if len(lengths) > 5:
-            assert len(batch.parts(_CUT_COST // 2)) > 1
+            assert len(cut_into_rectangles(batch, CUT_COST // 2)) > 1
         # the path of training, with a dropout too rare to strike
         attention.train().dropout.probability = 1e-9
         torch.testing.assert_close(attention(states, batch).states, expected, atol=tolerance, rtol=0)

@@ -47,8 +47,8 @@ def test_hidden_states_pooled_and_logits_equal_the_reference(pair, lengths):
         span = slice(int(batch.cu_seqlens[n]), int(batch.cu_seqlens[n + 1]))
         expected = reference.bert(torch.tensor([ids]), token_type_ids=torch.tensor([segments]))
         logits = reference(torch.tensor([ids]), token_type_ids=torch.tensor([segments]))
-        torch.testing.assert_close(output.bert.hidden_states[span], expected.last_hidden_state[0], atol=1e-5, rtol=0)
-        torch.testing.assert_close(output.bert.pooled[n], expected.pooler_output[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(output.encoded.hidden_states[span], expected.last_hidden_state[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(output.encoded.pooled[n], expected.pooler_output[0], atol=1e-5, rtol=0)
         torch.testing.assert_close(output.mlm_logits[span], logits.prediction_logits[0], atol=1e-5, rtol=0)
         torch.testing.assert_close(output.nsp_logits[n], logits.seq_relationship_logits[0], atol=1e-5, rtol=0)
 
@@ -62,7 +62,7 @@ def test_encoder_equals_the_reference_encoder_on_padded_batches(pair):
         attention_mask=batch.padding_mask.long(),
         token_type_ids=batch.pad(batch.token_type_ids),
     ).last_hidden_state
-    states = ours.bert(batch).hidden_states
+    states = ours.backbone(batch).hidden_states
     torch.testing.assert_close(states, batch.unpad(expected), atol=1e-5, rtol=0)
     assert len(sequences) == len(types) == batch.num_sequences
 
@@ -72,7 +72,7 @@ def test_every_layer_and_every_attention_map_equals_the_reference(pair):
     ours, _, folder = pair
     reference = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     sequences, types, batch = random_batch([5, 40, 12])
-    output = ours.bert(batch, need_layers=True, need_maps=True)
+    output = ours.backbone(batch, need_layers=True, need_maps=True)
     for n, (ids, segments) in enumerate(zip(sequences, types, strict=True)):
         span = slice(int(batch.cu_seqlens[n]), int(batch.cu_seqlens[n + 1]))
         expected = reference(
@@ -103,11 +103,11 @@ def test_gradients_equal_the_reference(pair):
     ).loss.backward()
     expected = dict(reference.named_parameters())
     word = expected["bert.embeddings.word_embeddings.weight"].grad
-    torch.testing.assert_close(ours.bert.embedding.word.weight.grad, word, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(ours.backbone.embedding.word.weight.grad, word, atol=1e-6, rtol=1e-4)
     query = torch.cat(
         [expected[f"bert.encoder.layer.0.attention.self.{name}.weight"].grad for name in ("query", "key", "value")]
     )
-    first = ours.bert.encoder.blocks[0].attention.project.weight.grad
+    first = ours.backbone.encoder.blocks[0].attention.qkv.weight.grad
     torch.testing.assert_close(first, query, atol=1e-6, rtol=1e-4)
     ours.zero_grad()
     reference.zero_grad()

@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.speed import measure_matmul_flops
-from bertsmith.model import BertConfig, BertForPreTraining, BertModel
-from bertsmith.model.config import NAMED_SIZES
+from bertsmith.model import NAMED_SIZES, BertConfig, BertForPreTraining, BertModel
 from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts, ParameterCounts
 from bertsmith.objectives.masked_lm import MaskedLMLoss
 from bertsmith.objectives.next_sentence import NSPLoss
@@ -43,9 +42,9 @@ def test_parameter_counts_are_the_modules_own(config):
     with torch.device("meta"):
         model = BertForPreTraining(config)
     counts = ParameterCounts.of(config)
-    assert counts.embeddings == count(model.bert.embedding)
-    assert counts.encoder == count(model.bert.encoder)
-    assert counts.pooler == count(model.bert.pooler)
+    assert counts.embeddings == count(model.backbone.embedding)
+    assert counts.encoder == count(model.backbone.encoder)
+    assert counts.pooler == count(model.backbone.pooler)
     assert counts.heads == count(model.masked_lm) + count(model.next_sentence)
     assert counts.total == count(model)
 
@@ -89,7 +88,7 @@ def test_inference_operations_are_those_of_the_matmuls_that_run(case, counted_ma
     model, batch, costs = built(*case)
     # the explicit path, for torch does not count the operations of its fused CPU attention
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.bert.eval()(batch, need_maps=True)
+        model.backbone.eval()(batch, need_maps=True)
     assert counter.get_total_flops() == costs.inference_flops
     assert costs.inference_flops_per_token == costs.inference_flops / batch.num_tokens
 

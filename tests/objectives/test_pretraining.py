@@ -10,7 +10,7 @@ from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
+from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining
 from bertsmith.objectives import (
     CausalLMLoss,
     MaskedLMLoss,
@@ -117,7 +117,7 @@ def test_left_to_right_loss_by_hand(village_small):
     measured, stream_of, model = make(village_small, "ltr", MaskingSettings())
     batch = next(stream_of())
     model.eval()
-    from bertsmith.batch import RaggedBatch
+    from bertsmith.batch import CAUSAL, RaggedBatch
 
     total = count = 0
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_left_to_right_loss_by_hand(village_small):
         for ids in batch.tokens.input_ids.split(batch.tokens.lengths):
             for end in range(1, len(ids)):
                 prefix = RaggedBatch.from_sequences([ids[:end].tolist()])
-                logits = model(prefix, torch.tensor([end - 1]), causal=True)
+                logits = model(prefix, torch.tensor([end - 1]), mask=CAUSAL).mlm_logits
                 total -= logits.log_softmax(-1)[0, ids[end]].item()
                 count += 1
     assert measure.sums["ltr_loss"][1] == count
@@ -156,7 +156,7 @@ def test_the_span_boundary_prediction_reads_the_boundaries_alone(village_small):
 @pytest.mark.parametrize(("objective", "plain"), [("mlm", BertForMaskedLM), ("mlm+sop", BertForPreTraining)])
 def test_the_span_head_stays_in_the_state_and_out_of_the_folder(village_small, tmp_path, objective, plain):
     measured, stream_of, model = make(village_small, objective, SPANS)
-    assert isinstance(model, BertWithSpanBoundary)
+    assert model.span_boundary is not None
     stream = stream_of()
     trainer = BertTrainer(model, measured, TrainerSettings(total_steps=6, learning_rate=1e-3))
     for _ in range(3):
@@ -171,10 +171,9 @@ def test_the_span_head_stays_in_the_state_and_out_of_the_folder(village_small, t
 
     model.save_pretrained(tmp_path / "model")
     loaded = plain.from_pretrained(tmp_path / "model").eval()
-    assert type(model.plain) is plain
     model.eval()
     with torch.no_grad():
-        ours = model(batch.tokens, batch.masked_positions, batch.masked_spans)
+        ours = model(batch.tokens, batch.masked_positions, masked_spans=batch.masked_spans)
         theirs = loaded(batch.tokens, batch.masked_positions)
     assert torch.equal(ours.mlm_logits, theirs if plain is BertForMaskedLM else theirs.mlm_logits)
 
@@ -185,7 +184,7 @@ def test_transformers_reads_the_folder_of_a_span_run(village_small, tmp_path):
     model.save_pretrained(tmp_path)
     peer, report = transformers.BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    embedding = model.bert.embedding.word.weight
+    embedding = model.backbone.embedding.word.weight
     assert torch.equal(peer.bert.embeddings.word_embeddings.weight, embedding)
 
 
@@ -194,9 +193,9 @@ def test_a_model_keeps_the_names_of_earlier_states(village_small):
     *_, model = make(village_small, "mlm+nsp", MaskingSettings())
     assert isinstance(model, BertForPreTraining)
     names = set(model.state_dict())
-    assert {name.split(".")[0] for name in names} == {"bert", "masked_lm", "next_sentence"}
-    spanned = BertWithSpanBoundary(model)
-    assert {name for name in spanned.state_dict() if not name.startswith("span_boundary.")} == names
+    assert {name.split(".")[0] for name in names} == {"backbone", "masked_lm", "next_sentence"}
+    model.add_span_boundary()
+    assert {name for name in model.state_dict() if not name.startswith("span_boundary.")} == names
 
 
 def test_a_fresh_model_guesses_evenly_at_order(village_small):

@@ -39,12 +39,12 @@ def test_rates_fall_from_the_head_to_the_embeddings():
     found = by_name(model := classifier(), parameter_groups(model, 0.8, layer_decay=0.5))
     expected = {
         "classifier.linear.weight": 0.8,
-        "bert.pooler.bias": 0.8,
-        "bert.encoder.blocks.2.output_norm.weight": 0.4,
-        "bert.encoder.blocks.1.attention.project.weight": 0.2,
-        "bert.encoder.blocks.0.expand.bias": 0.1,
-        "bert.embedding.word.weight": 0.05,
-        "bert.embedding.norm.bias": 0.05,
+        "backbone.pooler.bias": 0.8,
+        "backbone.encoder.blocks.2.output_norm.weight": 0.4,
+        "backbone.encoder.blocks.1.attention.qkv.weight": 0.2,
+        "backbone.encoder.blocks.0.intermediate.bias": 0.1,
+        "backbone.embedding.word.weight": 0.05,
+        "backbone.embedding.norm.bias": 0.05,
     }
     assert {name: found[name]["lr"] for name in expected} == pytest.approx(expected)
     assert all(group["lr"] == pytest.approx(0.8 * group["rate_factor"]) for group in found.values())
@@ -65,7 +65,7 @@ def test_an_optimizer_moves_each_layer_at_its_own_rate():
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    for name, moved in (("classifier.linear.bias", 0.5), ("bert.encoder.blocks.0.expand.bias", 0.0625)):
+    for name, moved in (("classifier.linear.bias", 0.5), ("backbone.encoder.blocks.0.intermediate.bias", 0.0625)):
         torch.testing.assert_close(before[name] - moved, model.get_parameter(name).detach())
 
 

@@ -312,7 +312,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(village, tmp_path, monkeypatch)
 
     def breaks(self, batch):
         if self.step == 3:
-            self.model.bert.embedding.norm.bias.data.fill_(float("nan"))
+            self.model.backbone.embedding.norm.bias.data.fill_(float("nan"))
         return original(self, batch)
 
     monkeypatch.setattr(BertTrainer, "train_batch", breaks)

@@ -42,9 +42,9 @@ def test_lower_layers_learn_at_their_own_rate():
     trainer = BertTrainer(model, objective_named("mlm+nsp"), settings)
     trainer.train_batch(random_pretraining_batch(30))
     moved = {name: (value - before[name]).abs().max().item() for name, value in model.state_dict().items()}
-    assert moved["bert.pooler.weight"] == pytest.approx(1e-2, rel=1e-2)
-    assert moved["bert.encoder.blocks.1.expand.weight"] == pytest.approx(5e-3, rel=1e-2)
-    assert moved["bert.encoder.blocks.0.expand.weight"] == pytest.approx(2.5e-3, rel=1e-2)
+    assert moved["backbone.pooler.weight"] == pytest.approx(1e-2, rel=1e-2)
+    assert moved["backbone.encoder.blocks.1.intermediate.weight"] == pytest.approx(5e-3, rel=1e-2)
+    assert moved["backbone.encoder.blocks.0.intermediate.weight"] == pytest.approx(2.5e-3, rel=1e-2)
     assert moved["masked_lm.transform.weight"] == pytest.approx(1e-2, rel=1e-2)
 
 

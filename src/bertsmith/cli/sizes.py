@@ -28,7 +28,7 @@ def sizes(
 
     from bertsmith.kernels.layers import best_compute_dtype, best_device
     from bertsmith.kernels.speed import measure_matmul_flops
-    from bertsmith.model.config import NAMED_SIZES, BertConfig
+    from bertsmith.model import NAMED_SIZES, BertConfig
     from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts
 
     asked = list(size or ([] if published else NAMED_SIZES))

@@ -19,19 +19,18 @@ from typing import Any
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import make_folder
 from bertsmith.json_files import read_json, write_json
-from bertsmith.model import ARCHITECTURES, BertConfig, PretrainedBert
-from bertsmith.model.architectures import LabelledBert
+from bertsmith.model import BertConfig, PretrainedModel, architectures_by_name
+from bertsmith.model.architectures import LabelledModel
+from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.model.peft import (
     AdapterKind,
     AdapterSettings,
     LoraTarget,
     active_name,
     attach,
-    backbone_of,
     empty_adapter,
     named_adapter,
 )
-from bertsmith.model.tensor_file import read_tensors, write_tensors
 
 DESCRIPTION_FILE, TENSOR_FILE = "adapter.json", "adapter.safetensors"
 _FORMAT = 1
@@ -78,7 +77,9 @@ class AdapterDescription:
         # 借用配置和适配器自己的检查
         BertConfig(**self.changes)
         assert self.settings
-        if not self.id2label and issubclass(ARCHITECTURES.get(self.architecture, PretrainedBert), LabelledBert):
+        if not self.id2label and issubclass(
+            architectures_by_name().get(self.architecture, PretrainedModel), LabelledModel
+        ):
             raise ValueError("id2label is empty")
 
     @property
@@ -105,7 +106,7 @@ class AdapterDescription:
         return read_json(folder / DESCRIPTION_FILE, cls, CheckpointError, "name a folder that holds a whole adapter")
 
 
-def save_adapter(model: PretrainedBert, folder: str | Path, name: str | None = None) -> None:
+def save_adapter(model: PretrainedModel, folder: str | Path, name: str | None = None) -> None:
     """Writes one adapter of a model, with its heads; the backbone is not written.
 
     Args:
@@ -123,7 +124,7 @@ def save_adapter(model: PretrainedBert, folder: str | Path, name: str | None = N
     adapter = named_adapter(model, name)
     assert adapter.settings is not None
     folder = make_folder(Path(folder))
-    write_tensors(folder / TENSOR_FILE, adapter.modules())
+    write_modules(folder / TENSOR_FILE, adapter.modules())
     config = adapter.config
     description = AdapterDescription(
         **vars(adapter.settings),
@@ -137,7 +138,7 @@ def save_adapter(model: PretrainedBert, folder: str | Path, name: str | None = N
     write_json(folder / DESCRIPTION_FILE, description)
 
 
-def load_adapter(model: PretrainedBert, folder: str | Path, name: str = "default") -> None:
+def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "default") -> None:
     """Puts a saved adapter into a model, in place, beside those it has, and activates it.
 
     Args:
@@ -161,11 +162,11 @@ def load_adapter(model: PretrainedBert, folder: str | Path, name: str = "default
     if description.backbone != backbone_fingerprint(model):
         raise CheckpointError(f"{folder}: was trained over another backbone; load the model folder it was trained from")
     adapter = empty_adapter(model, description.settings, model.config.changed(**description.changes))
-    read_tensors(folder / TENSOR_FILE, adapter.modules())
+    read_modules(folder / TENSOR_FILE, adapter.modules())
     attach(model, name, adapter)
 
 
-def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default") -> PretrainedBert:
+def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default") -> PretrainedModel:
     """Loads a backbone as the architecture that an adapter is for, with that adapter in it.
 
     Args:
@@ -180,24 +181,24 @@ def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default"
         CheckpointError: either folder is not usable, or they do not belong together.
     """
     description = AdapterDescription.load(Path(folder))
-    if description.architecture not in ARCHITECTURES:
+    if description.architecture not in architectures_by_name():
         raise CheckpointError(
             f"{Path(folder) / DESCRIPTION_FILE}: architecture {description.architecture!r} is none of"
-            f" {', '.join(ARCHITECTURES)}"
+            f" {', '.join(architectures_by_name())}"
         )
-    architecture = ARCHITECTURES[description.architecture]
+    architecture = architectures_by_name()[description.architecture]
     # 头是新的也无妨：紧接着就换成适配器自带的
     model = architecture.from_pretrained(backbone, new_heads=True, **description.changes)
     load_adapter(model, folder, name)
     return model
 
 
-def backbone_fingerprint(model: PretrainedBert) -> str:
+def backbone_fingerprint(model: PretrainedModel) -> str:
     """Returns a hex digest of what the encoder inside a model computes: weights and shape, without adapters and heads.
 
     Takes half a second for base.
     """
-    _, backbone = backbone_of(model)
+    backbone = model.backbone
     config = {field: getattr(backbone.config, field) for field in _COMPUTED_WITH}
     digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
     for name, value in sorted(backbone.state_dict().items()):

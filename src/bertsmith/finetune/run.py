@@ -29,9 +29,9 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, 
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.json_files import read_json, write_json
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import BertConfig, PretrainedModel
+from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
-from bertsmith.model.stored import fingerprint_weights
 from bertsmith.model.surgery import freeze
 from bertsmith.objectives.loss_output import RunningAverages
 from bertsmith.seeding import generator, torch_seed
@@ -231,7 +231,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         _remove_state(self.folder)
         return result
 
-    def _start(self) -> PretrainedBert:
+    def _start(self) -> PretrainedModel:
         """Returns the model before its first step."""
         model = self.task.build(self.start_folder, self.settings)
         adapter = self.settings.adapter_settings()
@@ -243,7 +243,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         model.set_gradient_checkpointing(self.settings.checkpointing())
         return model
 
-    def _trainer(self) -> BertTrainer[PretrainedBert]:
+    def _trainer(self) -> BertTrainer[PretrainedModel]:
         settings = self.settings
         trainer = BertTrainer(
             self.model,
@@ -328,11 +328,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             return
         self._write_model(self.model)
 
-    def _write_model(self, model: PretrainedBert) -> None:
+    def _write_model(self, model: PretrainedModel) -> None:
         model.save_pretrained(self.folder / "model")
         self.tokenizer.save(self.folder / "model", model_max_length=model.config.max_position_embeddings)
 
-    def _best_model(self) -> PretrainedBert:
+    def _best_model(self) -> PretrainedModel:
         """Returns the model of the best epoch."""
         if self.settings.adapter:
             return load_adapted(self.start_folder, self.folder / "adapter")

@@ -34,7 +34,7 @@ class FineTuningSettings:
         patience: stop after this many epochs without a better dev metric; 0 runs all epochs.
         max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
         precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
-        gradient_checkpointing: what is computed again instead of kept, see `PretrainedBert`; `auto` is `attention`
+        gradient_checkpointing: what is computed again instead of kept, see `PretrainedModel`; `auto` is `attention`
             with an adapter, which is chosen for little memory, else `none`.
         adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; None trains all.
         adapter_size: width of the bottleneck or rank of the update; 0 for 64 or 8.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.model import BertConfig
+from bertsmith.model import ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 PART = 4096
 """Inputs encoded and sorted by length at a time: enough to sort well, few enough that memory does not grow."""
 
 
-def require_fit(tokenizer: WordPieceTokenizer, config: BertConfig, folder: str | Path = "model folder") -> None:
+def require_fit(tokenizer: WordPieceTokenizer, config: ModelConfig, folder: str | Path = "model folder") -> None:
     """Makes sure that a model knows every id a tokenizer can make.
 
     Raises:
@@ -26,7 +26,7 @@ def require_fit(tokenizer: WordPieceTokenizer, config: BertConfig, folder: str |
         )
 
 
-def require_two_segments(config: BertConfig, readers: str) -> None:
+def require_two_segments(config: ModelConfig, readers: str) -> None:
     """Makes sure that a model can tell two texts of a sequence apart.
 
     Args:

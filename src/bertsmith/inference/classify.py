@@ -20,7 +20,7 @@ from bertsmith.inference.checks import parts, require_list, require_two_segments
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.task_file import TaskFile
-from bertsmith.model import BertConfig, BertForSequenceClassification
+from bertsmith.model import BertForSequenceClassification, ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -97,7 +97,7 @@ class TextPipeline(Pipeline):
         self.paired = paired
 
     @classmethod
-    def is_for(cls, architecture: str, config: BertConfig) -> bool:
+    def is_for(cls, architecture: str, config: ModelConfig) -> bool:
         """Tells by the problem type whether the outputs of a folder mean what this pipeline takes them for."""
         if config.problem_type in (MULTI, REGRESSION):
             return super().is_for(architecture, config) and config.problem_type == cls.problem_type
@@ -106,7 +106,7 @@ class TextPipeline(Pipeline):
         return super().is_for(architecture, config) and is_classifier
 
     @classmethod
-    def require_problem(cls, config: BertConfig) -> None:
+    def require_problem(cls, config: ModelConfig) -> None:
         """Makes sure that a model's outputs mean what the pipeline takes them for.
 
         Raises:

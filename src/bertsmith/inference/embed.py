@@ -30,11 +30,11 @@ from bertsmith.inference.pipeline import Pipeline
 from bertsmith.inference.sentence_folder import read_sentence_folder
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import (
-    BertConfig,
     BertForMaskedLM,
     BertForNextSentencePrediction,
     BertForPreTraining,
     BertModel,
+    ModelConfig,
 )
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -216,7 +216,7 @@ class Similarity(Embed, name="similarity"):
     endpoints = ()
 
     @classmethod
-    def is_for(cls, _architecture: str, _config: BertConfig) -> bool:
+    def is_for(cls, _architecture: str, _config: ModelConfig) -> bool:
         """Returns False: `Embed` stands for both."""
         return False
 
@@ -266,7 +266,7 @@ READS: dict[Pooling, Callable[[BertModel, RaggedBatch], Tensor]] = {
 }
 
 
-def check_pooling(pooling: str, config: BertConfig) -> None:
+def check_pooling(pooling: str, config: ModelConfig) -> None:
     """Makes sure that a model can pool in a way.
 
     Raises:

@@ -32,7 +32,7 @@ from bertsmith.inference.precision import (
     choose_precision,
 )
 from bertsmith.kernels.layers import best_device, native_precision
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import ModelConfig, PretrainedModel
 
 TOKEN_BUDGET = 4096
 """Tokens of a forward pass on a GPU: enough to keep it busy."""
@@ -140,7 +140,7 @@ class InferenceConfig:
         if self.max_length < 0 or self.batch_tokens < 0:
             raise ConfigError(f"max_length {self.max_length} and batch_tokens {self.batch_tokens} cannot be negative")
 
-    def length_for(self, config: BertConfig) -> int:
+    def length_for(self, config: ModelConfig) -> int:
         """Returns the most ids in a sequence that both the model and this setting allow."""
         return min(self.max_length or config.max_position_embeddings, config.max_position_embeddings)
 
@@ -159,7 +159,7 @@ class Engine:
         batch_tokens: most tokens of a forward pass.
     """
 
-    def __init__(self, model: PretrainedBert, inference: InferenceConfig = DEFAULT) -> None:
+    def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:
         """Prepares a model for prediction.
 
         Args:
@@ -170,7 +170,7 @@ class Engine:
             ConfigError: the precision is not to be had on this device.
         """
         self.device = best_device() if inference.device is None else torch.device(inference.device)
-        self.model: PretrainedBert = model.to(self.device).eval()
+        self.model: PretrainedModel = model.to(self.device).eval()
         self.batch_tokens = inference.batch_tokens or (CPU_TOKEN_BUDGET if self.device.type == "cpu" else TOKEN_BUDGET)
         self.choice: PrecisionChoice | None = None
         if inference.precision == "auto":

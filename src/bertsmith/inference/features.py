@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.tag import Tag
 from bertsmith.inference.task_file import TaskFile, read_settings
-from bertsmith.model import BertConfig
-from bertsmith.model.feature_tagger import BertWithFeatures, Top
+from bertsmith.model import ModelConfig
+from bertsmith.model.feature_tagger import FeatureTagger, Top
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class FeatureSettings(TaskFile):
 class FeatureTag(Tag, name="features"):
     """Tags words as `Tag` does, in a folder that `bertsmith finetune features` has written."""
 
-    architectures = (BertWithFeatures,)
+    architectures = (FeatureTagger,)
 
     @classmethod
-    def is_for(cls, _architecture: str, _config: BertConfig) -> bool:
+    def is_for(cls, _architecture: str, _config: ModelConfig) -> bool:
         """Returns False: only `task.json` tells such a folder from that of a bare encoder."""
         return False
 
@@ -63,4 +63,4 @@ class FeatureTag(Tag, name="features"):
                 f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
             )
         shape = (told.layers, told.tagger_head, told.tagger_head_size)
-        return BertWithFeatures.load(folder, told.labels, *shape)  # type: ignore[arg-type]
+        return FeatureTagger.load(folder, told.labels, *shape)  # type: ignore[arg-type]

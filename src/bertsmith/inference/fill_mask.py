@@ -123,9 +123,11 @@ class FillMask(Pipeline, name="fill-mask"):
 def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
     """Reads [M, V] float32, the logits at M places among the tokens of a batch."""
     head = model.masked_lm
-    states = model.bert(batch).hidden_states.index_select(0, places)
+    states = model.backbone(batch).hidden_states.index_select(0, places)
     # 解码用 float32：词嵌入本就是 float32，不必每次把整张表转成 bf16
-    return head.decode(head.norm(head.activation(head.transform(states))).float(), model.bert.embedding.word.weight)
+    transformed = head.norm(head.activation(head.transform(states))).float()
+    logits: Tensor = head.decode(transformed, model.backbone.embedding.word.weight)
+    return logits
 
 
 def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.inference.checks import parts, require_list
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import BertConfig, BertForNextSentencePrediction, BertForPreTraining
+from bertsmith.model import BertForNextSentencePrediction, BertForPreTraining, ModelConfig
 
 
 class NextSentence(Pipeline, name="next-sentence"):
@@ -23,7 +23,7 @@ class NextSentence(Pipeline, name="next-sentence"):
     two_texts = "next sentences"
 
     @classmethod
-    def is_for(cls, architecture: str, config: BertConfig) -> bool:
+    def is_for(cls, architecture: str, config: ModelConfig) -> bool:
         """Tells whether a folder has the head, and a model that can tell two texts apart."""
         # 只认一种句段的模型读不了句对：有那个头也没有用
         return super().is_for(architecture, config) and config.type_vocab_size >= 2
@@ -53,5 +53,5 @@ class NextSentence(Pipeline, name="next-sentence"):
 
 def next_sentence_logits(model: BertForNextSentencePrediction | BertForPreTraining, batch: RaggedBatch) -> Tensor:
     """Reads [N, 2], the logits of "B follows A" and "B is random"."""
-    logits: Tensor = model.next_sentence(model.bert(batch).pooled)
+    logits: Tensor = model.next_sentence(model.backbone(batch).pooled)
     return logits

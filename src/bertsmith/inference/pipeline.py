@@ -24,7 +24,7 @@ from bertsmith.inference.checks import require_fit, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
@@ -53,7 +53,7 @@ class Pipeline:
     """
 
     name: ClassVar[str] = ""
-    architectures: ClassVar[tuple[type[PretrainedBert], ...]] = ()
+    architectures: ClassVar[tuple[type[PretrainedModel], ...]] = ()
     needs_fine_tuning: ClassVar[bool] = True
     settings: ClassVar[type[TaskFile]] = TaskFile
     two_texts: ClassVar[str] = ""
@@ -74,7 +74,7 @@ class Pipeline:
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
 
-    def __init__(self, model: PretrainedBert, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT):
+    def __init__(self, model: PretrainedModel, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT):
         """Prepares a model.
 
         Args:
@@ -122,7 +122,7 @@ class Pipeline:
     @classmethod
     def over(
         cls: type[PipelineT],
-        model: PretrainedBert,
+        model: PretrainedModel,
         tokenizer: WordPieceTokenizer,
         told: TaskFile,
         *,
@@ -159,7 +159,7 @@ class Pipeline:
         return cls.architectures[0].from_pretrained(folder)
 
     @classmethod
-    def is_for(cls, architecture: str, _config: BertConfig) -> bool:
+    def is_for(cls, architecture: str, _config: ModelConfig) -> bool:
         """Tells whether a folder without `task.json` is good for this pipeline.
 
         Args:
@@ -173,7 +173,7 @@ class Pipeline:
         return (["a"], ["a"]) if self.two_texts else (["a"],)
 
 
-def label_names(config: BertConfig) -> list[str]:
+def label_names(config: ModelConfig) -> list[str]:
     """Returns the names of a model's outputs, in their order."""
     return [config.id2label[index] for index in range(len(config.id2label))]
 

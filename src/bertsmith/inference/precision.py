@@ -21,7 +21,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import native_precision
 from bertsmith.kernels.matmul import has_int8_kernels
-from bertsmith.model import BertModel, PretrainedBert
+from bertsmith.model import BertModel, PretrainedModel
 
 Precision = Literal["float32", "bf16", "int8", "auto"]
 
@@ -88,7 +88,7 @@ def check_precision(precision: str) -> None:
         raise ConfigError(f"precision {precision!r} is unknown; use {', '.join(get_args(Precision))}")
 
 
-def apply_precision(model: PretrainedBert, precision: str, device: torch.device) -> None:
+def apply_precision(model: PretrainedModel, precision: str, device: torch.device) -> None:
     """Makes a model compute in a precision from now on; its parameters stay float32.
 
     Args:
@@ -109,7 +109,7 @@ def apply_precision(model: PretrainedBert, precision: str, device: torch.device)
 
 
 @torch.inference_mode()
-def choose_precision(model: PretrainedBert, device: torch.device) -> PrecisionChoice:
+def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionChoice:
     """Measures the precisions this processor has, and leaves the model in the best.
 
     Args:

@@ -19,7 +19,7 @@ from bertsmith.inference.checks import require_list
 from bertsmith.inference.classify import MULTI, REGRESSION, sequence_logits
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import BertConfig, BertForSequenceClassification
+from bertsmith.model import BertForSequenceClassification, ModelConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _OTHERS = (MULTI, REGRESSION)
@@ -56,7 +56,7 @@ class Rank(Pipeline, name="rank"):
         super().__init__(model, tokenizer, inference)
 
     @classmethod
-    def is_for(cls, architecture: str, config: BertConfig) -> bool:
+    def is_for(cls, architecture: str, config: ModelConfig) -> bool:
         """Tells whether a folder holds a cross-encoder: one output, which neither labels nor measures."""
         return super().is_for(architecture, config) and len(config.id2label) == 1 and config.problem_type not in _OTHERS
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertConfig
+from bertsmith.model import ModelConfig
 
 StoredPooling = Literal["mean", "cls", "max"]
 
@@ -70,7 +70,7 @@ def stated_length(folder: Path) -> int:
     return int(length or 0)
 
 
-def length_limit(folder: Path, config: BertConfig) -> int:
+def length_limit(folder: Path, config: ModelConfig) -> int:
     """Returns how many ids of a sequence are read: what the folder allows, and never more than the model has places.
 
     Raises:

@@ -29,7 +29,7 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.windows import behind_marks
-from bertsmith.model import BertForTokenClassification, PretrainedBert
+from bertsmith.model import BertForTokenClassification, PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 OVERLAP = 4
@@ -86,14 +86,14 @@ class WordWindow:
 class Tag(Pipeline, name="tag"):
     """Tags words, or finds entities in texts."""
 
-    architectures: ClassVar[tuple[type[PretrainedBert], ...]] = (BertForTokenClassification,)
+    architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (BertForTokenClassification,)
     endpoints = ("/tag",)
 
     labels: list[str]
 
     def __init__(
         self,
-        model: PretrainedBert,
+        model: PretrainedModel,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:

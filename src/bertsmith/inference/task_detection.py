@@ -7,8 +7,8 @@ from pathlib import Path
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.pipeline import all_pipelines
 from bertsmith.inference.task_file import read_task_file
-from bertsmith.model import BertConfig
-from bertsmith.model.checkpoint import read_architecture
+from bertsmith.model import ModelConfig
+from bertsmith.model.folder import read_architecture
 
 
 def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
             else ("config.json names no architecture")
         )
         raise CheckpointError(f"{folder}: {holds}; it must be one of {', '.join(known)}")
-    config = BertConfig.load(folder)
+    config = ModelConfig.load(folder)
     return tuple(name for name, pipeline in pipelines.items() if pipeline.is_for(architecture, config))
 
 

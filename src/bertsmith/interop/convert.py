@@ -29,7 +29,7 @@ from bertsmith.interop.parameters import Parameter, match_parameters
 from bertsmith.interop.pytorch import find_pickled_weights, read_pickled_weights
 from bertsmith.interop.tensorflow import TensorBundle
 from bertsmith.json_files import read_json
-from bertsmith.model.config import BertConfig
+from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _OPTIMIZER = re.compile(r"(^|/)(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?|global_step)$")

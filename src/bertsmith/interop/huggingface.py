@@ -15,9 +15,9 @@ from bertsmith.files import atomic_path
 from bertsmith.inference.features import FeatureTag
 from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
 from bertsmith.inference.task_file import TASK_FILE, read_task_file
-from bertsmith.model import BertConfig, BertModel, PretrainedBert, load_any
-from bertsmith.model.checkpoint import read_architecture, stored_rows
+from bertsmith.model import ModelConfig, PretrainedModel, load_any
 from bertsmith.model.feature_tagger import TENSOR_FILE
+from bertsmith.model.folder import read_architecture, stored_rows
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
@@ -80,7 +80,7 @@ def refuse_existing(out: Path) -> None:
         raise RunFolderError(f"{out}: is there already; choose another --out")
 
 
-def load_whole_model(folder: Path) -> PretrainedBert:
+def load_whole_model(folder: Path) -> PretrainedModel:
     """Loads a folder as what its `config.json` says it is.
 
     Args:
@@ -92,22 +92,22 @@ def load_whole_model(folder: Path) -> PretrainedBert:
     Raises:
         CheckpointError: it is no model folder, names no architecture of ours, or does not fit it.
     """
-    BertConfig.load(folder)
+    family = ModelConfig.load(folder).family
     architecture = read_architecture(folder)
     if architecture is None:
         raise CheckpointError(
             f'{folder}/config.json: has no "architectures"; add the class that the weights are of, such as'
             ' "architectures": ["BertModel"]'
         )
-    poolers = ("pooler.dense.weight", "bert.pooler.dense.weight")
+    poolers = (f"{prefix}{family.names.backbone['pooler']}.weight" for prefix in ("", family.names.prefix))
     # 用于取向量的模型常常不带 pooler：照样可用，只是少一个输出
-    if architecture == BertModel.architecture and all(stored_rows(folder, name) is None for name in poolers):
-        return BertModel.from_pretrained(folder, need_pooler=False).eval()
+    if architecture == f"{family.name}Model" and all(stored_rows(folder, name) is None for name in poolers):
+        return family.backbone.from_pretrained(folder, need_pooler=False).eval()
     return load_any(folder).eval()
 
 
 def load_tokenizer(
-    folder: Path, config: BertConfig, *, lowercase: bool | None = None, required: bool = False
+    folder: Path, config: ModelConfig, *, lowercase: bool | None = None, required: bool = False
 ) -> WordPieceTokenizer | None:
     """Loads the tokenizer of a model folder, or returns None where there is none.
 

@@ -1,8 +1,8 @@
 """Exports a model to ONNX, the exchange format of C++, C#, Java, JavaScript and mobile runtimes.
 
 Notable:
-- those runtimes take rectangles with padding, not ragged batches; the padded forward lives here and nowhere else, runs
-  the same modules over the same parameters, and keeps padding out of every softmax
+- those runtimes take rectangles with padding, not ragged batches; `PaddedBatch` lets the model's own modules run over
+  such a rectangle, and keeps padding out of every softmax
 - inputs and outputs have the names and shapes of `transformers`, with every axis but the last of an output dynamic
 - a file counts as exported only after ONNX Runtime has run it and given the logits of the model itself
 """
@@ -14,10 +14,10 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
@@ -26,18 +26,7 @@ from bertsmith.files import atomic_path
 from bertsmith.inference.sentence_folder import length_limit
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.interop.huggingface import load_tokenizer, load_whole_model, refuse_existing
-from bertsmith.model import (
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForTokenClassification,
-    BertModel,
-    MultiHeadSelfAttention,
-    PretrainedBert,
-    TransformerBlock,
-)
+from bertsmith.model import ModelForMultipleChoice, PretrainedModel
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -116,98 +105,73 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     return difference
 
 
-class PaddedBert(nn.Module):
-    """A whole model over rectangles: the modules of a `PretrainedBert`, called with padding.
+@dataclass(frozen=True)
+class PaddedBatch(RaggedBatch):
+    """A rectangle that passes for a ragged batch: its padding counts as tokens, which no other token reads.
 
-    `attention_mask` is 1 on real tokens and 0 on padding. Positions count from the left, so padding belongs on the
-    right. The outputs at padding are whatever comes out.
+    So the graph is traced through the model's own modules, whatever the family. The outputs at padding are whatever
+    comes out.
+
+    Attributes:
+        attention_mask: [N, S] int64, 1 on real tokens; each row is ones followed by zeros.
     """
 
-    def __init__(self, model: PretrainedBert) -> None:
+    attention_mask: Tensor
+
+    @classmethod
+    def of(cls, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> PaddedBatch:
+        """Wraps tensors [N, S]; positions count from the left, so padding belongs on the right."""
+        num_sequences, length = input_ids.shape
+        position_ids = torch.arange(length, device=input_ids.device).expand(num_sequences, length)
+        starts = torch.arange(num_sequences + 1, device=input_ids.device) * length
+        return cls(
+            input_ids.reshape(-1), token_type_ids.reshape(-1), position_ids.reshape(-1), starts, length, attention_mask
+        )
+
+    @property
+    def has_equal_lengths(self) -> bool:
+        """False: there is padding to be hidden, or may be."""
+        return False
+
+    @property
+    def padding_mask(self) -> Tensor:
+        """[N, S] bool, True where a token may be read."""
+        # 每行第一个词永远可读：整行都是填充时，softmax 也不会对着空集得出 NaN
+        return (self.attention_mask != 0) | (torch.arange(self.max_seqlen, device=self.attention_mask.device) == 0)
+
+    def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:  # noqa: ARG002
+        """Views [N S, ...] as [N, S, ...]: the padding is in its place already."""
+        return values.view(-1, self.max_seqlen, *values.shape[1:])
+
+    def unpad(self, rectangle: Tensor) -> Tensor:
+        """Views [N, S, ...] as [N S, ...]."""
+        return rectangle.reshape(-1, *rectangle.shape[2:])
+
+
+class PaddedModel(nn.Module):
+    """A whole model over rectangles, with the inputs and outputs of its `transformers` class."""
+
+    def __init__(self, model: PretrainedModel) -> None:
         super().__init__()
         self.model = model
 
-    @property
-    def bert(self) -> BertModel:
-        """The encoder below the head, or the model itself where there is no head."""
-        bert = self.model if isinstance(self.model, BertModel) else self.model.bert
-        assert isinstance(bert, BertModel)
-        return bert
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """What the outputs are called, in the order of `forward`."""
-        match self.model:
-            case BertModel():
-                return ("last_hidden_state",) if self.bert.pooler is None else ("last_hidden_state", "pooler_output")
-            case BertForPreTraining():
-                return ("prediction_logits", "seq_relationship_logits")
-            case BertForQuestionAnswering():
-                return ("start_logits", "end_logits")
-            case _:
-                return ("logits",)
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         """Computes the outputs that `export_onnx` lists, from int64 tensors [N, S] or [N, choices, S]."""
-        model = self.model
-        if isinstance(model, BertForMultipleChoice):
-            # 每个选项是一条独立的序列：先摊平成 [N * choices, S]，最后再把得分排回去
-            rows = (tensor.flatten(0, 1) for tensor in (input_ids, attention_mask, token_type_ids))
-            scores = model.classifier(self.pool(self.encode(*rows)))
-            return (scores.view(input_ids.shape[0], input_ids.shape[1]),)
-        states = self.encode(input_ids, attention_mask, token_type_ids)
-        match model:
-            case BertModel():
-                return (states,) if model.pooler is None else (states, self.pool(states))
-            case BertForPreTraining():
-                word_embedding = model.bert.embedding.word.weight
-                return model.masked_lm(states, word_embedding), model.next_sentence(self.pool(states))
-            case BertForMaskedLM():
-                return (model.masked_lm(states, model.bert.embedding.word.weight),)
-            case BertForNextSentencePrediction():
-                return (model.next_sentence(self.pool(states)),)
-            case BertForTokenClassification():
-                return (model.classifier(states),)
-            case BertForQuestionAnswering():
-                return tuple(model.spans(states))
-            case _:
-                assert isinstance(model.classifier, nn.Module)
-                return (model.classifier(self.pool(states)),)
-
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Returns the last layer's states [N, S, H]."""
-        embedding = self.bert.embedding
-        position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
-        hidden: Tensor = embedding.norm(
-            F.embedding(input_ids, embedding.word.weight)
-            + F.embedding(position_ids, embedding.position.weight)
-            + F.embedding(token_type_ids, embedding.token_type.weight)
+        # 多项选择：每个选项是一条独立的序列，先摊平成 [N * choices, S]，最后再把得分排回去
+        rows = (each.flatten(0, -2) for each in (input_ids, attention_mask, token_type_ids))
+        outputs = self.model.published(PaddedBatch.of(*rows))
+        per_token = self.model.token_outputs
+        return tuple(
+            value.reshape(*(input_ids.shape if name in per_token else input_ids.shape[:-1]), *value.shape[1:])
+            for name, value in outputs.items()
         )
-        is_padding = (attention_mask == 0)[:, None, None, :]
-        for block in self.bert.encoder.blocks:
-            assert isinstance(block, TransformerBlock)
-            mixed = self.attend(block.attention, hidden, is_padding)
-            hidden = block.attention_norm(hidden + block.attention_output(mixed))
-            hidden = block.output_norm(hidden + block.contract(block.activation(block.expand(hidden))))
-        return hidden
 
-    @staticmethod
-    def attend(attention: MultiHeadSelfAttention, hidden: Tensor, is_padding: Tensor) -> Tensor:
-        """Mixes [N, S, H] along S, leaving out the keys where `is_padding` [N, 1, 1, S]; returns [N, S, A D]."""
-        num_sequences, length, _ = hidden.shape
-        projected: Tensor = attention.project(hidden)
-        projected = projected.view(num_sequences, length, 3, attention.num_heads, attention.head_size)
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each [N, A, S, D]
-        scores = query @ (key * attention.head_size**-0.5).transpose(-1, -2)
-        # 用最小的有限数而不是 -inf：exp 后同样精确为 0，而整行都是填充时也不会出现 NaN
-        scores = scores.masked_fill(is_padding, torch.finfo(torch.float32).min)
-        mixed: Tensor = scores.softmax(dim=-1) @ value
-        return mixed.transpose(1, 2).flatten(2)
 
-    def pool(self, states: Tensor) -> Tensor:
-        """Returns the pooled `[CLS]` [N, H] of states [N, S, H]."""
-        assert self.bert.pooler is not None
-        return torch.tanh(self.bert.pooler(states[:, 0]))
+def output_names(model: PretrainedModel) -> list[str]:
+    """Returns what the outputs are called, in the order in which `PaddedModel` returns them."""
+    one_token = RaggedBatch.from_sequences([[0]])
+    with torch.no_grad():
+        return list(model.published(one_token))
 
 
 def _require_packages() -> None:
@@ -218,13 +182,13 @@ def _require_packages() -> None:
             raise InputError(f"the export to ONNX needs {name} ({error}); pip install 'bertsmith[onnx]'") from None
 
 
-def _write_graph(model: PretrainedBert, file: Path, *, external_data: bool) -> None:
+def _write_graph(model: PretrainedModel, file: Path, *, external_data: bool) -> None:
     """Traces the padded forward and writes it to a file, with the weights inside or in `FILE.data` beside it."""
     import onnx
     from onnxscript import ir
 
-    padded = PaddedBert(model).eval()
-    has_choices = isinstance(model, BertForMultipleChoice)
+    padded = PaddedModel(model).eval()
+    has_choices = isinstance(model, ModelForMultipleChoice)
     axes = ("batch", "choices", "sequence") if has_choices else ("batch", "sequence")
     # 样例的各维都大于 1 且互不相同：大小为 1 的维会被当成常量，相同的维会被当成同一个
     sample = torch.zeros((2, 3, 5) if has_choices else (2, 5), dtype=torch.int64)
@@ -234,7 +198,7 @@ def _write_graph(model: PretrainedBert, file: Path, *, external_data: bool) -> N
             (sample, torch.ones_like(sample), torch.zeros_like(sample)),
             dynamo=True,
             input_names=INPUT_NAMES,
-            output_names=padded.output_names,
+            output_names=output_names(model),
             dynamic_shapes=[dict(enumerate(axes))] * len(INPUT_NAMES),
             opset_version=OPSET,
             verbose=False,
@@ -262,7 +226,8 @@ def _quiet_exporter() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _largest_difference(model: PretrainedBert, file: Path, source: Path) -> float:
+@torch.no_grad()
+def _largest_difference(model: PretrainedModel, file: Path, source: Path) -> float:
     """Runs random batches through the file and through the model itself, and returns how far apart they are.
 
     Raises:
@@ -274,21 +239,20 @@ def _largest_difference(model: PretrainedBert, file: Path, source: Path) -> floa
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    names = PaddedBert(model).output_names
-    longest = min(model.config.max_position_embeddings, LONGEST_CHECKED)
+    longest = min(model.config.position_limit, LONGEST_CHECKED)
     generator = torch.Generator().manual_seed(0)
     largest = 0.0
     # 最短、最长、长短不齐（连最长的一行也有填充）：任何一维被固定成常量都会在这里暴露
     for lengths, width in (([1], 1), ([7, 1, 4, 12], 13), ([longest], longest)):
         lengths = [min(length, longest) for length in lengths]
         batch, inputs = _random_batch(model, lengths, min(width, longest), generator)
-        exported = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
-        for name, values, own in zip(names, exported, _own_outputs(model, batch), strict=True):
+        own_outputs = model.published(batch)
+        exported = session.run(list(own_outputs), {name: tensor.numpy() for name, tensor in inputs.items()})
+        for (name, own), values in zip(own_outputs.items(), exported, strict=True):
             padded = torch.from_numpy(values)
-            is_per_token = padded.dim() > own.dim()
-            difference = float(
-                ((padded[inputs["attention_mask"].bool()] if is_per_token else padded) - own).abs().max()
-            )
+            if name in model.token_outputs:
+                padded = padded[inputs["attention_mask"].bool()]
+            difference = float((padded.reshape(own.shape) - own).abs().max())
             # 写成「不满足」而不是「超过」：NaN 与任何数比较都为假，必须算作失败
             if not difference <= TOLERANCE * max(1.0, float(own.abs().max())):
                 raise CheckpointError(
@@ -300,7 +264,7 @@ def _largest_difference(model: PretrainedBert, file: Path, source: Path) -> floa
 
 
 def _random_batch(
-    model: PretrainedBert, lengths: list[int], width: int, generator: torch.Generator
+    model: PretrainedModel, lengths: list[int], width: int, generator: torch.Generator
 ) -> tuple[RaggedBatch, dict[str, Tensor]]:
     """Draws the same batch twice: ragged, and as a rectangle of `width` with random ids in its padding too."""
     shape = (len(lengths), width)
@@ -308,32 +272,8 @@ def _random_batch(
     ids = torch.randint(model.config.vocab_size, shape, generator=generator)
     types = torch.randint(model.config.type_vocab_size, shape, generator=generator)
     batch = RaggedBatch.from_padded(ids, mask, types)
-    if isinstance(model, BertForMultipleChoice):
-        ids, mask, types = (tensor.view(-1, _num_choices(batch), width) for tensor in (ids, mask, types))
+    if isinstance(model, ModelForMultipleChoice):
+        # 两条一组；只有一条时一题一个选项
+        choices = 2 - batch.num_sequences % 2
+        ids, mask, types = (tensor.view(-1, choices, width) for tensor in (ids, mask, types))
     return batch, dict(zip(INPUT_NAMES, (ids, mask, types), strict=True))
-
-
-def _num_choices(batch: RaggedBatch) -> int:
-    """Two choices where the batch divides into questions of two, else one."""
-    return 2 - batch.num_sequences % 2
-
-
-@torch.no_grad()
-def _own_outputs(model: PretrainedBert, batch: RaggedBatch) -> tuple[Tensor, ...]:
-    """Returns what the model itself computes, in the order of `PaddedBert.output_names`, [T, ...] or [N, ...]."""
-    everywhere = torch.arange(batch.num_tokens)
-    match model:
-        case BertModel():
-            output = model(batch)
-            return (output.hidden_states,) if model.pooler is None else (output.hidden_states, output.pooled)
-        case BertForPreTraining():
-            output = model(batch, everywhere)
-            return output.mlm_logits, output.nsp_logits
-        case BertForMaskedLM():
-            return (model(batch, everywhere),)
-        case BertForQuestionAnswering():
-            return tuple(model(batch))
-        case BertForMultipleChoice():
-            return (model(batch, _num_choices(batch)),)
-        case _:
-            return (model(batch),)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from bertsmith.errors import CheckpointError
-from bertsmith.model.config import BertConfig
+from bertsmith.model import ModelConfig
 
 _TABLE = """
 bert/embeddings/word_embeddings                       bert.embeddings.word_embeddings.weight                 V H
@@ -73,7 +73,7 @@ class Parameter(NamedTuple):
 
 def match_parameters(
     found: Mapping[str, tuple[int, ...]],
-    config: BertConfig,
+    config: ModelConfig,
     place: str,
     *,
     spell: Callable[[Parameter], tuple[str, tuple[int, ...]]],
@@ -112,7 +112,7 @@ def match_parameters(
     return table
 
 
-def _parameters(config: BertConfig) -> Iterator[Parameter]:
+def _parameters(config: ModelConfig) -> Iterator[Parameter]:
     sizes = {
         "V": config.vocab_size,
         "P": config.max_position_embeddings,

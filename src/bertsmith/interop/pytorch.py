@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bertsmith.errors import CheckpointError
 from bertsmith.interop.parameters import Parameter, match_parameters
-from bertsmith.model.config import BertConfig
+from bertsmith.model import ModelConfig
 
 _TASK_HEADS = ("classifier.", "qa_outputs.")
 """Heads whose shape only the task knows; taken over as they are."""
@@ -38,7 +38,7 @@ def find_pickled_weights(folder: Path) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def read_pickled_weights(path: Path, config: BertConfig, *, is_tied: bool = True) -> dict[str, Tensor]:
+def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = True) -> dict[str, Tensor]:
     """Reads the weights of a BERT.
 
     Args:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.model import BertModel
+from bertsmith.model import Backbone
 from bertsmith.reporting.drawing import Drawing
 from bertsmith.reporting.fonts import drawable
 
@@ -29,7 +29,7 @@ _ROOMY, _CLOSE = 40, 120
 
 
 @torch.inference_mode()
-def attention_weights(model: BertModel, input_ids: Sequence[int], *, layer: int) -> NDArray[np.float32]:
+def attention_weights(model: Backbone, input_ids: Sequence[int], *, layer: int) -> NDArray[np.float32]:
     """Returns the attention probabilities of one layer for one sequence.
 
     Args:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.inference.checks import require_fit
-from bertsmith.model import BertModel, PretrainedBert
+from bertsmith.model import Backbone, PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.tokenizer.encoding import Encoding
 
@@ -61,25 +61,25 @@ class AttentionMaps:
         )
 
 
-def load_for_maps(folder: str | Path) -> tuple[BertModel, WordPieceTokenizer]:
+def load_for_maps(folder: str | Path) -> tuple[Backbone, WordPieceTokenizer]:
     """Loads any model folder for `maps_of`: the encoder and the tokenizer; heads are left aside.
 
     Raises:
         CheckpointError: the folder holds no model, or one that its tokenizer does not belong to.
     """
-    model, tokenizer = BertModel.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder)
+    model, tokenizer = Backbone.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder)
     require_fit(tokenizer, model.config, folder)
     return model, tokenizer
 
 
-def backbone(model: PretrainedBert) -> BertModel:
+def backbone(model: PretrainedModel) -> Backbone:
     """Returns the encoder of a model: the model itself, or the one under its head.
 
     Raises:
         CheckpointError: there is none.
     """
-    bert = model if isinstance(model, BertModel) else getattr(model, "bert", None)
-    if not isinstance(bert, BertModel):
+    bert = getattr(model, "backbone", None)
+    if not isinstance(bert, Backbone):
         raise CheckpointError(
             f"a {type(model).__name__} has no encoder to look into; give a BertModel or one with a head"
         )
@@ -87,7 +87,7 @@ def backbone(model: PretrainedBert) -> BertModel:
 
 
 @torch.inference_mode()
-def maps_of(model: PretrainedBert, tokenizer: WordPieceTokenizer, text: str, pair: str | None = None) -> AttentionMaps:
+def maps_of(model: PretrainedModel, tokenizer: WordPieceTokenizer, text: str, pair: str | None = None) -> AttentionMaps:
     """Runs a text through a model and keeps the attention probabilities of all heads.
 
     A text longer than the model reads is cut, of a pair the longer one; see `AttentionMaps.note`.

@@ -24,7 +24,7 @@ from bertsmith.inference.tag import word_windows, words_in_texts
 from bertsmith.inference.task_file import paired_of
 from bertsmith.inference.windows import Window
 from bertsmith.interpret.maps import encode_whole
-from bertsmith.model import PretrainedBert
+from bertsmith.model import PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 Read = Callable[[RaggedBatch], Tensor]
@@ -50,7 +50,7 @@ class ScoredText:
         note: a sentence for the reader, such as that the text was cut; empty as a rule.
     """
 
-    model: PretrainedBert
+    model: PretrainedModel
     tokenizer: WordPieceTokenizer
     texts: tuple[str, ...]
     input_ids: list[int]
@@ -78,7 +78,7 @@ class Explainable:
     folder: Path
     kind: str
     pipeline: Any
-    model: PretrainedBert
+    model: PretrainedModel
     tokenizer: WordPieceTokenizer
     max_length: int
     paired: bool | None = None

@@ -25,7 +25,7 @@ from bertsmith.interpret.maps import AttentionMaps, load_for_maps, maps_of
 from bertsmith.interpret.scored import Explainable
 from bertsmith.learn.lesson import Text
 from bertsmith.learn.study import Study
-from bertsmith.model import BertModel
+from bertsmith.model import Backbone
 from bertsmith.serve.models import ServedModel
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import ServeSettings
@@ -110,7 +110,7 @@ class LabModel:
             return self._maps[key]
 
     @property
-    def encoder(self) -> BertModel:
+    def encoder(self) -> Backbone:
         """The encoder, without its heads."""
         with self._inside:
             return self._encoder[0]
@@ -140,7 +140,7 @@ class LabModel:
             return self._study
 
     @cached_property
-    def _encoder(self) -> tuple[BertModel, WordPieceTokenizer]:
+    def _encoder(self) -> tuple[Backbone, WordPieceTokenizer]:
         return load_for_maps(self.served.folder)
 
     @cached_property

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.finetune.search import PAPER_GRID
 from bertsmith.learn.computations import experiments, schedule
-from bertsmith.model.config import NAMED_SIZES, BertConfig
+from bertsmith.model import NAMED_SIZES, BertConfig
 from bertsmith.model.sizes import ParameterCounts
 
 

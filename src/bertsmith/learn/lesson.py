@@ -208,7 +208,7 @@ class CodeLink:
 
     Attributes:
         about: what it is.
-        name: dotted, as the paper map has it, such as `bertsmith.model.bert.BertModel`.
+        name: dotted, as the paper map has it, such as `bertsmith.model.families.bert.BertModel`.
         map_page: the page of the paper map with the section's anchor, from the root of the repository.
     """
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertsmith.batch import RaggedBatch
+from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import require_fit
 from bertsmith.learn.lesson import Language, Text
 from bertsmith.model import BertConfig, BertForPreTraining
-from bertsmith.model.checkpoint import stored_rows
+from bertsmith.model.folder import stored_rows
 from bertsmith.seeding import torch_seed
 from bertsmith.tinyworld import draw_captions, draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -122,7 +122,7 @@ class Study:
         return tuple(self.tokenizer.vocab[index] for index in ids)
 
     @torch.inference_mode()
-    def states(self, sequences: Sequence[Sequence[int]], *, causal: bool = False) -> list[Tensor]:
+    def states(self, sequences: Sequence[Sequence[int]], *, mask: AttentionMask = FULL) -> list[Tensor]:
         """Returns the last layer's states [S_n, H] of every sequence."""
         batch = RaggedBatch.from_sequences(sequences)
-        return list(self.model.bert(batch, causal=causal).hidden_states.split(batch.lengths))
+        return list(self.model.backbone(batch, mask=mask).hidden_states.split(batch.lengths))

@@ -1,21 +1,31 @@
-"""The network: configuration, embeddings, attention, blocks, heads and model folders."""
+"""The network: families, task models, model folders, and what can be changed in a model that exists."""
 
 from bertsmith.model.architectures import (
-    ARCHITECTURES,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
+    LabelledModel,
+    ModelForMaskedLM,
+    ModelForMultipleChoice,
+    ModelForNextSentencePrediction,
+    ModelForPreTraining,
+    ModelForQuestionAnswering,
+    ModelForSequenceClassification,
+    ModelForTokenClassification,
+    PreTrainingOutput,
+    TaskModel,
+    architectures_by_name,
     load_any,
 )
 from bertsmith.model.attention import MultiHeadSelfAttention
-from bertsmith.model.bert import BertEncoder, BertModel
-from bertsmith.model.block import TransformerBlock
-from bertsmith.model.config import BertConfig
-from bertsmith.model.embeddings import BertEmbedding
+from bertsmith.model.backbone import Backbone, BackboneOutput, PretrainedModel, layer_numbers
+from bertsmith.model.config import ModelConfig
+from bertsmith.model.families.bert import (
+    NAMED_SIZES,
+    BertConfig,
+    BertEmbedding,
+    BertEncoder,
+    BertModel,
+    TransformerBlock,
+)
+from bertsmith.model.family import Family, families
 from bertsmith.model.features import LayerFeatures
 from bertsmith.model.heads import (
     MaskedLMHead,
@@ -27,8 +37,6 @@ from bertsmith.model.heads import (
     TokenClassifier,
     best_spans,
 )
-from bertsmith.model.pretrained import PretrainedBert
-from bertsmith.model.span_boundary import BertWithSpanBoundary
 from bertsmith.model.surgery import (
     extend_positions,
     extend_vocabulary,
@@ -38,8 +46,19 @@ from bertsmith.model.surgery import (
     resize_vocabulary,
 )
 
+# BERT 的任务模型在领域里的名字：与任何家族共用的是同一个类，家族由配置决定
+BertForPreTraining = ModelForPreTraining
+BertForMaskedLM = ModelForMaskedLM
+BertForNextSentencePrediction = ModelForNextSentencePrediction
+BertForSequenceClassification = ModelForSequenceClassification
+BertForTokenClassification = ModelForTokenClassification
+BertForQuestionAnswering = ModelForQuestionAnswering
+BertForMultipleChoice = ModelForMultipleChoice
+
 __all__ = [
-    "ARCHITECTURES",
+    "NAMED_SIZES",
+    "Backbone",
+    "BackboneOutput",
     "BertConfig",
     "BertEmbedding",
     "BertEncoder",
@@ -51,23 +70,37 @@ __all__ = [
     "BertForSequenceClassification",
     "BertForTokenClassification",
     "BertModel",
-    "BertWithSpanBoundary",
+    "Family",
+    "LabelledModel",
     "LayerFeatures",
     "MaskedLMHead",
+    "ModelConfig",
+    "ModelForMaskedLM",
+    "ModelForMultipleChoice",
+    "ModelForNextSentencePrediction",
+    "ModelForPreTraining",
+    "ModelForQuestionAnswering",
+    "ModelForSequenceClassification",
+    "ModelForTokenClassification",
     "MultiHeadSelfAttention",
     "MultipleChoiceHead",
     "NextSentenceHead",
-    "PretrainedBert",
+    "PreTrainingOutput",
+    "PretrainedModel",
     "QASpanHead",
     "SequenceClassifier",
     "SpanBoundaryHead",
+    "TaskModel",
     "TokenClassifier",
     "TransformerBlock",
+    "architectures_by_name",
     "best_spans",
     "extend_positions",
     "extend_vocabulary",
+    "families",
     "freeze",
     "keep_layers",
+    "layer_numbers",
     "load_any",
     "prune_heads",
     "resize_vocabulary",

@@ -1,207 +1,283 @@
-"""The whole models: one encoder, and the head of each task (Devlin et al. 2019, figures 1 and 4).
+"""The task models: the backbone of any family, and the heads of a task (Devlin et al. 2019, figures 1 and 4).
 
-Each is a dozen lines: which states it reads, which head reads them. `ARCHITECTURES` finds the class for a folder.
+Each is a few lines: which heads it has, and what it returns. Its family is that of its configuration, so that
+`ModelForMaskedLM(config)` is a `BertForMaskedLM` for a `BertConfig`; `architectures_by_name()` finds the class that
+a folder's `config.json` names.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from torch import Tensor
 
-from bertsmith.batch import RaggedBatch
+from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
-from bertsmith.model.bert import BertModel, BertOutput
-from bertsmith.model.checkpoint import read_architecture, stored_rows
-from bertsmith.model.config import BertConfig
-from bertsmith.model.heads import (
-    MaskedLMHead,
-    MultipleChoiceHead,
-    NextSentenceHead,
-    QASpanHead,
-    SequenceClassifier,
-    SpanScores,
-    TokenClassifier,
-)
-from bertsmith.model.pretrained import PretrainedBert, initialize_weights
+from bertsmith.model.backbone import BackboneOutput, PretrainedModel, initialize_weights
+from bertsmith.model.config import ModelConfig
+from bertsmith.model.family import families
+from bertsmith.model.folder import read_architecture, stored_rows
+from bertsmith.model.heads import SpanBoundaryHead, SpanScores
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TASK_MODELS: list[type[TaskModel]] = []
+"""Every task model that has a name of its own, in the order of definition."""
+
+
+class TaskModel(PretrainedModel):
+    """A backbone with the heads of one task.
+
+    Attributes:
+        head_kinds: our name of each head → its kind in `Family.heads`.
+    """
+
+    head_kinds: ClassVar[Mapping[str, str]]
+
+    def __init_subclass__(cls) -> None:
+        cls.heads = tuple(cls.head_kinds)
+        if "suffix" in vars(cls):
+            TASK_MODELS.append(cls)
+
+    def __init__(self, config: ModelConfig, *, leave_out: Collection[str] = ()) -> None:
+        """Builds the model with fresh weights.
+
+        Args:
+            config: the shape; its class decides the family.
+            leave_out: our names of heads that this model does without.
+
+        Raises:
+            InputError: a head needs labels, and the configuration names none.
+        """
+        super().__init__()
+        self.config = config
+        classes = {name: config.family.heads[kind] for name, kind in self.head_kinds.items() if name not in leave_out}
+        # 只有读 pooled 的头才需要 pooler
+        need_pooler = any(cast("Any", head).reads == "pooled" for head in classes.values())
+        self.backbone = config.family.backbone(config, need_pooler=need_pooler)
+        for name, head in classes.items():
+            self.add_module(name, head(config))
+        for name in classes:
+            initialize_weights(self.get_submodule(name), config.initializer_range)
+
+    def read(self, name: str, output: BackboneOutput) -> Any:
+        """Returns what a head says of the field of the backbone's output that it reads."""
+        head = cast("Any", self.get_submodule(name))
+        return head(getattr(output, head.reads))
+
+    def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
+        """Returns the outputs by their names in `transformers`."""
+        return {"logits": self(batch)}
 
 
 @dataclass(frozen=True)
 class PreTrainingOutput:
-    """What `BertForPreTraining` returns: `mlm_logits` [M, V], `nsp_logits` [N, 2], `bert`.
+    """What a pre-training model returns.
 
-    Class 0 is "is next" (or, for sentence order, "in order").
+    Attributes:
+        mlm_logits: [M, V].
+        nsp_logits: [N, 2], class 0 is "is next" (or, for sentence order, "in order"); None without that head.
+        sbo_logits: [M, V] of the span boundary head, or None.
+        encoded: what the backbone returned.
     """
 
     mlm_logits: Tensor
-    nsp_logits: Tensor
-    bert: BertOutput
+    nsp_logits: Tensor | None
+    sbo_logits: Tensor | None
+    encoded: BackboneOutput
 
 
-class BertForPreTraining(PretrainedBert):
-    """BERT with its two pre-training heads: masked LM and next sentence (§3.1)."""
+class ModelForPreTraining(TaskModel):
+    """Masked LM and next sentence: the two heads of the paper's pre-training (§3.1), and optional parts of others.
 
-    architecture = "BertForPreTraining"
-    heads = ("masked_lm", "next_sentence")
+    Attributes:
+        masked_lm: the head whose decoder is the word embedding.
+        span_boundary: the extra head of SpanBERT while it trains, or None; see `add_span_boundary`.
+    """
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config)
-        self.masked_lm = MaskedLMHead(config)
-        self.next_sentence = NextSentenceHead(config)
-        initialize_weights(self.masked_lm, config.initializer_range)
-        initialize_weights(self.next_sentence, config.initializer_range)
+    suffix = "ForPreTraining"
+    head_kinds: ClassVar[Mapping[str, str]] = {"masked_lm": "masked_lm", "next_sentence": "next_sentence"}
+    training_heads = ("span_boundary",)
+    token_outputs = ("prediction_logits",)
+    sequence_outputs = ("seq_relationship_logits",)
+    masked_lm: Any
+    next_sentence: Any
 
-    def forward(self, batch: RaggedBatch, masked_positions: Tensor, *, causal: bool = False) -> PreTrainingOutput:
-        """Predicts the masked pieces and whether B follows A.
+    def __init__(self, config: ModelConfig, *, pair_head: bool = True) -> None:
+        """Builds the model with fresh weights.
 
         Args:
-            batch: N sequences `[CLS] A [SEP] B [SEP]`.
-            masked_positions: [M] int64 indices into the T tokens.
-            causal: as in `BertModel`, for left-to-right LM.
-
-        Returns:
-            Logits, see `PreTrainingOutput`.
+            config: the shape; its class decides the family.
+            pair_head: False leaves the next-sentence head and the pooler out (§5.1, "no NSP"): the folder is then that
+                of a `ModelForMaskedLM`.
         """
-        output = self.bert(batch, causal=causal)
-        # 只取被遮盖的位置再做词表投影：其余 85% 的 logits 没有人看
-        masked_states = output.hidden_states.index_select(0, masked_positions)
-        mlm_logits = self.masked_lm(masked_states, self.bert.embedding.word.weight)
-        return PreTrainingOutput(mlm_logits, self.next_sentence(output.pooled), output)
+        super().__init__(config, leave_out=() if pair_head else ("next_sentence",))
+        self.has_pair_head = pair_head
+        self.span_boundary: SpanBoundaryHead | None = None
 
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, new_heads: bool | Collection[str] = False, pair_head: bool = True, **changes: Any
+    ) -> Self:
+        """Loads a model folder, with the next-sentence head or without; see `PretrainedModel.from_pretrained`."""
+        return cls._from_folder(partial(cls, pair_head=pair_head), folder, new_heads, changes)
 
-class BertForMaskedLM(PretrainedBert):
-    """BERT with the masked-LM head alone: the ablation "no NSP" (§5.1), and the usual folder for filling masks."""
+    @property
+    def architecture(self) -> str:
+        """The `transformers` class that reads the same folder."""
+        return self.family.name + (self.suffix if self.has_pair_head else ModelForMaskedLM.suffix)
 
-    architecture = "BertForMaskedLM"
-    heads = ("masked_lm",)
+    def add_span_boundary(self) -> None:
+        """Adds the head that predicts a hidden piece from the borders of its span (Joshi et al. 2020, §3.2).
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config, need_pooler=False)
-        self.masked_lm = MaskedLMHead(config)
-        initialize_weights(self.masked_lm, config.initializer_range)
-
-    def forward(self, batch: RaggedBatch, masked_positions: Tensor, *, causal: bool = False) -> Tensor:
-        """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens.
-
-        With `causal` the tokens read those before them only, as in `BertModel`.
+        Training states hold it; `save_pretrained` leaves it out.
         """
-        masked_states = self.bert(batch, causal=causal).hidden_states.index_select(0, masked_positions)
-        logits: Tensor = self.masked_lm(masked_states, self.bert.embedding.word.weight)
+        self.span_boundary = SpanBoundaryHead(self.config)
+        initialize_weights(self.span_boundary, self.config.initializer_range)
+
+    def forward(
+        self,
+        batch: RaggedBatch,
+        masked_positions: Tensor | None = None,
+        *,
+        mask: AttentionMask = FULL,
+        masked_spans: Tensor | None = None,
+    ) -> PreTrainingOutput:
+        """Predicts the masked pieces, and whether B follows A.
+
+        Args:
+            batch: N sequences, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+            masked_positions: [M] int64 indices into the T tokens; None is every token.
+            mask: which tokens each token reads.
+            masked_spans: [M, 3] int64, as `SpanBoundaryHead` takes them; None leaves that head out.
+        """
+        output = self.backbone(batch, mask=mask)
+        states, embedding = output.hidden_states, self.backbone.embedding.word.weight
+        mlm_logits = self.masked_lm(_select(states, masked_positions), embedding)
+        sbo_logits = None
+        if self.span_boundary is not None and masked_spans is not None:
+            # 跨度边界头与 MLM 共用解码矩阵：两个目标训练同一张词嵌入表
+            sbo_logits = self.masked_lm.decode(self.span_boundary(states, masked_spans), embedding)
+        nsp_logits = self.read("next_sentence", output) if self.has_pair_head else None
+        return PreTrainingOutput(mlm_logits, nsp_logits, sbo_logits, output)
+
+    def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
+        """Returns the logits of both heads, or those of the masked LM as `ModelForMaskedLM` calls them."""
+        output = self(batch)
+        if output.nsp_logits is None:
+            return {"logits": output.mlm_logits}
+        return {"prediction_logits": output.mlm_logits, "seq_relationship_logits": output.nsp_logits}
+
+
+class ModelForMaskedLM(TaskModel):
+    """The masked-LM head alone: the usual folder for filling masks."""
+
+    suffix = "ForMaskedLM"
+    head_kinds: ClassVar[Mapping[str, str]] = {"masked_lm": "masked_lm"}
+    token_outputs = ("logits",)
+    masked_lm: Any
+
+    def forward(
+        self, batch: RaggedBatch, masked_positions: Tensor | None = None, *, mask: AttentionMask = FULL
+    ) -> Tensor:
+        """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens, or of all T.
+
+        With a `mask` the tokens read only what it lets them.
+        """
+        states = _select(self.backbone(batch, mask=mask).hidden_states, masked_positions)
+        logits: Tensor = self.masked_lm(states, self.backbone.embedding.word.weight)
         return logits
 
 
-class BertForNextSentencePrediction(PretrainedBert):
-    """BERT with the next-sentence head alone (§3.1)."""
+class ModelForNextSentencePrediction(TaskModel):
+    """The next-sentence head alone (§3.1)."""
 
-    architecture = "BertForNextSentencePrediction"
-    heads = ("next_sentence",)
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config)
-        self.next_sentence = NextSentenceHead(config)
-        initialize_weights(self.next_sentence, config.initializer_range)
+    suffix = "ForNextSentencePrediction"
+    head_kinds: ClassVar[Mapping[str, str]] = {"next_sentence": "next_sentence"}
+    sequence_outputs = ("logits",)
+    next_sentence: Any
 
     def forward(self, batch: RaggedBatch) -> Tensor:
         """Returns logits [N, 2] for N sequences `[CLS] A [SEP] B [SEP]`; class 0 is "is next"."""
-        logits: Tensor = self.next_sentence(self.bert(batch).pooled)
+        logits: Tensor = self.read("next_sentence", self.backbone(batch))
         return logits
 
 
-class LabelledBert(PretrainedBert):
+class LabelledModel(TaskModel):
     """A model whose head has one output for each of the labels in `config.id2label`."""
 
-    heads = ("classifier",)
+    head_kinds: ClassVar[Mapping[str, str]] = {}
+    classifier: Any
 
     @classmethod
-    def complete_config(cls, config: BertConfig, folder: str | Path, fresh: tuple[str, ...]) -> BertConfig:
+    def complete_config(cls, config: ModelConfig, folder: str | Path, fresh: tuple[str, ...]) -> ModelConfig:
         """Names the labels of a folder that holds a head but no names: `LABEL_0`, `LABEL_1` …, as its writer does."""
         if config.id2label or fresh:
             return config
-        rows = stored_rows(folder, "classifier.weight")
+        rows = stored_rows(folder, f"{config.family.names.heads['classifier.linear']}.weight")
         if rows is None:
             raise CheckpointError(
                 f"{folder}: holds no classifier; fine-tune one, or start one with new_heads=True and id2label"
             )
         return config.changed(id2label={index: f"LABEL_{index}" for index in range(rows)})
 
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """Returns logits [N, num_labels] of sequences, or [T, num_labels] of tokens."""
+        logits: Tensor = self.read("classifier", self.backbone(batch))
+        return logits
 
-class BertForSequenceClassification(LabelledBert):
+
+class ModelForSequenceClassification(LabelledModel):
     """One linear layer over the pooled `[CLS]`, for texts and pairs of texts (§4.1).
 
     The outputs are classes, labels that do not exclude one another, or a number: see `config.problem_type`.
     """
 
-    architecture = "BertForSequenceClassification"
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config)
-        self.classifier = SequenceClassifier(config, num_labels=_num_labels(config))
-        initialize_weights(self.classifier, config.initializer_range)
-
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """Returns logits [N, num_labels]."""
-        logits: Tensor = self.classifier(self.bert(batch).pooled)
-        return logits
+    suffix = "ForSequenceClassification"
+    head_kinds: ClassVar[Mapping[str, str]] = {"classifier": "sequence_classifier"}
+    sequence_outputs = ("logits",)
 
 
-class BertForTokenClassification(LabelledBert):
+class ModelForTokenClassification(LabelledModel):
     """One linear layer over every token's state, for tagging (§5.3)."""
 
-    architecture = "BertForTokenClassification"
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config, need_pooler=False)
-        self.classifier = TokenClassifier(config, num_labels=_num_labels(config))
-        initialize_weights(self.classifier, config.initializer_range)
-
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """Returns logits [T, num_labels]."""
-        logits: Tensor = self.classifier(self.bert(batch).hidden_states)
-        return logits
+    suffix = "ForTokenClassification"
+    head_kinds: ClassVar[Mapping[str, str]] = {"classifier": "token_classifier"}
+    token_outputs = ("logits",)
 
 
-class BertForQuestionAnswering(PretrainedBert):
+class ModelForQuestionAnswering(TaskModel):
     """A start and an end vector, for spans that answer a question (§4.2, §4.3)."""
 
-    architecture = "BertForQuestionAnswering"
-    heads = ("spans",)
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config, need_pooler=False)
-        self.spans = QASpanHead(config)
-        initialize_weights(self.spans, config.initializer_range)
+    suffix = "ForQuestionAnswering"
+    head_kinds: ClassVar[Mapping[str, str]] = {"spans": "spans"}
+    token_outputs = ("start_logits", "end_logits")
+    spans: Any
 
     def forward(self, batch: RaggedBatch) -> SpanScores:
         """Returns the start and end scores of every token; read answers from them with `best_spans`."""
-        scores: SpanScores = self.spans(self.bert(batch).hidden_states)
+        scores: SpanScores = self.read("spans", self.backbone(batch))
         return scores
 
+    def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
+        """Returns the scores [T] of starts and ends."""
+        start, end = self(batch)
+        return {"start_logits": start, "end_logits": end}
 
-class BertForMultipleChoice(PretrainedBert):
+
+class ModelForMultipleChoice(TaskModel):
     """One vector over the pooled `[CLS]` scores each choice (§4.4)."""
 
-    architecture = "BertForMultipleChoice"
-    heads = ("classifier",)
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config)
-        self.classifier = MultipleChoiceHead(config)
-        initialize_weights(self.classifier, config.initializer_range)
+    suffix = "ForMultipleChoice"
+    head_kinds: ClassVar[Mapping[str, str]] = {"classifier": "multiple_choice"}
+    sequence_outputs = ("logits",)
+    classifier: Any
 
     def forward(self, batch: RaggedBatch, num_choices: int) -> Tensor:
         """Scores the choices of every question.
@@ -218,45 +294,46 @@ class BertForMultipleChoice(PretrainedBert):
         """
         if num_choices < 1 or batch.num_sequences % num_choices:
             raise InputError(f"{batch.num_sequences} sequences do not divide into questions of {num_choices} choices")
-        scores: Tensor = self.classifier(self.bert(batch).pooled)
+        scores: Tensor = self.read("classifier", self.backbone(batch))
         return scores.view(-1, num_choices)
 
-
-ARCHITECTURES: dict[str, type[PretrainedBert]] = {
-    model.architecture: model
-    for model in (
-        BertModel,
-        BertForPreTraining,
-        BertForMaskedLM,
-        BertForNextSentencePrediction,
-        BertForSequenceClassification,
-        BertForTokenClassification,
-        BertForQuestionAnswering,
-        BertForMultipleChoice,
-    )
-}
-"""Every architecture by the name that `config.json` has for it."""
+    def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
+        """Returns the scores [N] of all choices, question after question."""
+        return {"logits": self.read("classifier", self.backbone(batch))}
 
 
-def load_any(folder: str | Path) -> PretrainedBert:
+@functools.cache
+def architectures_by_name() -> dict[str, type[PretrainedModel]]:
+    """Returns every architecture of every family by the name that `config.json` has for it."""
+    found: dict[str, type[PretrainedModel]] = {}
+    for family in families().values():
+        found[f"{family.name}Model"] = family.backbone
+        for model in TASK_MODELS:
+            if family.heads.keys() >= set(model.head_kinds.values()):
+                found[family.name + model.suffix] = model
+    return found
+
+
+def load_any(folder: str | Path) -> PretrainedModel:
     """Loads a folder as the architecture that its `config.json` names.
 
     Args:
         folder: a model folder.
 
     Raises:
-        CheckpointError: it names none, or one that is not among `ARCHITECTURES`; or see `from_pretrained`.
+        CheckpointError: it names none, or one that is not among `architectures_by_name()`; or see `from_pretrained`.
     """
     name = read_architecture(folder)
-    if name not in ARCHITECTURES:
+    known = architectures_by_name()
+    if name not in known:
         raise CheckpointError(
-            f"{folder}/config.json: architecture {name!r} is none of {', '.join(ARCHITECTURES)}; load the folder with"
+            f"{folder}/config.json: architecture {name!r} is none of {', '.join(known)}; load the folder with"
             " the class you want"
         )
-    return ARCHITECTURES[name].from_pretrained(folder)
+    return known[name].from_pretrained(folder)
 
 
-def _num_labels(config: BertConfig) -> int:
-    if not config.id2label:
-        raise InputError("a classifier needs the names of its labels; give id2label")
-    return len(config.id2label)
+def _select(states: Tensor, positions: Tensor | None) -> Tensor:
+    """Returns [M, H], the states at some positions of [T, H]; all of them where there are none."""
+    # 只取被遮盖的位置再做词表投影：其余 85% 的 logits 没有人看
+    return states if positions is None else states.index_select(0, positions)

@@ -4,7 +4,7 @@ Notable:
 - the encoder is always in evaluation mode, without dropout, and takes no gradient
 - while a run trains, the states of a sentence are computed when it is first met, and remembered: all later epochs cost
   what the top costs
-- the folder is that of a plain `BertModel`, which every tool of the field reads, and `features.safetensors` beside it
+- the folder is that of a plain backbone, which every tool of the field reads, and `features.safetensors` beside it
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.kernels.layers import Dropout, Linear
-from bertsmith.model.bert import BertModel, BertOutput
-from bertsmith.model.config import BertConfig
+from bertsmith.model.backbone import Backbone, BackboneOutput, PretrainedModel, initialize_weights
+from bertsmith.model.config import ModelConfig
 from bertsmith.model.features import LayerChoice, LayerFeatures
-from bertsmith.model.pretrained import PretrainedBert, initialize_weights
-from bertsmith.model.tensor_file import read_tensors, write_tensors
+from bertsmith.model.folder import read_modules, write_modules
 
 Top = Literal["bilstm", "linear"]
 TENSOR_FILE = "features.safetensors"
@@ -35,7 +34,7 @@ Packs = dict[bytes, RaggedBatch]
 class FeatureTop(nn.Module):
     """Scores every token by the features of all tokens of its sequence, or, if linear, by its own."""
 
-    def __init__(self, config: BertConfig, input_size: int, top: Top, size: int) -> None:
+    def __init__(self, config: ModelConfig, input_size: int, top: Top, size: int) -> None:
         """Builds it with fresh weights.
 
         Args:
@@ -67,24 +66,24 @@ class FeatureTop(nn.Module):
         return logits
 
 
-class BertWithFeatures(PretrainedBert):
+class FeatureTagger(PretrainedModel):
     """A frozen encoder, features of its layers, and a small model on top that learns.
 
     Attributes:
-        bert: the encoder, without pooler.
+        backbone: the encoder, without pooler.
         packs: which sequences are encoded together, see `FeatureTaggingTask`; None remembers nothing. What is
             remembered takes K·H numbers of the compute dtype a token, with K layers chosen: 6 KB at `concat-last-four`
             of base in bf16, so 1.8 GB for the 0.3 million pieces of CoNLL-2003.
     """
 
-    architecture = "BertModel"
+    suffix = "Model"
     heads = ("features", "top")
 
-    def __init__(self, bert: BertModel, layers: LayerChoice | int, top: Top, size: int) -> None:
+    def __init__(self, backbone: Backbone, layers: LayerChoice | int, top: Top, size: int) -> None:
         """Puts a fresh top over an encoder, which is frozen.
 
         Args:
-            bert: its configuration names the labels.
+            backbone: its configuration names the labels.
             layers: as in `LayerFeatures`.
             top: `bilstm` or `linear`.
             size: of a BiLSTM.
@@ -93,17 +92,17 @@ class BertWithFeatures(PretrainedBert):
             ConfigError: the encoder has no such layers.
         """
         super().__init__()
-        self.config = bert.config
-        self.bert = bert.requires_grad_(False).eval()
-        self.features = LayerFeatures(bert.config, layers)
-        self.top = FeatureTop(bert.config, self.features.size, top, size)
+        self.config = backbone.config
+        self.backbone = backbone.requires_grad_(False).eval()
+        self.features = LayerFeatures(backbone.config, layers)
+        self.top = FeatureTop(backbone.config, self.features.size, top, size)
         self.packs: Packs | None = None
         self._remembered: dict[tuple[torch.dtype, bytes], Tensor] = {}
 
     @classmethod
     def load(
         cls, folder: str | Path, labels: Sequence[str], layers: LayerChoice | int, top: Top, size: int
-    ) -> BertWithFeatures:
+    ) -> FeatureTagger:
         """Returns a trained model; it remembers nothing, since it may meet any number of sentences.
 
         Args:
@@ -116,15 +115,15 @@ class BertWithFeatures(PretrainedBert):
         Raises:
             CheckpointError: the folder holds no such model.
         """
-        bert = BertModel.from_pretrained(folder, need_pooler=False, id2label=dict(enumerate(labels)))
-        model = cls(bert, layers, top, size)
-        read_tensors(Path(folder) / TENSOR_FILE, model._own_modules())
+        backbone = Backbone.from_pretrained(folder, need_pooler=False, id2label=dict(enumerate(labels)))
+        model = cls(backbone, layers, top, size)
+        read_modules(Path(folder) / TENSOR_FILE, model._own_modules())
         return model
 
-    def train(self, mode: bool = True) -> BertWithFeatures:
+    def train(self, mode: bool = True) -> FeatureTagger:
         """Switches the top; the encoder stays in evaluation mode."""
         super().train(mode)
-        self.bert.eval()
+        self.backbone.eval()
         return self
 
     def forward(self, batch: RaggedBatch) -> Tensor:
@@ -133,14 +132,14 @@ class BertWithFeatures(PretrainedBert):
         return logits
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes the folder of the encoder, as a `BertModel`, and `features.safetensors`; see `PretrainedBert`."""
-        self.bert.save_pretrained(folder)
-        write_tensors(Path(folder) / TENSOR_FILE, self._own_modules())
+        """Writes the folder of the encoder, as of a plain backbone, and `features.safetensors`."""
+        self.backbone.save_pretrained(folder)
+        write_modules(Path(folder) / TENSOR_FILE, self._own_modules())
 
     def _own_modules(self) -> dict[str, nn.Module]:
         return {"features": self.features, "top": self.top}
 
-    def _states(self, batch: RaggedBatch) -> BertOutput:
+    def _states(self, batch: RaggedBatch) -> BackboneOutput:
         """Returns the chosen layers of a batch; the places of all other layers are empty."""
         # 在推理模式之外计算：记住的状态之后要参与训练，推理模式造出的张量不行
         with torch.inference_mode(False), torch.no_grad():
@@ -148,16 +147,16 @@ class BertWithFeatures(PretrainedBert):
         layers = [chosen.new_empty(0)] * (self.config.num_hidden_layers + 1)
         for layer, states in zip(self.features.layers, chosen.unbind(1), strict=True):
             layers[layer] = states
-        return BertOutput(layers[-1], layers[-1], None, layers)
+        return BackboneOutput(layers[-1], layers[-1], None, layers)
 
     def _encode(self, batch: RaggedBatch) -> Tensor:
         """Runs the encoder: [T, K, H] of the K chosen layers, in the compute dtype."""
-        layers = self.bert(batch, need_layers=True).layers
+        layers = self.backbone(batch, need_layers=True).layers
         return torch.stack([layers[layer] for layer in self.features.layers], 1)
 
     def _recall(self, batch: RaggedBatch, packs: Packs) -> Tensor:
         """The same from memory; what is not there yet is encoded and kept."""
-        device, dtype = batch.input_ids.device, self.bert.embedding.compute_dtype
+        device, dtype = batch.input_ids.device, self.backbone.embedding.compute_dtype
         keys = sequence_keys(batch)
         for key in keys:
             if key in packs and (dtype, key) not in self._remembered:

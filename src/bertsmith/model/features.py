@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.model.bert import BertOutput
-from bertsmith.model.config import BertConfig
+from bertsmith.model.backbone import BackboneOutput
+from bertsmith.model.config import ModelConfig
 
 LayerChoice = Literal[
     "embeddings", "second-to-last", "last", "weighted-sum-last-four", "concat-last-four", "weighted-sum-all"
@@ -26,7 +26,7 @@ class LayerFeatures(nn.Module):
             for the other choices.
     """
 
-    def __init__(self, config: BertConfig, choice: LayerChoice | int) -> None:
+    def __init__(self, config: ModelConfig, choice: LayerChoice | int) -> None:
         """Chooses the layers.
 
         Args:
@@ -43,11 +43,11 @@ class LayerFeatures(nn.Module):
         mixes = isinstance(choice, str) and choice.startswith("weighted-sum")
         self.weights = nn.Parameter(torch.zeros(len(self.layers))) if mixes else None
 
-    def forward(self, output: BertOutput) -> Tensor:
+    def forward(self, output: BackboneOutput) -> Tensor:
         """Combines the layers.
 
         Args:
-            output: of a `BertModel` that was called with `need_layers=True`.
+            output: of a backbone that was called with `need_layers=True`.
 
         Returns:
             [T, size] float32.

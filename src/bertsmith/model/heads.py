@@ -1,21 +1,35 @@
 """The heads: what reads the encoder's states and turns them into predictions.
 
-Each is the few lines the paper gives it. A head knows nothing of losses or labels; those are in `objectives` and
-`finetune`.
+Each is the few lines the paper gives it, and says in `reads` which field of a `BackboneOutput` it takes. A head knows
+nothing of losses or labels; those are in `objectives` and `finetune`. `HEADS` are the kinds that BERT has; a
+family whose published heads differ defines its own modules for these kinds.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.errors import InputError
 from bertsmith.kernels.layers import Dropout, LayerNorm, Linear
 from bertsmith.kernels.matmul import linear
-from bertsmith.model.block import ACTIVATION_FUNCTIONS
-from bertsmith.model.config import BertConfig
+from bertsmith.model.config import ModelConfig
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+"""The functions behind the names that a configuration allows."""
+
+Reads = Literal["hidden_states", "pooled"]
+"""The field of a `BackboneOutput` that a head takes."""
 
 
 class MaskedLMHead(nn.Module):
@@ -28,7 +42,9 @@ class MaskedLMHead(nn.Module):
     (`config.tie_word_embeddings=False`) and are read too.
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    reads: ClassVar[Reads] = "hidden_states"
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.transform = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
@@ -69,7 +85,7 @@ class SpanBoundaryHead(nn.Module):
     PLACES, PLACE_SIZE = 20, 200
     """Places in a span that are told apart (later ones share the last), and the size of their embedding."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.place = nn.Embedding(self.PLACES, self.PLACE_SIZE)
         self.first = Linear(2 * config.hidden_size + self.PLACE_SIZE, config.hidden_size)
@@ -98,7 +114,9 @@ class SpanBoundaryHead(nn.Module):
 class NextSentenceHead(nn.Module):
     """One linear layer over the pooled `[CLS]`: class 0 is "B follows A", class 1 "B is random" (§3.1)."""
 
-    def __init__(self, config: BertConfig) -> None:
+    reads: ClassVar[Reads] = "pooled"
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.linear = Linear(config.hidden_size, 2)
 
@@ -115,10 +133,12 @@ class SequenceClassifier(nn.Module):
     with one output, a number (the similarity of a pair).
     """
 
-    def __init__(self, config: BertConfig, num_labels: int) -> None:
+    reads: ClassVar[Reads] = "pooled"
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout = _classifier_dropout(config)
-        self.linear = Linear(config.hidden_size, num_labels)
+        self.linear = Linear(config.hidden_size, _num_labels(config))
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Maps pooled states [N, H] to logits [N, num_labels], in float32."""
@@ -130,10 +150,12 @@ class SequenceClassifier(nn.Module):
 class TokenClassifier(nn.Module):
     """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece)."""
 
-    def __init__(self, config: BertConfig, num_labels: int) -> None:
+    reads: ClassVar[Reads] = "hidden_states"
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout = _classifier_dropout(config)
-        self.linear = Linear(config.hidden_size, num_labels)
+        self.linear = Linear(config.hidden_size, _num_labels(config))
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps states [T, H] to logits [T, num_labels]."""
@@ -144,7 +166,9 @@ class TokenClassifier(nn.Module):
 class MultipleChoiceHead(nn.Module):
     """Dropout and one vector whose product with the pooled `[CLS]` is the score of a choice (§4.4)."""
 
-    def __init__(self, config: BertConfig) -> None:
+    reads: ClassVar[Reads] = "pooled"
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout = _classifier_dropout(config)
         self.linear = Linear(config.hidden_size, 1)
@@ -165,7 +189,9 @@ class SpanScores(NamedTuple):
 class QASpanHead(nn.Module):
     """A start vector S and an end vector E; a token's score is its state's product with each (§4.2)."""
 
-    def __init__(self, config: BertConfig) -> None:
+    reads: ClassVar[Reads] = "hidden_states"
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.linear = Linear(config.hidden_size, 2)
 
@@ -225,6 +251,23 @@ def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_toke
     return Spans(spans, float(start[0] + end[0]))
 
 
-def _classifier_dropout(config: BertConfig) -> Dropout:
+def _classifier_dropout(config: ModelConfig) -> Dropout:
     own = config.classifier_dropout
     return Dropout(config.hidden_dropout_prob if own is None else own)
+
+
+def _num_labels(config: ModelConfig) -> int:
+    if not config.id2label:
+        raise InputError("a classifier needs the names of its labels; give id2label")
+    return len(config.id2label)
+
+
+HEADS: Mapping[str, type[nn.Module]] = {
+    "masked_lm": MaskedLMHead,
+    "next_sentence": NextSentenceHead,
+    "sequence_classifier": SequenceClassifier,
+    "token_classifier": TokenClassifier,
+    "multiple_choice": MultipleChoiceHead,
+    "spans": QASpanHead,
+}
+"""Kind of head → BERT's module for it."""

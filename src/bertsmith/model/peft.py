@@ -29,14 +29,14 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import Dropout, Linear
-from bertsmith.model.bert import BertModel
-from bertsmith.model.block import ACTIVATION_FUNCTIONS, TransformerBlock
-from bertsmith.model.config import BertConfig
-from bertsmith.model.pretrained import PretrainedBert, initialize_weights
+from bertsmith.model.backbone import Backbone, PretrainedModel, initialize_weights
+from bertsmith.model.config import ModelConfig
+from bertsmith.model.family import BlockLayers
+from bertsmith.model.heads import ACTIVATION_FUNCTIONS
 
 AdapterKind = Literal["bottleneck", "lora"]
-LoraTarget = Literal["query", "key", "value", "attention_output", "expand", "contract"]
-"""The matrices of a block that LoRA can change; the first three are the thirds of one fused projection."""
+LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
+"""The matrices of a block that LoRA can change: the thirds of its `qkv`, and the other three of `BlockLayers`."""
 
 DEFAULT_SIZES: dict[AdapterKind, int] = {"bottleneck": 64, "lora": 8}
 _FUSED: tuple[LoraTarget, ...] = ("query", "key", "value")
@@ -89,7 +89,7 @@ class AdapterSettings:
 class Bottleneck(nn.Module):
     """h + W_up f(W_down h), on what a layer gives; nothing at first, since W_up starts at zero."""
 
-    def __init__(self, settings: AdapterSettings, layer: nn.Linear, config: BertConfig) -> None:
+    def __init__(self, settings: AdapterSettings, layer: nn.Linear, config: ModelConfig) -> None:
         super().__init__()
         self.down = Linear(layer.out_features, settings.size)
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
@@ -177,7 +177,7 @@ class Adapter:
     settings: AdapterSettings | None
     layers: dict[str, nn.Module]
     heads: dict[str, nn.Module]
-    config: BertConfig
+    config: ModelConfig
 
     def modules(self) -> dict[str, nn.Module]:
         """Returns all modules by their paths."""
@@ -193,7 +193,7 @@ class _Loaded:
     active: str | None = None
 
 
-def add_adapter(model: PretrainedBert, settings: AdapterSettings, name: str = "default") -> None:
+def add_adapter(model: PretrainedModel, settings: AdapterSettings, name: str = "default") -> None:
     """Puts a fresh adapter into a model, in place, and freezes everything else but the heads.
 
     It computes what it did before, to the bit, until the adapter has learned something. The heads start as copies of
@@ -212,7 +212,7 @@ def add_adapter(model: PretrainedBert, settings: AdapterSettings, name: str = "d
     attach(model, name, Adapter(settings, _new_layers(model, settings), heads, model.config))
 
 
-def empty_adapter(model: PretrainedBert, settings: AdapterSettings, config: BertConfig) -> Adapter:
+def empty_adapter(model: PretrainedModel, settings: AdapterSettings, config: ModelConfig) -> Adapter:
     """Returns an adapter for a model with heads for other labels; its weights are to be filled in.
 
     Args:
@@ -229,7 +229,7 @@ def empty_adapter(model: PretrainedBert, settings: AdapterSettings, config: Bert
     return Adapter(settings, _new_layers(model, settings), heads, config)
 
 
-def attach(model: PretrainedBert, name: str, adapter: Adapter) -> None:
+def attach(model: PretrainedModel, name: str, adapter: Adapter) -> None:
     """Puts an adapter that was made for a model into it, and activates it.
 
     Raises:
@@ -250,7 +250,7 @@ def attach(model: PretrainedBert, name: str, adapter: Adapter) -> None:
     activate(model, name)
 
 
-def activate(model: PretrainedBert, name: str | None) -> None:
+def activate(model: PretrainedModel, name: str | None) -> None:
     """Switches to an adapter with its heads and labels; what learns is then this adapter with its heads alone.
 
     Args:
@@ -265,7 +265,7 @@ def activate(model: PretrainedBert, name: str | None) -> None:
         known = ", ".join(adapter_names(model))
         raise ConfigError(f"no adapter {name!r}; " + (f"the model has {known}" if known else "the model has none"))
     chosen = loaded.original if name is None else loaded.named[name]
-    device = backbone_of(model)[1].embedding.word.weight.device
+    device = model.backbone.embedding.word.weight.device
     # 先全部冻结再放开选中的：换下来的适配器也不会再被优化器看到
     model.requires_grad_(False)
     for path, layer in _adapted(model):
@@ -276,13 +276,11 @@ def activate(model: PretrainedBert, name: str | None) -> None:
         # 未启用的适配器不在模块树里，搬设备、切换训练模式都轮不到它：在这里补上
         module.to(device).requires_grad_(name is not None)
     model.train(model.training)
-    for module in model.modules():
-        if isinstance(module, PretrainedBert):
-            module.config = chosen.config
+    model.set_config(chosen.config)
     loaded.active = name
 
 
-def merge_adapter(model: PretrainedBert) -> None:
+def merge_adapter(model: PretrainedModel) -> None:
     """Folds the active LoRA adapter into the weights: a plain model again, as fast as the backbone.
 
     Other adapters are dropped: the backbone they were trained over is no more. All parameters learn again.
@@ -311,25 +309,25 @@ def merge_adapter(model: PretrainedBert) -> None:
     model.requires_grad_(True)
 
 
-def adapter_names(model: PretrainedBert) -> list[str]:
+def adapter_names(model: PretrainedModel) -> list[str]:
     """Returns the names of a model's adapters, oldest first."""
     loaded = _loaded(model)
     return [] if loaded is None else list(loaded.named)
 
 
-def active_name(model: PretrainedBert) -> str | None:
+def active_name(model: PretrainedModel) -> str | None:
     """Returns the name of the active adapter, or None."""
     loaded = _loaded(model)
     return None if loaded is None else loaded.active
 
 
-def active_adapter(model: PretrainedBert) -> Adapter | None:
+def active_adapter(model: PretrainedModel) -> Adapter | None:
     """Returns the adapter a model runs with, or None."""
     loaded = _loaded(model)
     return None if loaded is None or loaded.active is None else loaded.named[loaded.active]
 
 
-def named_adapter(model: PretrainedBert, name: str) -> Adapter:
+def named_adapter(model: PretrainedModel, name: str) -> Adapter:
     """Returns an adapter of a model.
 
     Raises:
@@ -341,57 +339,53 @@ def named_adapter(model: PretrainedBert, name: str) -> Adapter:
     return loaded.named[name]
 
 
-def backbone_of(model: PretrainedBert) -> tuple[str, BertModel]:
-    """Returns the encoder inside a model, and its path: empty where the model is the encoder itself."""
-    return next((path, module) for path, module in model.named_modules() if isinstance(module, BertModel))
-
-
-def _loaded(model: PretrainedBert) -> _Loaded | None:
+def _loaded(model: PretrainedModel) -> _Loaded | None:
     found: _Loaded | None = vars(model).get("adapters")
     return found
 
 
-def _adapted(model: PretrainedBert) -> Iterator[tuple[str, AdaptedLinear]]:
+def _adapted(model: PretrainedModel) -> Iterator[tuple[str, AdaptedLinear]]:
     for path, module in model.named_modules():
         if isinstance(module, AdaptedLinear):
             yield path, module
 
 
-def _head_paths(model: PretrainedBert) -> list[str]:
+def _head_paths(model: PretrainedModel) -> list[str]:
     """Returns the paths of the heads and of the pooler, those that the model has."""
-    path, backbone = backbone_of(model)
-    pooler = [] if backbone.pooler is None else [_join(path, "pooler")]
-    # BertModel 自己的头就是池化层：同一个模块只列一次
+    pooler = [] if model.backbone.pooler is None else [f"{_backbone_path(model)}pooler"]
+    # 主干自己的头就是池化层：同一个模块只列一次
     heads = [head for head in model.heads if getattr(model, head) is not None]
     return list(dict.fromkeys([*pooler, *heads]))
 
 
-def _new_layers(model: PretrainedBert, settings: AdapterSettings) -> dict[str, nn.Module]:
+def _backbone_path(model: PretrainedModel) -> str:
+    """Returns what the paths of the backbone's modules begin with: nothing, where the model is a backbone itself."""
+    return "" if isinstance(model, Backbone) else "backbone."
+
+
+def _new_layers(model: PretrainedModel, settings: AdapterSettings) -> dict[str, nn.Module]:
     """Returns the fresh modules of an adapter by the paths of the layers they go to."""
-    path, backbone = backbone_of(model)
-    layers: dict[str, nn.Module] = {}
-    for number, block in enumerate(backbone.encoder.blocks):
-        assert isinstance(block, TransformerBlock)
-        for name, module in _layers_of(block, settings, backbone.config).items():
-            layers[_join(path, f"encoder.blocks.{number}.{name}")] = module
-    return layers
+    return {
+        f"{_backbone_path(model)}encoder.blocks.{number}.{path}": module
+        for number, block in enumerate(model.backbone.encoder.blocks)
+        for path, module in _block_layers(block, model.family.layers, settings, model.config).items()
+    }
 
 
-def _layers_of(block: TransformerBlock, settings: AdapterSettings, config: BertConfig) -> dict[str, nn.Module]:
+def _block_layers(
+    block: nn.Module, layers: BlockLayers, settings: AdapterSettings, config: ModelConfig
+) -> dict[str, nn.Module]:
+    """Returns the fresh modules for one block by the paths in it."""
+
+    def matrix(path: str) -> nn.Linear:
+        layer = block.get_submodule(path)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
     if settings.kind == "bottleneck":
-        return {
-            "attention_output": Bottleneck(settings, block.attention_output, config),
-            "contract": Bottleneck(settings, block.contract, config),
-        }
-    layers: dict[str, nn.Module] = {}
+        # 每个子层的输出之后各一个：注意力之后，前馈之后（Houlsby 等，图 2）
+        return {path: Bottleneck(settings, matrix(path), config) for path in (layers.attention_output, layers.output)}
     fused = tuple(_FUSED.index(target) for target in settings.targets if target in _FUSED)
-    if fused:
-        layers["attention.project"] = LowRankUpdate(settings, block.attention.project, fused, len(_FUSED))
-    for target in settings.targets:
-        if target not in _FUSED:
-            layers[target] = LowRankUpdate(settings, getattr(block, target), (0,), 1)
-    return layers
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    qkv = {layers.qkv: LowRankUpdate(settings, matrix(layers.qkv), fused, len(_FUSED))} if fused else {}
+    paths = [getattr(layers, target) for target in settings.targets if target not in _FUSED]
+    return qkv | {path: LowRankUpdate(settings, matrix(path), (0,), 1) for path in paths}

@@ -1,11 +1,12 @@
-"""What a size costs, in closed form: parameters, floating-point operations, memory.
+"""What a size costs, before anything is trained: parameters, floating-point operations, memory.
 
 Notable:
-- everything follows from a `BertConfig` and the shape of a batch; no model is built
+- parameters and the weights that matmuls read are counted on a model without memory (torch's meta device), so they are
+  those of any family; operations follow from them and from the shape of a batch
 - a matmul [m, k] x [k, n] counts 2 m k n operations, a multiply-add being two; norms, activations and softmax are not
   counted, as in every published figure
-- the memory is what this package's modules keep for the backward pass on the CPU, tensor by tensor; a GPU keeps less,
-  since its dropout masks take a byte and its fused attention keeps no [S, S] maps
+- the memory is what BERT's modules keep for the backward pass on the CPU, tensor by tensor; a GPU keeps less, since its
+  dropout masks take a byte and its fused attention keeps no [S, S] maps
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.model.config import BertConfig
+from bertsmith.model.architectures import ModelForPreTraining
+from bertsmith.model.config import ModelConfig
 
 PUBLISHED_SHAPES: tuple[tuple[int, int], ...] = (
     *((layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)),
@@ -36,7 +39,7 @@ class ParameterCounts:
     Attributes:
         embeddings: word, position and segment embedding, and their norm.
         encoder: the L blocks.
-        pooler: the layer over `[CLS]`.
+        pooler: the layer over `[CLS]`; 0 in a family without one.
         heads: masked LM (transform, norm, a bias per piece; its decoder is the word embedding, unless the two are
             untied) and next sentence.
     """
@@ -47,26 +50,84 @@ class ParameterCounts:
     heads: int
 
     @classmethod
-    def of(cls, config: BertConfig) -> ParameterCounts:
+    def of(cls, config: ModelConfig) -> ParameterCounts:
         """Counts the parameters of a configuration."""
-        hidden, vocabulary = config.hidden_size, config.vocab_size
-        norm = 2 * hidden
-        rows = vocabulary + config.max_position_embeddings + config.type_vocab_size
-        # MLM 的解码矩阵通常与词嵌入共享，只数每个词的偏置；不共享时另有一个 V×H 的矩阵
-        decoder = 0 if config.tie_word_embeddings else vocabulary * hidden
-        masked_lm = hidden * hidden + hidden + norm + vocabulary + decoder
-        next_sentence = 2 * hidden + 2
-        return cls(
-            embeddings=rows * hidden + norm,
-            encoder=config.num_encoder_parameters,
-            pooler=hidden * hidden + hidden,
-            heads=masked_lm + next_sentence,
-        )
+        return _counted(config).parameters
 
     @property
     def total(self) -> int:
         """All four parts; without `heads` it is what `BertModel` has: 109,482,240 for base."""
         return self.embeddings + self.encoder + self.pooler + self.heads
+
+
+@dataclass(frozen=True)
+class MatmulWeights:
+    """How many weights the matmuls of a pre-training model read, and how wide its attention is.
+
+    Attributes:
+        encoder: in the L blocks; a block that runs several times counts each time.
+        attention: the widths of all heads of all layers, A D L where none was pruned.
+        pooler: read for each sequence.
+        masked_lm: read for each masked position, the decoder included, tied or not.
+        next_sentence: read for each sequence.
+    """
+
+    encoder: int
+    attention: int
+    pooler: int
+    masked_lm: int
+    next_sentence: int
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> MatmulWeights:
+        """Counts the weights of a configuration."""
+        return _counted(config).weights
+
+
+@dataclass(frozen=True)
+class _Counted:
+    parameters: ParameterCounts
+    weights: MatmulWeights
+
+
+_KNOWN: dict[str, _Counted] = {}
+"""Configuration, written out → what was counted: the cost of a batch is asked for many lengths of one model."""
+
+
+def _counted(config: ModelConfig) -> _Counted:
+    """Counts on a model without memory."""
+    key = repr(config)
+    if key not in _KNOWN:
+        # meta 设备上只有形状没有数：搭一个模型来数，比为每个家族各写一套公式可靠
+        with torch.device("meta"):
+            model = ModelForPreTraining(config, pair_head="next_sentence" in config.family.heads)
+        _KNOWN[key] = _Counted(_count_parameters(model), _count_matmul_weights(model))
+    return _KNOWN[key]
+
+
+def _count_parameters(model: ModelForPreTraining) -> ParameterCounts:
+    def count(*modules: nn.Module | None) -> int:
+        return sum(each.numel() for module in modules if module is not None for each in module.parameters())
+
+    backbone = model.backbone
+    heads = [module for name, module in model.named_children() if name != "backbone"]
+    return ParameterCounts(count(backbone.embedding), count(backbone.encoder), count(backbone.pooler), count(*heads))
+
+
+def _count_matmul_weights(model: ModelForPreTraining) -> MatmulWeights:
+    def count(*modules: nn.Module | None) -> int:
+        layers = [each for module in modules if module is not None for each in module.modules()]
+        return sum(each.weight.numel() for each in layers if isinstance(each, nn.Linear))
+
+    backbone = model.backbone
+    decoder = 0 if model.masked_lm.decoder is not None else backbone.embedding.word.weight.numel()
+    return MatmulWeights(
+        encoder=count(*backbone.encoder.blocks),
+        attention=sum(each.attention.num_heads * each.attention.head_size for each in backbone.encoder.blocks),
+        pooler=count(backbone.pooler),
+        masked_lm=count(model.masked_lm) + decoder,
+        next_sentence=count(model.get_submodule("next_sentence") if model.has_pair_head else None),
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +140,7 @@ class BatchCosts:
         sequence_length: S, tokens in each of them, special tokens included.
     """
 
-    config: BertConfig
+    config: ModelConfig
     batch_size: int
     sequence_length: int
 
@@ -88,10 +149,10 @@ class BatchCosts:
         for name in ("batch_size", "sequence_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive whole number")
-        if self.sequence_length > self.config.max_position_embeddings:
+        if self.sequence_length > self.config.position_limit:
             raise ConfigError(
                 f"sequence_length is {self.sequence_length}, but the model has"
-                f" {self.config.max_position_embeddings} positions; choose at most that many"
+                f" {self.config.position_limit} positions; choose at most that many"
             )
 
     @property
@@ -105,29 +166,30 @@ class BatchCosts:
         return self.batch_size * max(1, round(MASKED_SHARE * self.sequence_length))
 
     @property
-    def inference_flops(self) -> int:
-        """Operations of a forward pass through encoder and pooler.
+    def weights(self) -> MatmulWeights:
+        """What the matmuls of the model read."""
+        return MatmulWeights.of(self.config)
 
-        A block multiplies each token by 4 H² weights in attention and 2 H I in the feed-forward layer (I its width),
-        and compares it with S keys and mixes S values: 8 H² + 4 H I + 4 S H. Where heads were pruned, the width of
-        those that are left stands for one H of each attention term.
-        """
-        return self.encoder_flops + self.batch_size * 2 * self.config.hidden_size**2
+    @property
+    def inference_flops(self) -> int:
+        """Operations of a forward pass through encoder and pooler."""
+        return self.encoder_flops + self.batch_size * 2 * self.weights.pooler
 
     @property
     def encoder_flops(self) -> int:
-        """Operations of a forward pass through the L blocks alone."""
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+        """Operations of a forward pass through the L blocks alone.
+
+        A block multiplies each token by its weights, in BERT 4 H² in attention and 2 H I in the feed-forward layer,
+        and compares it with S keys and mixes S values: 8 H² + 4 H I + 4 S H. Where heads were pruned, the width of
+        those that are left stands for one H of each attention term.
+        """
         # 注意力分数与加权求和各为 2·S·H：序列越长，这一项占比越大
-        attention = sum((8 * hidden + 4 * self.sequence_length) * width for width in self.config.attention_widths)
-        return self.num_tokens * (attention + self.config.num_hidden_layers * 4 * hidden * inner)
+        return self.num_tokens * (2 * self.weights.encoder + 4 * self.sequence_length * self.weights.attention)
 
     @property
     def head_flops(self) -> int:
         """Operations of a forward pass through the heads: masked LM at M positions, next sentence at N."""
-        hidden = self.config.hidden_size
-        masked_lm = 2 * hidden**2 + 2 * hidden * self.config.vocab_size
-        return self.num_masked * masked_lm + self.batch_size * 4 * hidden
+        return 2 * (self.num_masked * self.weights.masked_lm + self.batch_size * self.weights.next_sentence)
 
     @property
     def training_flops(self) -> int:
@@ -186,7 +248,5 @@ class BatchCosts:
     @property
     def _num_matmul_weights(self) -> int:
         """Weights of all matrices that a pre-training step multiplies by, the tied decoder included."""
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        encoder = 4 * hidden * sum(self.config.attention_widths) + self.config.num_hidden_layers * 2 * hidden * inner
-        pooler_and_heads = 2 * hidden**2 + 2 * hidden + self.config.vocab_size * hidden
-        return encoder + pooler_and_heads
+        weights = self.weights
+        return weights.encoder + weights.pooler + weights.masked_lm + weights.next_sentence

@@ -16,15 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.model.bert import BertModel
-from bertsmith.model.block import TransformerBlock
-from bertsmith.model.config import BertConfig
+from bertsmith.model.attention import MultiHeadSelfAttention
+from bertsmith.model.backbone import PretrainedModel
 from bertsmith.model.heads import MaskedLMHead
-from bertsmith.model.pretrained import PretrainedBert
 from bertsmith.tokenizer import WordPieceTokenizer
 
 
-def prune_heads(model: PretrainedBert, heads: Mapping[int, Collection[int]]) -> None:
+def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) -> None:
     """Cuts attention heads out, for good (Michel et al. 2019, "Are Sixteen Heads Really Better than One?").
 
     The result is what the whole model computes when these heads contribute nothing, at less cost.
@@ -44,14 +42,14 @@ def prune_heads(model: PretrainedBert, heads: Mapping[int, Collection[int]]) -> 
     smaller = config.changed(
         pruned_heads={layer: tuple(sorted(pruned[layer])) for layer in sorted(pruned) if pruned[layer]}
     )
-    for layer, block in enumerate(_blocks(model)):
+    for layer, block in enumerate(model.backbone.encoder.blocks):
         before, after = config.heads_left(layer), smaller.heads_left(layer)
         if before != after:
-            _keep_heads(block, [before.index(head) for head in after], config.head_size)
-    _set_config(model, smaller)
+            _keep_heads(block.attention, [before.index(head) for head in after])
+    model.set_config(smaller)
 
 
-def keep_layers(model: PretrainedBert, count: int) -> None:
+def keep_layers(model: PretrainedModel, count: int) -> None:
     """Drops the top layers.
 
     A pooler stays as it is, although it was trained on the states of the layer that was on top.
@@ -69,12 +67,12 @@ def keep_layers(model: PretrainedBert, count: int) -> None:
             f"keep_layers {count}: the model has {config.num_hidden_layers} layers; keep 1 or more of them"
         )
     pruned = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
-    encoder = _backbone(model).encoder
+    encoder = model.backbone.encoder
     encoder.blocks = encoder.blocks[:count]
-    _set_config(model, config.changed(num_hidden_layers=count, pruned_heads=pruned))
+    model.set_config(config.changed(num_hidden_layers=count, pruned_heads=pruned))
 
 
-def extend_positions(model: PretrainedBert, num_positions: int) -> None:
+def extend_positions(model: PretrainedModel, num_positions: int) -> None:
     """Gives the model more positions, or fewer.
 
     More: the learned table is stretched by linear interpolation, so that the first and the last row stay the first
@@ -86,10 +84,12 @@ def extend_positions(model: PretrainedBert, num_positions: int) -> None:
         num_positions: longest sequence it is to read.
 
     Raises:
-        ConfigError: it is not positive.
+        ConfigError: it is not positive, or the model learns no positions.
     """
     config = model.config.changed(max_position_embeddings=num_positions)
-    position = _backbone(model).embedding.position
+    position = model.backbone.position_table
+    if position is None:
+        raise ConfigError(f"{model.architecture} learns no positions; there is nothing to extend")
     table = position.weight.detach()
     if num_positions > len(table):
         # 双精度插值再舍入一次：首尾两行与原表逐位相同
@@ -97,11 +97,11 @@ def extend_positions(model: PretrainedBert, num_positions: int) -> None:
         table = F.interpolate(curves, size=num_positions, mode="linear", align_corners=True)[0].T.to(table.dtype)
     _replace(position, "weight", table[:num_positions])
     position.num_embeddings = num_positions
-    _set_config(model, config)
+    model.set_config(config)
 
 
 @torch.no_grad()
-def resize_vocabulary(model: PretrainedBert, new_size: int, *, sources: Sequence[Sequence[int]] | None = None) -> None:
+def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequence[Sequence[int]] | None = None) -> None:
     """Gives the model room for more pieces, or takes the last ones away.
 
     A new piece starts where the model expects something like it: as the mean of all pieces, or better of those that
@@ -138,11 +138,11 @@ def resize_vocabulary(model: PretrainedBert, new_size: int, *, sources: Sequence
             module.num_embeddings = new_size
         elif isinstance(module, nn.Linear):
             module.out_features = new_size
-    _set_config(model, config)
+    model.set_config(config)
 
 
 def extend_vocabulary(
-    model: PretrainedBert,
+    model: PretrainedModel,
     tokenizer: WordPieceTokenizer,
     new_pieces: Sequence[str],
     *,
@@ -187,7 +187,7 @@ def extend_vocabulary(
     return larger
 
 
-def freeze(model: PretrainedBert, *, embeddings: bool, layers: int) -> None:
+def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
     """Keeps the lower part of a model as it is while the rest is trained.
 
     Nothing is thawed: `model.requires_grad_(True)` does that. A masked-LM decoder that is tied to the word embedding
@@ -205,41 +205,32 @@ def freeze(model: PretrainedBert, *, embeddings: bool, layers: int) -> None:
         raise ConfigError(
             f"freeze layers {layers}: the model has {model.config.num_hidden_layers}; give 0 or more of them"
         )
-    backbone = _backbone(model)
+    backbone = model.backbone
     if embeddings:
         backbone.embedding.requires_grad_(False)
     backbone.encoder.blocks[:layers].requires_grad_(False)
 
 
-def _backbone(model: PretrainedBert) -> BertModel:
-    return next(module for module in model.modules() if isinstance(module, BertModel))
-
-
-def _blocks(model: PretrainedBert) -> list[TransformerBlock]:
-    return [block for block in _backbone(model).encoder.blocks if isinstance(block, TransformerBlock)]
-
-
 @torch.no_grad()
-def _keep_heads(block: TransformerBlock, places: list[int], head_size: int) -> None:
-    """Keeps the heads at these places of a block's matrices."""
-    attention, output = block.attention, block.attention_output
-    kept = torch.tensor(places, device=attention.project.weight.device)
-    shape = (3, attention.num_heads, head_size)
-    # project 的行按 [查询|键|值] × 头 × D 排列：三段里都要取同样的头
-    for name, parameter in list(attention.project.named_parameters()):
+def _keep_heads(attention: MultiHeadSelfAttention, places: list[int]) -> None:
+    """Keeps the heads at these places, cutting the others out of the projections."""
+    kept = torch.tensor(places, device=attention.qkv.weight.device)
+    shape = (3, attention.num_heads, attention.head_size)
+    # qkv 的行按 [查询|键|值] × 头 × D 排列：三段里都要取同样的头
+    for name, parameter in list(attention.qkv.named_parameters()):
         rows = parameter.unflatten(0, shape).index_select(1, kept).flatten(0, 2)
-        _replace(attention.project, name, rows)
-    # attention_output 的偏置属于全体头之和，不随剪枝改变；只取对应的列
-    columns = output.weight.unflatten(1, shape[1:]).index_select(1, kept).flatten(1)
-    _replace(output, "weight", columns)
+        _replace(attention.qkv, name, rows)
+    # output 的偏置属于全体头之和，不随剪枝改变；只取对应的列
+    columns = attention.output.weight.unflatten(1, shape[1:]).index_select(1, kept).flatten(1)
+    _replace(attention.output, "weight", columns)
     attention.num_heads = len(places)
-    attention.project.out_features = len(attention.project.weight)
-    output.in_features = len(places) * head_size
+    attention.qkv.out_features = len(attention.qkv.weight)
+    attention.output.in_features = len(places) * attention.head_size
 
 
-def _piece_tables(model: PretrainedBert) -> Iterator[tuple[nn.Module, str]]:
+def _piece_tables(model: PretrainedModel) -> Iterator[tuple[nn.Module, str]]:
     """Yields module and name of every parameter that has a row for each piece."""
-    yield _backbone(model).embedding.word, "weight"
+    yield model.backbone.embedding.word, "weight"
     for head in model.modules():
         if isinstance(head, MaskedLMHead):
             # 共享解码器时只有偏置是自己的；不共享时矩阵和偏置都在 decoder 里
@@ -252,10 +243,3 @@ def _replace(module: nn.Module, name: str, value: Tensor) -> None:
     # 克隆：切片只是旧表的视图，会让整张旧表留在内存里
     fresh = value.detach().clone(memory_format=torch.contiguous_format)
     module.register_parameter(name, nn.Parameter(fresh, requires_grad=trained))
-
-
-def _set_config(model: PretrainedBert, config: BertConfig) -> None:
-    """Tells every model inside the model: a task's model and its encoder both keep the configuration."""
-    for module in model.modules():
-        if isinstance(module, PretrainedBert):
-            module.config = config

@@ -16,19 +16,18 @@ from __future__ import annotations
 import pkgutil
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from bertsmith.batch import CAUSAL, FULL, AttentionMask
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.settings import Pairs, StreamNeeds, Targets
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertWithSpanBoundary
+from bertsmith.model import ModelConfig, ModelForPreTraining
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
-
-PreTrainingModel: TypeAlias = BertForPreTraining | BertForMaskedLM | BertWithSpanBoundary
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,9 @@ class PreTrainingObjective:
         return StreamNeeds(self.pair_task.pairs if self.pair_task else "none", self.language_model.targets)
 
     @property
-    def is_causal(self) -> bool:
-        """Whether each token sees only what is before it."""
-        return self.language_model.targets == "next_token"
+    def mask(self) -> AttentionMask:
+        """Which tokens each token reads: all of its sequence, or only what is before it."""
+        return CAUSAL if self.language_model.targets == "next_token" else FULL
 
     @property
     def terms(self) -> list[LossTerm]:
@@ -99,17 +98,19 @@ class PreTrainingObjective:
         return replace(self, span_boundary=SpanBoundaryLoss())
 
     @property
-    def architecture(self) -> type[BertForPreTraining] | type[BertForMaskedLM]:
-        """The model that is trained, as its folder names it: with the pair head where there are pairs."""
-        return BertForPreTraining if self.pair_task else BertForMaskedLM
+    def heads(self) -> tuple[str, ...]:
+        """The heads that stay in the model's folder: with the pair head where there are pairs."""
+        return ("masked_lm", "next_sentence") if self.pair_task else ("masked_lm",)
 
-    def build_model(self, config: BertConfig) -> PreTrainingModel:
+    def build_model(self, config: ModelConfig) -> ModelForPreTraining:
         """Returns a fresh model of a shape."""
-        return self.complete(self.architecture(config))
+        return self.complete(ModelForPreTraining(config, pair_head=self.pair_task is not None))
 
-    def complete(self, plain: BertForPreTraining | BertForMaskedLM) -> PreTrainingModel:
+    def complete(self, model: ModelForPreTraining) -> ModelForPreTraining:
         """Adds the heads that exist for the time of training; `save_pretrained` leaves them out."""
-        return BertWithSpanBoundary(plain) if self.span_boundary else plain
+        if self.span_boundary:
+            model.add_span_boundary()
+        return model
 
     def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
         """Returns the summed loss and the figures of all parts.
@@ -118,14 +119,11 @@ class PreTrainingObjective:
             model: as `build_model` makes it, wrapped or not.
             batch: of a stream that does what the objective needs.
         """
-        if self.span_boundary is None:
-            output = model(batch.tokens, batch.masked_positions, causal=self.is_causal)
-        else:
-            output = model(batch.tokens, batch.masked_positions, batch.masked_spans)
+        spans = batch.masked_spans if self.span_boundary else None
+        output = model(batch.tokens, batch.masked_positions, mask=self.mask, masked_spans=spans)
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
         masked, labelled = batch.global_masked, batch.global_labelled
-        logits = output if isinstance(output, Tensor) else output.mlm_logits
-        parts: list[LossOutput] = [self.language_model.loss(logits, batch.masked_labels, total=masked)]
+        parts: list[LossOutput] = [self.language_model.loss(output.mlm_logits, batch.masked_labels, total=masked)]
         if self.pair_task is not None:
             parts.append(self.pair_task.loss(output.nsp_logits, batch.next_sentence_labels, total=labelled))
         if self.span_boundary is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith.inference import Pipeline, load_pipeline
 from bertsmith.inference.task_detection import pipelines_of_folder
-from bertsmith.model import BertConfig
+from bertsmith.model import ModelConfig
 from bertsmith.serve.batching import Batcher, BatchingEngine
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext
@@ -38,7 +38,7 @@ class ServedModel:
     created: int
     pipelines: Mapping[str, Any]
     tokenizer: WordPieceTokenizer
-    config: BertConfig
+    config: ModelConfig
 
     def has(self, kind: type[Pipeline]) -> bool:
         """Tells whether one of its pipelines is of a kind."""
@@ -147,7 +147,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批
             pipeline.engine = BatchingEngine(batcher, pipeline.engine)
             pipelines[kind] = pipeline
-        config, tokenizer = BertConfig.load(folder), WordPieceTokenizer.load(folder)
+        config, tokenizer = ModelConfig.load(folder), WordPieceTokenizer.load(folder)
         created = int((Path(folder) / "config.json").stat().st_mtime)
         model = ServedModel(name, folder, created, pipelines, tokenizer, config)
         warm_up(model)

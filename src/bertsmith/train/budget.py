@@ -16,7 +16,7 @@ import torch
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.model.config import BertConfig
+from bertsmith.model import ModelConfig
 from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -43,7 +43,7 @@ class StepCosts:
     flops: float
 
 
-def training_flops(config: BertConfig, batch: PreTrainingBatch) -> float:
+def training_flops(config: ModelConfig, batch: PreTrainingBatch) -> float:
     """Returns the operations of a step on a batch, forward and backward, by the formula of `BatchCosts`.
 
     Args:

@@ -8,22 +8,19 @@ Parts of a model can learn at rates of their own: `parameter_groups` says which 
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from bertsmith.errors import ConfigError
+from bertsmith.model import layer_numbers
 from bertsmith.train.lamb import Lamb
 
 OptimizerName = Literal["adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "trapezoid"]
 TRAPEZOID_FALL = 0.2
 """Share of the steps in which a trapezoid falls."""
-
-_BLOCK = re.compile(r"(?:^|\.)encoder\.blocks\.(\d+)\.")
-_EMBEDDING = re.compile(r"(?:^|\.)embedding\.")
 
 
 def build_optimizer(
@@ -82,10 +79,11 @@ def parameter_groups(
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ConfigError("every parameter is frozen; there is nothing to train")
-    top = 1 + max((_depth(name, top=0) for name, _ in model.named_parameters()), default=0)
+    heights = layer_numbers(model)
+    top = max(heights.values())
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for name, parameter in learning.items():
-        factor = layer_decay ** (top - _depth(name, top=top))
+        factor = layer_decay ** (top - heights[name])
         # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
         decays = parameter.dim() > 1
         decay = weight_decay if decays else 0.0
@@ -116,14 +114,6 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
         falling = min(falling, max(1, round(TRAPEZOID_FALL * total_steps)))
     left = min(1.0, max(0, total_steps - step) / falling)
     return peak * (0.5 * (1.0 - math.cos(math.pi * left)) if schedule == "cosine" else left)
-
-
-def _depth(name: str, *, top: int) -> int:
-    """Counts how high a parameter is: 0 in the embeddings, 1 in the lowest block, `top` above the encoder."""
-    block = _BLOCK.search(name)
-    if block:
-        return int(block[1]) + 1
-    return 0 if _EMBEDDING.search(name) else top
 
 
 def check_rates(learning_rate: float, layer_decay: float, weight_decay: float) -> None:

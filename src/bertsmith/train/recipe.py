@@ -28,7 +28,7 @@ from bertsmith import __version__
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
-from bertsmith.model.config import BertConfig
+from bertsmith.model import BertConfig
 from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.train.trainer import TrainerSettings

@@ -16,10 +16,8 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
-from bertsmith.model import BertForMaskedLM, BertForPreTraining
-from bertsmith.model.checkpoint import stored_rows
-from bertsmith.model.stored import fingerprint_weights
-from bertsmith.objectives.pretraining import PreTrainingModel
+from bertsmith.model import ModelForPreTraining
+from bertsmith.model.folder import fingerprint_weights, stored_rows
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
@@ -66,7 +64,7 @@ def heldout_set(
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> PreTrainingModel:
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> ModelForPreTraining:
     """Returns the model before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
@@ -75,15 +73,14 @@ def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> PreTrainingMo
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
     config, start = recipe.model_config(len(corpus.piece_counts)), recipe.model.start_from
     objective = recipe.build_objective()
-    architecture = objective.architecture
-    missing = set(architecture.heads)
-    model: BertForPreTraining | BertForMaskedLM
+    pair_head = "next_sentence" in objective.heads
+    missing = set(objective.heads)
     if start:
         missing = {head for head in missing if stored_rows(start, HEAD_TENSORS[head]) is None}
         changes = {"hidden_dropout_prob": recipe.model.dropout, "attention_probs_dropout_prob": recipe.model.dropout}
-        model = architecture.from_pretrained(start, new_heads=missing, **changes)
+        model = ModelForPreTraining.from_pretrained(start, new_heads=missing, pair_head=pair_head, **changes)
     else:
-        model = architecture(config)
+        model = ModelForPreTraining(config, pair_head=pair_head)
     if "masked_lm" in missing and config.tie_word_embeddings:
         # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
         counts = np.ones(config.vocab_size)
@@ -99,7 +96,7 @@ def make_trainer(
     corpus: TokenCorpus,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
-) -> BertTrainer[PreTrainingModel]:
+) -> BertTrainer[ModelForPreTraining]:
     """Returns a trainer at step 0 for a recipe."""
     # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
     even_guess = math.log(len(corpus.piece_counts)) + math.log(2)

@@ -17,7 +17,7 @@ from bertsmith.finetune.run import FineTuningRun, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.features import FeatureTaggingTask
 from bertsmith.model import BertConfig, BertForPreTraining, BertModel
-from bertsmith.model.feature_tagger import BertWithFeatures
+from bertsmith.model.feature_tagger import FeatureTagger
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=3, batch_size=8, learning_rate=1e-2, precision="float32")
@@ -166,13 +166,13 @@ def test_what_is_remembered_is_what_would_be_computed(backbone):
     batches.append(RaggedBatch.from_sequences([[2, 9, 3], units[0].input_ids[0]]))  # one that nobody planned
     for model in (remembering, plain):
         model.train()
-        assert not model.bert.training
+        assert not model.backbone.training
         model.eval()
     for batch in batches * 2:
         with torch.inference_mode():
             assert (remembering(batch) - plain(batch)).abs().max() < 1e-5
         remembering(batch).sum().backward()  # states first met in inference mode can be learned from
-    assert all(parameter.grad is None for parameter in remembering.bert.parameters())
+    assert all(parameter.grad is None for parameter in remembering.backbone.parameters())
     assert remembering.features.weights.grad is not None
 
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_done_is_said(backbone, tiny_model, tmp_path):
 
 def test_dropout_is_the_tops(backbone):
     model = FeatureTaggingTask(("A", "B"), "last").build(backbone, FineTuningSettings(dropout=0.3))
-    assert isinstance(model, BertWithFeatures)
+    assert isinstance(model, FeatureTagger)
     assert (model.top.dropout.probability, model.top.lstm.dropout) == (0.3, 0.3)
     model.train()
     batch = RaggedBatch.from_sequences(SEQUENCES)

@@ -28,7 +28,7 @@ from bertsmith.finetune.tasks.task import EncodedExample
 from bertsmith.inference.engine import TOKEN_BUDGET, packs_by_length
 from bertsmith.inference.features import FeatureTag
 from bertsmith.model import BertModel
-from bertsmith.model.feature_tagger import BertWithFeatures, Packs, Top, sequence_keys
+from bertsmith.model.feature_tagger import FeatureTagger, Packs, Top, sequence_keys
 from bertsmith.model.features import LayerChoice
 from bertsmith.options import option
 from bertsmith.seeding import torch_seed
@@ -70,7 +70,7 @@ class FeatureTaggingTask(TaggingTask):
         TaggingTask.spec,
         name="features",
         title=("tagging over frozen features", "在冻结特征上标注"),
-        architecture=BertWithFeatures,
+        architecture=FeatureTagger,
         pipeline=FeatureTag,
         card=CardText(
             "token-classification",
@@ -109,7 +109,7 @@ class FeatureTaggingTask(TaggingTask):
         layers: Any = int(options.layers) if str(options.layers).isdecimal() else options.layers
         return cls(labels_of_words(train), layers, options.tagger_head, options.tagger_head_size)
 
-    def build(self, folder: Path, settings: FineTuningSettings) -> BertWithFeatures:
+    def build(self, folder: Path, settings: FineTuningSettings) -> FeatureTagger:
         """Returns the frozen encoder of a folder under a new tagger head.
 
         Args:
@@ -129,13 +129,13 @@ class FeatureTaggingTask(TaggingTask):
         names = dict(enumerate(self.labels))
         bert = BertModel.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
         torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
-        model = BertWithFeatures(bert, self.layers, self.tagger_head, self.tagger_head_size)
+        model = FeatureTagger(bert, self.layers, self.tagger_head, self.tagger_head_size)
         model.packs = self.packs
         return model
 
-    def load(self, folder: Path) -> BertWithFeatures:
+    def load(self, folder: Path) -> FeatureTagger:
         """Returns a trained tagger; it remembers nothing, since it may meet any number of sentences."""
-        return BertWithFeatures.load(folder, self.labels, self.layers, self.tagger_head, self.tagger_head_size)
+        return FeatureTagger.load(folder, self.labels, self.layers, self.tagger_head, self.tagger_head_size)
 
     def encode(
         self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int

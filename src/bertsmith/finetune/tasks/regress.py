@@ -19,7 +19,7 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, R
 from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
 from bertsmith.inference.classify import REGRESSION, Regress
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification, PretrainedBert
+from bertsmith.model import BertForSequenceClassification, PretrainedModel
 from bertsmith.objectives import LabelledBatch, RegressionObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -102,7 +102,7 @@ class RegressionTask(Task[ScoredText, float]):
         return encode_texts(tokenizer, examples, self.paired, max_length, scores)
 
     @contextmanager
-    def on_scale(self, model: PretrainedBert) -> Iterator[None]:
+    def on_scale(self, model: PretrainedModel) -> Iterator[None]:
         """Folds spread and mean into the last layer, so that its outputs are numbers like those of the file.
 
         The layer learns (score - mean) / spread; with W and b scaled by the spread, and the mean added to b, the same

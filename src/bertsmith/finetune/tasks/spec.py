@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from bertsmith.finetune.datasets.reader import Reader
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import PretrainedBert
+from bertsmith.model import PretrainedModel
 
 Bilingual = tuple[str, str]
 """The same in English and in Chinese."""
@@ -94,7 +94,7 @@ class TaskSpec:
 
     name: str
     title: Bilingual
-    architecture: type[PretrainedBert]
+    architecture: type[PretrainedModel]
     reader: Reader[Any]
     pipeline: type[Pipeline]
     inputs: InputFields

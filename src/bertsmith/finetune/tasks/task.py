@@ -24,7 +24,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.spec import TaskSpec
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.json_files import from_json, to_json
-from bertsmith.model import BertConfig, PretrainedBert
+from bertsmith.model import BertConfig, PretrainedModel
 from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.seeding import torch_seed
@@ -33,7 +33,7 @@ from bertsmith.tokenizer import WordPieceTokenizer
 SHOWN_MISTAKES = 20
 """How many of the worst mistakes are kept."""
 
-ModelT = TypeVar("ModelT", bound=PretrainedBert)
+ModelT = TypeVar("ModelT", bound=PretrainedModel)
 ExampleT = TypeVar("ExampleT")
 PredictionT = TypeVar("PredictionT")
 TaskT = TypeVar("TaskT", bound="Task[Any, Any]")
@@ -159,11 +159,11 @@ class Task(Generic[ExampleT, PredictionT]):
         # 起始文件夹若是别的任务的模型，它的标签名不能留下：别的库按标签数建头，会装不进去
         return {"id2label": {}, "problem_type": None}
 
-    def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedBert:
+    def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
         """Returns a model to train: the encoder of a folder under a new head."""
         return new_model(self.spec.architecture, folder, settings, **self.config_fields())
 
-    def load(self, folder: Path) -> PretrainedBert:
+    def load(self, folder: Path) -> PretrainedModel:
         """Returns the model that a run of this task saved."""
         return self.spec.architecture.from_pretrained(folder)
 
@@ -188,7 +188,7 @@ class Task(Generic[ExampleT, PredictionT]):
         """Returns the loss of a batch."""
         raise NotImplementedError
 
-    def on_scale(self, _model: PretrainedBert) -> AbstractContextManager[None]:
+    def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
         return nullcontext()
 

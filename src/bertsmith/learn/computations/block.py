@@ -9,7 +9,7 @@ from bertsmith.errors import InputError
 from bertsmith.learn.computations.reading import SHOWN
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study
-from bertsmith.model.block import TransformerBlock
+from bertsmith.model import TransformerBlock
 
 
 @torch.inference_mode()
@@ -23,15 +23,15 @@ def first_block(*, id: str, title: str, language: Language, study: Study, text: 
     if place >= len(ids):
         raise InputError(f"place {place}: the sentence has the tokens 0 to {len(ids) - 1}")
     batch = RaggedBatch.from_sequences([ids])
-    block = study.model.bert.encoder.blocks[0]
+    block = study.model.backbone.encoder.blocks[0]
     assert isinstance(block, TransformerBlock)
-    hidden = study.model.bert.embedding(batch)
-    attended = block.attention_output(block.attention(hidden, batch).states)
+    hidden = study.model.backbone.embedding(batch)
+    attended = block.attention(hidden, batch).states
     # 每个子层只给出“改动”，加回原来的状态上：梯度总有一条不经过任何矩阵的路
     middle = block.attention_norm(hidden + attended)
-    wide = block.expand(middle)
+    wide = block.intermediate(middle)
     bent = block.activation(wide)
-    back = block.contract(bent)
+    back = block.output(bent)
     output = block.output_norm(middle + back)
     names = Text(
         "x|attention(x)|x + attention(x)|y = LayerNorm of it|feed-forward(y)|y + feed-forward(y)|LayerNorm of it",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertsmith.learn.lesson import Computation, Language, Step, Text
-from bertsmith.model.config import BertConfig
+from bertsmith.model import BertConfig
 
 
 def parameters(*, id: str, title: str, language: Language, size: str, vocab_size: int) -> Computation:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
-from bertsmith.model.config import BertConfig
+from bertsmith.model import BertConfig
 from bertsmith.model.heads import SpanScores, best_spans
 from bertsmith.model.sizes import ParameterCounts
 

@@ -112,7 +112,7 @@ def nsp_loss(
     def say(en: str, zh: str) -> str:
         return Text(en, zh)(language)
 
-    size = output.bert.cls.shape[1]
+    size = output.encoded.cls.shape[1]
     part = say(f"the first numbers of {size}", f"{size} 个数中的前几个")
     classes = [say("B follows A", "B 接着 A"), say("B is random", "B 是随机的")]
     rows = [
@@ -122,8 +122,8 @@ def nsp_loss(
     loss = float(measure.loss)
     steps = (
         Step(say("what the model reads", "模型读到的"), " ".join(study.pieces(ids))),
-        Step(say("C, the state of [CLS]", "C，[CLS] 的状态"), output.bert.cls[0, :TOP].numpy(), part),
-        Step(say("pooled, tanh(W C + b)", "pooled，tanh(W C + b)"), output.bert.pooled[0, :TOP].numpy(), part),
+        Step(say("C, the state of [CLS]", "C，[CLS] 的状态"), output.encoded.cls[0, :TOP].numpy(), part),
+        Step(say("pooled, tanh(W C + b)", "pooled，tanh(W C + b)"), output.encoded.pooled[0, :TOP].numpy(), part),
         Step(
             say("logits and softmax", "logits 与 softmax"),
             rows,

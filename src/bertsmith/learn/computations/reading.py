@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bertsmith.batch import RaggedBatch
+from bertsmith.batch import CAUSAL, FULL, RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study
@@ -35,7 +35,7 @@ def both_sides(*, id: str, title: str, language: Language, study: Study, first: 
             f"first makes {len(ids)} pieces and second {len(other)}: change one word for another of as many pieces"
         )
     # 一句一句地算：合成一批会改变矩阵乘法的舍入，看不见改动的词元也会有极小的差
-    two_ways, one_way = ([study.states([each], causal=causal)[0] for each in (ids, other)] for causal in (False, True))
+    two_ways, one_way = ([study.states([each], mask=mask)[0] for each in (ids, other)] for mask in (FULL, CAUSAL))
     both, left = _changes(*two_ways), _changes(*one_way)
     place = next(n for n, (a, b) in enumerate(zip(ids, other, strict=True)) if a != b)
     rows = [
@@ -73,7 +73,7 @@ def input_sum(
     ids, segments = study.encode(first, second)
     if place >= len(ids):
         raise InputError(f"place {place}: the pair has the tokens 0 to {len(ids) - 1}")
-    embedding = study.model.bert.embedding
+    embedding = study.model.backbone.embedding
     parts = [
         embedding.word.weight[ids[place]],
         embedding.token_type.weight[segments[place]],
@@ -133,7 +133,7 @@ def cls_summary(*, id: str, title: str, language: Language, study: Study, text: 
     alone, *still = (states[0] for states in study.states([sequence[:1] for sequence in [ids, *hidden]]))
     moves = [_move(whole, state) for state in changed]
     cut = [_move(alone, state) for state in still]
-    output = study.model.bert(RaggedBatch.from_sequences([ids]), need_maps=True)
+    output = study.model.backbone(RaggedBatch.from_sequences([ids]), need_maps=True)
     assert output.attentions is not None
     looks = torch.stack([layer[0] for layer in output.attentions])[:, :, 0].mean((0, 1))
     pieces = study.pieces(ids)

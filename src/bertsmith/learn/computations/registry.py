@@ -26,7 +26,7 @@ from bertsmith.learn.computations import (
 from bertsmith.learn.lesson import Computation, Input, Language, Text
 from bertsmith.learn.starting import Ids, Suits, starting_sentences
 from bertsmith.learn.study import Study
-from bertsmith.model.config import NAMED_SIZES
+from bertsmith.model import NAMED_SIZES
 from bertsmith.tokenizer import WordPieceTokenizer
 
 

@@ -1,0 +1,155 @@
+"""Attention over ragged batches on the hardware at hand: in which rectangles, by which kernel.
+
+The equation itself is in `model/attention.py`, which hands it in. What is here decides how it is run:
+
+- CUDA runs variable-length flash attention in 16 bits; that kernel has no dropout on the attention weights and no
+  prefix masks, for which a padded rectangle is used
+- the CPU cuts a batch with unequal lengths into rectangles, where that computes enough less for padding
+- the CPU's fused kernel is used for long sequences in float32 without dropout; in bf16, with dropout or on short
+  sequences the plain equation, two batched matmuls and a softmax, is up to three times as fast
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from bertsmith.batch import AttentionMask, RaggedBatch
+
+Equation = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
+"""(query, key, value [N, A, S, D], hidden keys [N or 1, 1, S or 1, S] bool or None) → [N, A, S, D]."""
+
+SHORT = 32
+"""Up to this length the plain equation beats the fused kernel on the CPU at float32 too."""
+
+CUT_COST, CUT_COST_IN_TRAINING = 2_500, 15_000
+"""Cost of one more rectangle, in attention weights that could be computed in the same time; in training half or twice
+as much makes little difference (`benchmarks/attention_parts.py`)."""
+
+
+def ragged_attention(
+    qkv: Tensor,
+    batch: RaggedBatch,
+    mask: AttentionMask,
+    equation: Equation,
+    *,
+    training: bool,
+    dropout: float,
+    recompute: bool = False,
+) -> Tensor:
+    """Attends within every sequence of a batch.
+
+    Args:
+        qkv: [T, 3, A, D], query, key and value of every token.
+        batch: where each sequence starts and ends.
+        mask: which tokens each token reads.
+        equation: scaled dot-product attention on a rectangle, with its dropout.
+        training: whether a backward pass follows, so that cutting costs more.
+        dropout: probability with which attention weights are dropped now.
+        recompute: run the equation again in the backward pass instead of keeping its [S, S] maps.
+
+    Returns:
+        [T, A D], the heads concatenated.
+    """
+    if qkv.is_cuda and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout and mask.prefix_lengths is None:
+        return _attend_varlen(qkv, batch, mask)
+
+    def attend(qkv: Tensor) -> Tensor:
+        if qkv.is_cuda or torch.compiler.is_compiling():
+            return _attend_padded(qkv, batch, mask, equation, dropout=dropout)
+        cut_cost = (CUT_COST_IN_TRAINING if training else CUT_COST) // qkv.shape[2]
+        return _attend_in_rectangles(qkv, batch, mask, equation, dropout=dropout, cut_cost=cut_cost)
+
+    if recompute and training:
+        # [A, S, S] 的概率和它的 dropout 占激活的大半，重算却只花很少的时间
+        mixed: Tensor = checkpoint(attend, qkv, use_reentrant=False)
+        return mixed
+    return attend(qkv)
+
+
+def cut_into_rectangles(batch: RaggedBatch, cut_cost: int) -> list[RaggedBatch]:
+    """Cuts a batch between neighbours into batches that are rectangles with less padding.
+
+    Args:
+        batch: N sequences.
+        cut_cost: cost of one more rectangle, in attention weights [S, S] that are computed for padding.
+
+    Returns:
+        The same sequences in the same order; the batch itself where cutting saves less than it costs. It saves most
+        where neighbours are alike: sorted by length.
+    """
+    # 每一层都要问，答案却只和长度有关：同一批只算一次
+    known: dict[int, list[RaggedBatch]] = vars(batch).setdefault("_rectangles", {})
+    if cut_cost not in known:
+        known[cut_cost] = [batch.sequences(first, last) for first, last in pairwise(_best_cuts(batch, cut_cost))]
+    # 不切时存的是空表：存自己会成环，用完的批次要等垃圾回收才放掉
+    return known[cut_cost] or [batch]
+
+
+def _best_cuts(batch: RaggedBatch, cut_cost: int) -> list[int]:
+    """Returns where the rectangles begin and end, in sequences; empty where one rectangle is best."""
+    ends, count, longest, needed, computed = [0], 0, 0, 0, 0
+    for length in [*batch.lengths, 0]:
+        longest_with = max(longest, length)
+        # 长度匀称地递增时，每块的补齐恰好等于切一刀的代价，总代价最小；末尾的 0 只为收口
+        if count and (length == 0 or (count + 1) * longest_with**2 - needed - length**2 > cut_cost):
+            ends.append(ends[-1] + count)
+            computed += count * longest**2
+            count, needed, longest_with = 0, 0, length
+        count, longest, needed = count + 1, longest_with, needed + length**2
+    cuts = len(ends) - 2
+    if cuts == 0 or computed + cuts * cut_cost >= batch.num_sequences * batch.max_seqlen**2:
+        return []
+    return ends
+
+
+def _attend_in_rectangles(
+    qkv: Tensor, batch: RaggedBatch, mask: AttentionMask, equation: Equation, *, dropout: float, cut_cost: int
+) -> Tensor:
+    """Sequences of similar length are a rectangle each, so that little padding is computed."""
+    parts = cut_into_rectangles(batch, cut_cost)
+    if len(parts) == 1:
+        return _attend_padded(qkv, batch, mask, equation, dropout=dropout)
+    # 推理与微调的批次都按长度排好：长短相近的自然相邻
+    states = qkv.split([part.num_tokens for part in parts])
+    masks = mask.split([part.num_sequences for part in parts])
+    return torch.cat(
+        [_attend_padded(*each, equation, dropout=dropout) for each in zip(states, parts, masks, strict=True)]
+    )
+
+
+def _attend_padded(
+    qkv: Tensor, batch: RaggedBatch, mask: AttentionMask, equation: Equation, *, dropout: float
+) -> Tensor:
+    """One rectangle: equal lengths are a view, unequal ones are laid out with their padding hidden."""
+    # [T, 3, A, D] → 三个 [N, A, S, D]；长度全相同时 pad 只是改变视图，不复制
+    query, key, value = batch.pad(qkv).permute(2, 0, 3, 1, 4)
+    on_cpu = not qkv.is_cuda
+    if on_cpu and (dropout or qkv.dtype == torch.bfloat16 or torch.compiler.is_exporting() or query.shape[2] <= SHORT):
+        mixed = equation(query, key, value, mask.hidden_keys(batch))
+    elif mask.is_causal and mask.prefix_lengths is None:
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    else:
+        hidden = mask.hidden_keys(batch)
+        readable = None if hidden is None else ~hidden
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=readable, dropout_p=dropout)
+    return batch.unpad(mixed.transpose(1, 2)).flatten(1)
+
+
+def _attend_varlen(qkv: Tensor, batch: RaggedBatch, mask: AttentionMask) -> Tensor:
+    """Variable-length flash attention on CUDA: no rectangle at all."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = qkv.unbind(1)
+    cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
+    # 窗口 (-1, 0)：左边不限，右边一个也不看，即因果注意力
+    window = (-1, 0) if mask.is_causal else (-1, -1)
+    mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
+    # 没有要 log-sum-exp，返回的只会是一个张量
+    assert isinstance(mixed, Tensor)
+    return mixed.flatten(1)

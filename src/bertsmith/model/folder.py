@@ -1,0 +1,447 @@
+"""Model folders: our modules on one side, tensors under the field's names on the other.
+
+One reader for every safetensors file of the package: it maps the files, and checks each tensor once, when it is read:
+its shape, its type, and that it holds numbers. Model folders (one file, or shards with an index) are read under the
+published names of their family; adapters and the tagger over frozen features, which are files of their own, under ours.
+
+Weights are safetensors only: nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.files import atomic_path, make_folder
+
+if TYPE_CHECKING:
+    from bertsmith.model.config import ModelConfig
+    from bertsmith.model.family import PublishedNames
+
+BACKBONE = "backbone."
+"""Before our names of the backbone's tensors in a model that has heads."""
+
+PROBLEMS_SHOWN = 3
+"""Tensors of an adapter's file named in one message; a wrong file often fits nowhere."""
+
+
+def published_names(name: str, names: PublishedNames) -> tuple[str, ...]:
+    """Translates one of our parameter names into the one or several names on disk.
+
+    Args:
+        name: such as `backbone.encoder.blocks.0.attention.qkv.weight`.
+        names: those of the family.
+
+    Raises:
+        KeyError: no module of that name is in the table.
+    """
+    prefix = names.prefix if name.startswith(BACKBONE) else ""
+    module, _, kind = name.removeprefix(BACKBONE).rpartition(".")
+    numbers = re.findall(r"\.(\d+)\.", module)
+    pattern = re.sub(r"\.\d+\.", ".*.", module)
+    found = names.backbone.get(pattern) or names.heads[pattern]
+    targets = (found,) if isinstance(found, str) else found
+    return tuple(f"{prefix}{target.replace('*', numbers[0]) if numbers else target}.{kind}" for target in targets)
+
+
+def save_model_folder(
+    model: nn.Module, config: ModelConfig, folder: str | Path, *, architecture: str, leave_out: tuple[str, ...] = ()
+) -> None:
+    """Writes `model.safetensors` and `config.json`, each whole or not at all.
+
+    Args:
+        model: holds the tensors.
+        config: its shape.
+        folder: made when missing; files of the same names are replaced.
+        architecture: the `transformers` class that reads these tensors, such as `BertForPreTraining`.
+        leave_out: our names of modules that have no place there.
+
+    Raises:
+        RunFolderError: the disk is full or the folder cannot be written.
+        ConfigError: the model has an adapter, for which these files have no place.
+    """
+    folder = make_folder(Path(folder))
+    names = config.family.names
+    tensors: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if ".adapter." in name:
+            raise ConfigError(f"{name}: adapters have no place in a model folder; merge it, or use save_adapter")
+        if name.partition(".")[0] in leave_out:
+            continue
+        targets = published_names(name, names)
+        # 融合的 QKV 在磁盘上拆回三个矩阵：别的工具按这些名字读取
+        parts = value.detach().cpu().chunk(len(targets))
+        tensors.update({target: part.contiguous() for target, part in zip(targets, parts, strict=True)})
+    decoder_bias = f"{names.decoder}.bias"
+    if decoder_bias in tensors:
+        # 输出矩阵不共享时，transformers 另存一份同样的偏置；缺了它会报缺失
+        tensors[names.same_bias[decoder_bias]] = tensors[decoder_bias].clone()
+    _write(folder / "model.safetensors", tensors)
+    with atomic_path(folder / "config.json") as temporary:
+        config.save(temporary, architecture=architecture)
+
+
+def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
+    """Writes the tensors of modules to one file, each under the module's name and its own; whole or not at all.
+
+    Raises:
+        RunFolderError: the disk is full or the place cannot be written.
+    """
+    _write(path, {name: value.detach().cpu().contiguous() for name, value in _own_names(modules).items()})
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How stored tensors and a model fit.
+
+    Attributes:
+        missing: names on disk that the model needs and the folder lacks.
+        unexpected: names in the folder that the model has no use for.
+        unusable: "NAME has shape [..], the model needs [..]", or what else is wrong with a tensor.
+        fresh: our names of the tensors that were left as they are.
+        left_aside: tensors of heads that this model does not have.
+    """
+
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)
+    left_aside: list[str] = field(default_factory=list)
+
+    def problems(self, head_prefixes: tuple[str, ...]) -> str:
+        """Says what does not fit, every tensor by name; empty where all fits."""
+        parts = [f"{', '.join(self.missing)} missing"] if self.missing else []
+        parts += [f"{', '.join(self.unexpected)} unexpected"] if self.unexpected else []
+        parts += self.unusable
+        if self.missing and all(name.startswith(head_prefixes) for name in self.missing):
+            parts.append("start that head afresh with new_heads=True, or load the folder as what it is")
+        elif self.missing and all("pooler" in name for name in self.missing):
+            parts.append("where the pooled [CLS] is not needed, load it with need_pooler=False")
+        return "; ".join(parts)
+
+
+def load_model_folder(
+    model: nn.Module,
+    names: PublishedNames,
+    folder: str | Path,
+    *,
+    fresh: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+) -> LoadReport:
+    """Fills a model with the tensors of a folder.
+
+    Every tensor becomes a view of the mapped file, except those that are one inside and several on disk.
+
+    Args:
+        model: a model whose shapes come from the folder's `config.json`; it may be on the meta device.
+        names: the published names of its family.
+        folder: holds `model.safetensors`, or its shards with `model.safetensors.index.json`.
+        fresh: our names of modules that are left as they are whatever is on disk, such as `("classifier",)` when a
+            folder is about to be fine-tuned for new classes.
+        optional: our names of modules that may be absent on disk and are then left as they are.
+
+    Returns:
+        What was left aside and what was left as it is.
+
+    Raises:
+        CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
+            NaN. The message names file and tensors.
+    """
+    with StoredTensors.of_folder(Path(folder)) as stored:
+        values, report = _match(model, names, stored, fresh, optional)
+        problems = report.problems(names.head_prefixes)
+        if problems:
+            title = getattr(model, "architecture", type(model).__name__)
+            raise CheckpointError(f"{stored.path}: does not fit {title}: {problems}")
+    # assign：参数直接换成文件映射出的张量，不复制；写时才由操作系统复制所在的页
+    model.load_state_dict(values, strict=False, assign=True)
+    return report
+
+
+def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
+    """Fills modules with what `write_modules` wrote; all is checked before the first one is touched.
+
+    Args:
+        path: the file.
+        modules: of the same names and shapes, on any device.
+
+    Raises:
+        CheckpointError: the file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
+            NaN. The message names file and tensors.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: is not there; copy the whole folder")
+    wanted = _own_names(modules)
+    values: dict[str, Tensor] = {}
+    with StoredTensors(path, [path]) as stored:
+        problems = [f"{name} missing" for name in sorted(wanted.keys() - stored.names.keys())]
+        problems += [f"{name} unexpected" for name in sorted(stored.names.keys() - wanted.keys())]
+        for name in sorted(wanted.keys() & stored.names.keys()):
+            value = stored.read([name], list(wanted[name].shape))
+            if isinstance(value, str):
+                problems.append(value)
+            else:
+                values[name] = value
+        if problems:
+            more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
+            raise CheckpointError(f"{path}: does not fit: {'; '.join(problems[:PROBLEMS_SHOWN])}{more}")
+        with torch.no_grad():
+            for name, parameter in wanted.items():
+                parameter.copy_(values[name])
+
+
+def read_architecture(folder: str | Path) -> str | None:
+    """Returns the class name that a folder's `config.json` gives its model, or None where it gives none."""
+    try:
+        names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("architectures")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return str(names[0]) if names and isinstance(names, list) else None
+
+
+def stored_rows(folder: str | Path, name: str) -> int | None:
+    """Returns the first size of a stored tensor, by its name on disk; None where there is no such tensor."""
+    with StoredTensors.of_folder(Path(folder)) as stored:
+        return stored.shape(name)[0] if name in stored.names else None
+
+
+def fingerprint_weights(folder: str | Path) -> str:
+    """Returns a hex digest of all weights of a model folder.
+
+    Raises:
+        CheckpointError: the folder holds none, or they cannot be read.
+    """
+    folder = Path(folder)
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder}: no model.safetensors; name a model folder")
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for file in files:
+            with file.open("rb") as handle:
+                while chunk := handle.read(1 << 22):
+                    digest.update(chunk)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: its weights cannot be read ({error.strerror})") from None
+    return digest.hexdigest()
+
+
+class _File(NamedTuple):
+    """One safetensors file: open for mapping, and the place of every tensor's bytes for plain reading."""
+
+    path: Path
+    mapped: safe_open
+    header: dict[str, Any]
+    data_start: int
+
+
+class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
+    """The tensors of one safetensors file or of several, mapped: one that is used as stored costs no memory of its own.
+
+    Attributes:
+        path: the file, or the index of several; named in messages.
+        names: the modern spelling of every tensor's name → its file and its name there.
+    """
+
+    def __init__(self, path: Path, files: list[Path]) -> None:
+        """Opens the files.
+
+        Raises:
+            CheckpointError: one is damaged.
+        """
+        self.path = path
+        self._open_files = contextlib.ExitStack()
+        self.names: dict[str, tuple[_File, str]] = {}
+        for each in files:
+            file = self._open(each)
+            self.names |= {_modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> StoredTensors:
+        """Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
+
+        Raises:
+            CheckpointError: there are none, or one is missing or damaged.
+        """
+        path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if path.is_file():
+            return cls(path, [path])
+        if index.is_file():
+            return cls(index, _shards_of(index))
+        raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
+
+    def __exit__(self, *error: object) -> None:
+        self._open_files.close()
+
+    def shape(self, name: str) -> list[int]:
+        """Returns the shape of a tensor."""
+        file, spelling = self.names[name]
+        return list(file.header[spelling]["shape"])
+
+    def read(self, names: list[str], shape: list[int]) -> Tensor | str:
+        """Reads one of our tensors from its one or several on disk.
+
+        Args:
+            names: on disk; several of one shape are stacked by rows.
+            shape: that of our tensor.
+
+        Returns:
+            The tensor in float32, a view of the mapped file where it is stored so; or what is wrong with it.
+        """
+        each = [shape[0] // len(names), *shape[1:]] if shape else shape
+        for name in names:
+            if self.shape(name) != each:
+                return f"{name} has shape {self.shape(name)}, the model needs {each}"
+        value = self.get(names[0]) if len(names) == 1 else self._join(names, each)
+        if not value.is_floating_point():
+            return f"{names[0]} is {value.dtype}, not a floating-point tensor"
+        # 最小值、最大值会传播 NaN：一遍扫描、不分配内存就能看出权重是否已坏
+        for name, part in zip(names, value.chunk(len(names)) if len(names) > 1 else [value], strict=True):
+            if part.numel() and not all(map(math.isfinite, map(float, torch.aminmax(part)))):
+                return f"{name} holds NaN or infinity; the run that wrote it broke, use an earlier one"
+        return value
+
+    def get(self, name: str) -> Tensor:
+        """Returns a tensor as it is: in float32 if it is floating-point."""
+        file, spelling = self.names[name]
+        tensor: Tensor = file.mapped.get_tensor(spelling)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def _join(self, names: list[str], shape: list[int]) -> Tensor:
+        """Stacks tensors of one shape, [R, ...] each → [K R, ...]."""
+        if any(file.header[spelling]["dtype"] != "F32" for file, spelling in map(self.names.__getitem__, names)):
+            return torch.cat([self.get(name) for name in names])
+        joined = torch.empty(len(names) * shape[0], *shape[1:])
+        for name, place in zip(names, joined.split(shape[0]), strict=True):
+            file, spelling = self.names[name]
+            # 合并只能复制：直接读进目的地，不经映射，否则同一份权重要占两份内存
+            with file.path.open("rb") as handle:
+                handle.seek(file.data_start + file.header[spelling]["data_offsets"][0])
+                handle.readinto(place.numpy().data)
+        return joined
+
+    def _open(self, path: Path) -> _File:
+        try:
+            # safe_open 检查整个文件的结构，之后才可放心按文件头里的位置读
+            mapped = self._open_files.enter_context(safe_open(path, framework="pt"))
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                return _File(path, mapped, json.loads(file.read(size)), 8 + size)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
+
+
+def _match(
+    model: nn.Module,
+    names: PublishedNames,
+    stored: StoredTensors,
+    fresh: tuple[str, ...],
+    optional: tuple[str, ...],
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Finds a value for each of the model's tensors, and says what does not fit."""
+    report = LoadReport()
+    values: dict[str, Tensor] = {}
+    used: set[str] = set()
+    prefix = names.prefix if any(name.startswith(names.prefix) for name in stored.names) else ""
+    for name, parameter in model.state_dict().items():
+        sources = [_spelling_here(each, names, stored.names, prefix) for each in published_names(name, names)]
+        missing = [source for source in sources if source not in stored.names]
+        if name.startswith(tuple(f"{module}." for module in fresh)):
+            report.fresh.append(name)
+            used.update(sources)
+        elif missing and name.startswith(tuple(f"{module}." for module in optional)):
+            report.fresh.append(name)
+        elif missing:
+            report.missing.extend(missing)
+        else:
+            used.update(sources)
+            value = stored.read(sources, list(parameter.shape))
+            if isinstance(value, str):
+                report.unusable.append(value)
+            else:
+                values[name] = value
+    # 同一个偏置的两个名字都写着时，用了一个就等于两个都用了
+    used |= {names.same_bias[name] for name in used & names.same_bias.keys()}
+    _check_decoder(model, names, stored, prefix, report)
+    derived = (*names.derived, f"{names.decoder}.weight", f"{names.decoder}.bias")
+    pooler = names.backbone.get("pooler", "pooler")
+    for name in sorted(stored.names.keys() - used):
+        if name.startswith((*names.head_prefixes, f"{prefix}{pooler}.")):
+            report.left_aside.append(name)
+        elif not name.endswith(derived):
+            report.unexpected.append(name)
+    return values, report
+
+
+def _check_decoder(
+    model: nn.Module, names: PublishedNames, stored: StoredTensors, prefix: str, report: LoadReport
+) -> None:
+    """Refuses a decoder of its own where the configuration says that it is the word embedding."""
+    decoder, embedding = f"{names.decoder}.weight", f"{prefix}{names.backbone['embedding.word']}.weight"
+    tied = any(name.endswith("masked_lm.bias") for name in model.state_dict())
+    if tied and {decoder, embedding} <= stored.names.keys() and not stored.get(decoder).equal(stored.get(embedding)):
+        report.unusable.append(
+            f'{decoder} differs from the word embedding; set "tie_word_embeddings": false in config.json'
+        )
+
+
+def _spelling_here(source: str, names: PublishedNames, stored: Container[str], prefix: str) -> str:
+    """Finds the spelling of a name in this folder: with the prefix or without, and the bias under its other name."""
+    # 同一个偏置有两个名字，保存的人只写其一：两边都要认
+    if source in names.same_bias and source not in stored:
+        return names.same_bias[source]
+    if source in stored or source.startswith(names.head_prefixes):
+        return source
+    return prefix + source.removeprefix(names.prefix)
+
+
+def _shards_of(index: Path) -> list[Path]:
+    """Reads which files an index names; each must lie beside it."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        shards = [index.parent / name for name in sorted(names)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not an index of safetensors files ({error})") from None
+    for shard in shards:
+        # 索引来自别处：只许指向同一文件夹里的文件
+        if shard.parent != index.parent or not shard.is_file():
+            raise CheckpointError(f"{index}: names {shard.name}, which is not in the folder; copy all parts")
+    return shards
+
+
+def _other_weights(folder: Path) -> str:
+    """Says what to do with a folder that has no safetensors."""
+    if not folder.is_dir():
+        return "there is no such folder"
+    others = [path.name for pattern in ("*.bin", "*.ckpt*", "*.h5") for path in sorted(folder.glob(pattern))]
+    if others:
+        return f"bertsmith reads safetensors weights only; convert {others[0]} with `bertsmith import`"
+    return "this is not a model folder, or its weights were not copied"
+
+
+def _modern_spelling(name: str) -> str:
+    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _own_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    # state_dict 给出的是参数本身的视图，写入即改变模块
+    return {f"{path}.{name}": value for path, module in modules.items() for name, value in module.state_dict().items()}
