@@ -108,7 +108,8 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
     Args:
         folder: made when missing.
         claim: name of the file that says what the folder is for, such as `quickstart.json`.
-        request: what is asked for; must survive JSON.
+        request: what is asked for; must survive JSON. Its `format`, where it has one, is the first version of
+            bertsmith that wrote such folders.
 
     Raises:
         RunFolderError: the folder holds something else, or the same kind of thing with other settings.
@@ -127,8 +128,15 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
         different = sorted(key for key in request.keys() | found.keys() if found.get(key) != request.get(key))
     except (ValueError, AttributeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); choose another --out") from None
+    if "format" in different:
+        raise RunFolderError(f"{folder}: {written_by_another(found)}; choose another --out")
     if different:
         raise RunFolderError(f"{folder}: holds a {kind} with another {' and '.join(different)}; choose another --out")
+
+
+def written_by_another(claim: dict[str, Any]) -> str:
+    """Says which version wrote a folder, given its claim; 0.1 wrote none into it."""
+    return f"was written by bertsmith {claim.get('format', '0.1')}, which alone can go on with it"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertsmith.errors import ConfigError
+from bertsmith.json_files import from_json
 
 SettingsT = TypeVar("SettingsT")
 _OPTION = "option"
@@ -243,7 +244,10 @@ def from_table(kind: type, table: Mapping[str, Any]) -> dict[str, Any]:
     for path, value in _flat(table, {path[:-1] for path in known}, ()):
         if path not in known:
             raise ConfigError(f"{'.'.join(path)} is no setting of this version")
-        values[known[path].name] = _typed(known[path], value)
+        try:
+            values[known[path].name] = from_json(known[path].type, value, ".".join(path))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     return values
 
 
@@ -256,20 +260,3 @@ def _flat(
             yield from _flat(value, parts, here)
         else:
             yield here, value
-
-
-def _typed(setting: Setting, value: Any) -> Any:
-    label = ".".join(setting.path)
-    if setting.is_many:
-        if isinstance(value, list):
-            return tuple(tuple(one) if isinstance(one, list) else one for one in value)
-    elif setting.choices:
-        setting.require_choice(value, label)
-        return value
-    elif setting.type is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    elif setting.type is Path and isinstance(value, str):
-        return Path(value)
-    elif isinstance(value, setting.type) and isinstance(value, bool) == (setting.type is bool):
-        return value
-    raise ConfigError(f"{label} is {value!r}, which is no {getattr(setting.type, '__name__', 'list')}")

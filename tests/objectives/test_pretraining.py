@@ -19,7 +19,12 @@ from bertsmith.objectives import (
     SpanBoundaryLoss,
     objective_named,
 )
-from bertsmith.objectives.pretraining import objectives
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.loss_term import LossTerm
+from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective, objectives, register
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import recipe_for
+from bertsmith.train.report import write_run_report
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
@@ -226,3 +231,21 @@ def test_impossible_objectives_are_refused():
             objective_named(objective)
     with pytest.raises(ConfigError, match="hides no spans"):
         objective_named("ltr").for_masking("span")
+
+
+def test_an_objective_from_elsewhere_is_one_registration(village_small, tmp_path):
+    """A loss with a name of its own: recipes, the run, its log and its report know it."""
+
+    class SmoothedLoss(LossTerm):
+        name, title = "smooth", "smoothed masked-LM"
+
+        def forward(self, logits, labels, *, total=None):
+            output = super().forward(logits, labels, total=total)
+            return LossOutput(0.9 * output.loss, output.sums)
+
+    register(PreTrainingObjective("smoothed", LanguageModel(SmoothedLoss(), targets="masked")))
+    corpus, tokenizer = village_small
+    small = {"sequence_length": 32, "batch_size": 8, "steps": 3}
+    result = pretrain(tmp_path, corpus, tokenizer, recipe_for("1/64", objective="smoothed", **small))
+    assert {"smooth_loss", "smooth_accuracy", "perplexity"} <= result.heldout.keys()
+    assert "smoothed masked-LM loss" in write_run_report([tmp_path]).read_text()

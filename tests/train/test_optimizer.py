@@ -3,13 +3,10 @@ import math
 import pytest
 import torch
 
-from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from bertsmith.model.surgery import freeze
-from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at, parameter_groups
-from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 
 def classifier(layers=3):
@@ -163,43 +160,3 @@ def test_the_schedules_are_their_closed_forms(schedule, expected):
 def test_a_trapezoid_with_a_long_warm_up_falls_in_what_is_left():
     rates = [learning_rate_at(s, peak=1.0, warmup_steps=9, total_steps=10, schedule="trapezoid") for s in (8, 9, 10)]
     assert rates == [1.0, 1.0, 0.0]
-
-
-@pytest.mark.parametrize("unit", [2.0**-30, 2.0**10, 2.0**40])
-def test_a_layer_in_other_units_learns_as_it_would_in_units_of_one(unit):
-    """Clipping and epsilon do their part: both are felt at these rates, and a unit must change neither."""
-    plain, scaled = classifier(), classifier()
-    with torch.no_grad():
-        for parameter in scaled.classifier.parameters():
-            parameter.mul_(unit)
-    batch = RaggedBatch.from_sequences([[2, 7, 9, 3], [2, 5, 3]])
-
-    def in_units(of):
-        def objective(model, tokens):
-            loss = (model(tokens).float() / of - 3).square().mean()
-            return LossOutput(loss, {})
-
-        return objective
-
-    for model, of in ((plain, 1.0), (scaled, unit)):
-        settings = TrainerSettings(6, 1e-3, weight_decay=0.5, units={"classifier.*": of}, epsilon=1e-3)
-        trainer = BertTrainer(model, in_units(of), settings)
-        for _ in range(5):
-            trainer.train_batch(batch)
-    for (name, mine), other in zip(plain.named_parameters(), scaled.parameters(), strict=True):
-        expected = mine * unit if name.startswith("classifier.") else mine
-        torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-7 * (unit if expected is not mine else 1.0))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"units": {"nothing.*": 2.0}}, "matches no parameter"),
-        ({"units": {"classifier.*": math.nan}}, "must be positive"),
-        ({"units": {"classifier.*": 0.0}}, "must be positive"),
-        ({"units": {"classifier.*": 2.0}, "kind": "lamb"}, "units are for AdamW"),
-    ],
-)
-def test_impossible_units_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        build_optimizer(classifier(), weight_decay=0.0, **changes)

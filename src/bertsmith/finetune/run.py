@@ -41,6 +41,9 @@ from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
+FORMAT = "0.2"
+"""The first version of bertsmith that wrote run folders like these."""
+
 SAVE_EVERY = 60.0
 """Seconds between two states within an epoch; there is one after every epoch besides."""
 
@@ -141,6 +144,7 @@ def fine_tune(
             f"max length {settings.max_length}: {model_folder} reads {config.max_position_embeddings} pieces at most"
         )
     request = {
+        "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
         "model": fingerprint_weights(model_folder),
         "config": asdict(config),
@@ -184,6 +188,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.dtype = compute_dtype(settings.precision, device)
         self.inference = InferenceConfig(self.device, runs_in(settings.precision), settings.max_length)
         self.progress = _Progress()
+        self.steps_per_epoch = 0
 
     def finish(
         self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None

@@ -1,7 +1,7 @@
 """Many runs of one task: the paper's grid, and the same settings from several seeds.
 
 Fine-tuning on small files is unstable (§4.1 of the paper restarts BERT-large several times for that reason): a single
-figure says little. So a grid is tried, or several seeds, and the table is kept.
+score says little. So a grid is tried, or several seeds, and the table is kept.
 
 Notable:
 - every run lives in its own folder, `runs/NAME/`, and `fine_tune` returns at once for a finished one: a search killed
@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.report.run_report import write_report
-from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
@@ -55,15 +55,6 @@ _SHORT = {"batch_size": "batch", "learning_rate": "lr"}
 
 WEIGHTS = ("model", "adapter")
 """Folders of a run that hold weights."""
-
-
-@dataclass(frozen=True)
-class _Files:
-    """What every run of a search trains and is scored on."""
-
-    train: Sequence[Any]
-    dev: Sequence[Any]
-    test: Sequence[Any] | None
 
 
 def search(
@@ -110,6 +101,7 @@ def search(
     if len(cells) * seeds < 2:
         raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
     request = {
+        "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
         "settings": asdict(settings),
         "grid": {name: list(values) for name, values in (grid or {}).items()},
@@ -117,8 +109,14 @@ def search(
     }
     claim_folder(folder, "search.json", request)
     with locked(folder):
-        started = _Search(task, Path(model_folder), _Files(train, dev, test), folder, console, device)
-        return started.finish(cells, [settings.seed + number for number in range(seeds)], list(grid or {}))
+        console = console or Console(quiet=True)
+
+        def fine_tuned(cell: FineTuningSettings, place: Path) -> FineTuningResult:
+            return fine_tune(task, model_folder, train, dev, place, cell, test=test, console=console, device=device)
+
+        return _Search(task, folder, fine_tuned, console).finish(
+            cells, [settings.seed + number for number in range(seeds)], list(grid or {})
+        )
 
 
 def grid_cells(grid: Grid, settings: FineTuningSettings) -> list[FineTuningSettings]:
@@ -145,15 +143,14 @@ class _Search:
     def __init__(
         self,
         task: Task[Any, Any],
-        model_folder: Path,
-        files: _Files,
         folder: Path,
-        console: Console | None,
-        device: torch.device | str,
+        fine_tuned: Callable[[FineTuningSettings, Path], FineTuningResult],
+        console: Console,
     ) -> None:
-        self.task, self.model_folder, self.files, self.folder = task, model_folder, files, folder
-        self.console = console or Console(quiet=True)
-        self.device = device
+        """Takes `fine_tuned`, which makes a run in a folder of its own, or reads the one that is there."""
+        self.task, self.folder, self.fine_tuned, self.console = task, folder, fine_tuned, console
+        self.varied: list[str] = []
+        self.total = 0
         self.rows: list[Trial] = []
         self.best: Trial | None = None
 
@@ -216,17 +213,7 @@ class _Search:
         return row
 
     def _fine_tune(self, settings: FineTuningSettings) -> FineTuningResult:
-        return fine_tune(
-            self.task,
-            self.model_folder,
-            self.files.train,
-            self.files.dev,
-            self.folder / RUNS / self._name(settings),
-            settings,
-            test=self.files.test,
-            console=self.console,
-            device=self.device,
-        )
+        return self.fine_tuned(settings, self.folder / RUNS / self._name(settings))
 
     def _keep_best(self) -> None:
         """Moves the best model to `model/`, in one step; does nothing where an earlier start did it."""

@@ -31,7 +31,7 @@ class FineTuningSettings:
         layer_decay: each layer learns at the rate of the one above it times this, in (0, 1].
         freeze_layers: how many of the lowest layers stay as they are, with the embeddings; 0 trains all.
         dropout: instead of the model's own; None keeps that.
-        patience: stop after so many epochs without a better dev metric; 0 runs all epochs.
+        patience: stop after this many epochs without a better dev metric; 0 runs all epochs.
         max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
         precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
         gradient_checkpointing: what is computed again instead of kept, see `PretrainedBert`; `auto` is `attention`

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
@@ -33,8 +31,7 @@ def build_optimizer(
     *,
     weight_decay: float,
     layer_decay: float = 1.0,
-    units: Mapping[str, float] | None = None,
-    kind: str = "adamw",
+    kind: OptimizerName = "adamw",
     epsilon: float = 1e-6,
 ) -> torch.optim.Optimizer:
     """Returns an optimizer over the groups of `parameter_groups`; with its defaults two, of which one decays.
@@ -43,32 +40,23 @@ def build_optimizer(
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
         layer_decay: as in `parameter_groups`.
-        units: as in `parameter_groups`.
-        kind: one of `OPTIMIZERS`.
+        kind: `adamw` or `lamb`.
         epsilon: added to the root of the second moment.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
 
     Raises:
-        ConfigError: as `parameter_groups`, or LAMB is to learn in units.
+        ConfigError: as `parameter_groups`.
     """
-    # LAMB 的步长本来就与权重成比例：再乘一次单位就乘了两遍
-    if kind == "lamb" and units:
-        raise ConfigError("units are for AdamW; LAMB's steps are in proportion to the weights already")
-    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, units=units)
+    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay)
     if kind == "lamb":
         return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
 
 
 def parameter_groups(
-    model: nn.Module,
-    learning_rate: float,
-    *,
-    layer_decay: float = 1.0,
-    weight_decay: float = 0.01,
-    units: Mapping[str, float] | None = None,
+    model: nn.Module, learning_rate: float, *, layer_decay: float = 1.0, weight_decay: float = 0.01
 ) -> list[dict[str, Any]]:
     """Sorts the parameters that learn by how fast they learn and whether they decay.
 
@@ -82,38 +70,27 @@ def parameter_groups(
         layer_decay: the rate of each layer is that of the layer above it times this, in (0, 1]; with L layers the
             embeddings get `learning_rate * layer_decay ** (L + 1)`.
         weight_decay: of matrices, at least 0; biases and norms do not decay.
-        units: glob pattern of parameter names, such as `classifier.*` → the unit in which they are measured,
-            positive. They learn as they would in units of 1: in steps so many times as large, decaying as much. For
-            AdamW alone, and with gradients that whoever trains multiplies by the group's `unit`.
 
     Returns:
         Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
-        from `learning_rate`, for a schedule, and `unit`. Those that decay come first.
+        from `learning_rate`, for a schedule. Those that decay come first.
 
     Raises:
-        ConfigError: a number is out of range, a pattern matches no parameter that learns, or none learns at all.
+        ConfigError: a number is out of range, or every parameter is frozen.
     """
-    check_rates(learning_rate, layer_decay, weight_decay, [*(units or {}).items()])
+    check_rates(learning_rate, layer_decay, weight_decay)
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ConfigError("every parameter is frozen; there is nothing to train")
-    for pattern in units or {}:
-        if not any(fnmatchcase(name, pattern) for name in learning):
-            raise ConfigError(
-                f"units: {pattern!r} matches no parameter that learns; names look like {', '.join(list(learning)[-2:])}"
-            )
     top = 1 + max((_depth(name, top=0) for name, _ in model.named_parameters()), default=0)
-    groups: dict[tuple[bool, float, float], dict[str, Any]] = {}
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for name, parameter in learning.items():
         factor = layer_decay ** (top - _depth(name, top=top))
-        unit = math.prod(unit for pattern, unit in (units or {}).items() if fnmatchcase(name, pattern))
-        factor *= unit
         # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
         decays = parameter.dim() > 1
-        # AdamW 的衰减也乘学习率：步子按单位放大了，衰减就要除回来
-        decay = weight_decay / unit if decays else 0.0
-        group = {"params": [], "weight_decay": decay, "rate_factor": factor, "lr": learning_rate * factor, "unit": unit}
-        groups.setdefault((not decays, factor, unit), group)["params"].append(parameter)
+        decay = weight_decay if decays else 0.0
+        group = {"params": [], "weight_decay": decay, "rate_factor": factor, "lr": learning_rate * factor}
+        groups.setdefault((not decays, factor), group)["params"].append(parameter)
     # 先排会衰减的：组的先后决定优化器状态里的编号，断点续训靠它对上
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
@@ -127,7 +104,7 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
         step: steps taken.
         peak: the highest rate.
         warmup_steps: length of the rise.
-        total_steps: after so many the rate is 0.
+        total_steps: the step after which the rate is 0.
         schedule: `linear`, the paper's; `cosine`, half a wave (Loshchilov and Hutter 2017); `trapezoid`, the peak
             until the last fifth of the steps, then a linear fall.
     """
@@ -149,10 +126,8 @@ def _depth(name: str, *, top: int) -> int:
     return 0 if _EMBEDDING.search(name) else top
 
 
-def check_rates(
-    learning_rate: float, layer_decay: float, weight_decay: float, rates: Sequence[tuple[str, float]] = ()
-) -> None:
-    """Makes sure that rates can be used; `rates` are patterns with their factors.
+def check_rates(learning_rate: float, layer_decay: float, weight_decay: float) -> None:
+    """Makes sure that rates can be used.
 
     Raises:
         ConfigError: a number is out of range.
@@ -162,6 +137,3 @@ def check_rates(
             raise ConfigError(f"{name} {value} must be 0 or more")
     if not 0.0 < layer_decay <= 1.0:
         raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
-    for pattern, rate in rates:
-        if not 0.0 < rate < math.inf:
-            raise ConfigError(f"units: {pattern!r}: {rate} must be positive; freeze what is not to learn")

@@ -53,7 +53,7 @@ class RunOptions:
     panel: ClassVar[str] = "This start of the run"
 
     accumulate: int = option(
-        1, min=1, help="Compute a step in so many parts, to save memory; changes the result by rounding alone."
+        1, min=1, help="Parts in which a step is computed, to save memory; changes the result by rounding alone."
     )
     workers: int | None = option(
         None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that draw batches ahead."

@@ -30,7 +30,7 @@ HELDOUT_SEQUENCES = 512
 """Held-out sequences per evaluation, or as many tokens in longer ones: about 10,000 masked pieces at length 128."""
 
 EXPLODED_LOSS = 3.0
-"""A loss of so many times that of guessing evenly has exploded."""
+"""A loss above this multiple of that of guessing evenly has exploded."""
 
 HEAD_TENSORS = {"masked_lm": "cls.predictions.transform.dense.weight", "next_sentence": "cls.seq_relationship.weight"}
 """Our name of a head → a tensor that a folder with that head holds."""

@@ -48,7 +48,7 @@ def save_state(
         folder: the run's `state` folder.
         trainer: between two steps.
         progress: what else the run needs to go on; must survive JSON.
-        keep: so many of the newest states stay, at least 1.
+        keep: how many of the newest states stay, at least 1.
         best_step: the state of this step stays as well.
 
     Returns:

@@ -12,9 +12,9 @@ Notable:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 import torch
@@ -62,10 +62,9 @@ class TrainerSettings:
     clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
     optimizer: OptimizerName = option("adamw", help="adamw, or lamb for batches of thousands.")
     schedule: Schedule = option("linear", help="What comes after the warm-up: see `learning_rate_at`.")
-    skips_in_a_row: int = option(20, min=1, help="Give up after so many batches in a row without a finite loss.")
+    skips_in_a_row: int = option(20, min=1, help="Give up after this number of batches in a row without a finite loss.")
     skipped_share: float = option(0.05, min=0.0, max=1.0, help="Give up after this share of all steps was skipped.")
     layer_decay: float = 1.0
-    units: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -137,13 +136,12 @@ class BertTrainer(Generic[ModelT]):
             model,
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
-            units=settings.units,
             kind=settings.optimizer,
             epsilon=settings.epsilon,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._measured = self.ranks.parallel(_Measured(self.model, objective), self.device)
+        self._with_loss = self.ranks.parallel(_ModelWithLoss(self.model, objective), self.device)
 
     @property
     def learning_rate(self) -> float:
@@ -178,53 +176,43 @@ class BertTrainer(Generic[ModelT]):
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
-        measures = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
-        self._measure_in_units()
+        outputs = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
-        measure = self._whole(measures)
+        output = self._summed(outputs)
         self.step += 1
         # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了；各进程的损失与梯度相同，判断必然一致
-        if not torch.isfinite(norm) or not measure.loss <= self.loss_limit:
-            return self._skip(measure, norm)
+        if not torch.isfinite(norm) or not output.loss <= self.loss_limit:
+            return self._skip(output, norm)
         # 范数没超过上限就不动梯度：乘以 1 也要把所有梯度读写一遍
         if norm > self.settings.clip_norm:
             nn.utils.clip_grads_with_norm_(self._parameters, self.settings.clip_norm, norm)
         self.optimizer.step()
         self.skipped_in_a_row = 0
-        return measure
+        return output
 
     def _backward(self, part: Batch, *, last: bool) -> LossOutput:
         """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
-        with nullcontext() if last else self.ranks.without_exchange(self._measured):
-            measure: LossOutput = self._measured(part.to(self.device))
+        with nullcontext() if last else self.ranks.without_exchange(self._with_loss):
+            output: LossOutput = self._with_loss(part.to(self.device))
             # DDP 对各进程的梯度取平均；乘以进程数就成了求和，与单进程的整批相同
-            (measure.loss * self.ranks.world_size).backward()
-        return LossOutput(measure.loss.detach(), measure.sums)
+            (output.loss * self.ranks.world_size).backward()
+        return LossOutput(output.loss.detach(), output.sums)
 
-    def _measure_in_units(self) -> None:
-        """Turns gradients into those of the parameters in units of 1."""
-        # 换单位要在裁剪之前：单位小的层梯度大，会让整个编码器的梯度都被裁掉
-        for group in self.optimizer.param_groups:
-            if group["unit"] != 1.0:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(group["unit"])
-
-    def _whole(self, measures: list[LossOutput]) -> LossOutput:
+    def _summed(self, outputs: list[LossOutput]) -> LossOutput:
         """Adds up the parts, here and on the other ranks."""
-        if len(measures) == 1 and self.ranks.world_size == 1:
-            return measures[0]
+        if len(outputs) == 1 and self.ranks.world_size == 1:
+            return outputs[0]
         running = RunningAverages()
-        for measure in measures:
-            running.add(measure.sums)
-        flat = [float(sum(measure.loss for measure in measures))]
+        for output in outputs:
+            running.add(output.sums)
+        flat = [float(sum(output.loss for output in outputs))]
         for total in running.totals.values():
             flat.extend(total)
         loss, *rest = self.ranks.all_reduce_sum(flat)
         sums = {name: (rest[2 * i], round(rest[2 * i + 1])) for i, name in enumerate(running.totals)}
         return LossOutput(torch.tensor(loss), sums)
 
-    def _skip(self, measure: LossOutput, norm: Tensor) -> LossOutput:
+    def _skip(self, output: LossOutput, norm: Tensor) -> LossOutput:
         """Leaves a batch out, and ends the run when that happens too often."""
         settings = self.settings
         self.skipped += 1
@@ -233,10 +221,10 @@ class BertTrainer(Generic[ModelT]):
         if self.skipped_in_a_row >= settings.skips_in_a_row or self.skipped > most:
             raise TrainingError(
                 f"step {self.step}: the loss or its gradient was not finite, or exploded, in {self.skipped} batches,"
-                f" {self.skipped_in_a_row} of them in a row (loss {float(measure.loss):.4g}, gradient norm"
+                f" {self.skipped_in_a_row} of them in a row (loss {float(output.loss):.4g}, gradient norm"
                 f" {float(norm):.4g}); lower the learning rate, or use float32"
             )
-        return LossOutput(measure.loss, {})
+        return LossOutput(output.loss, {})
 
     def train_epoch(
         self, batches: Iterable[Batch], *, after_step: Callable[[LossOutput], None] | None = None
@@ -245,17 +233,17 @@ class BertTrainer(Generic[ModelT]):
 
         Args:
             batches: one pass over the data.
-            after_step: called with each step's measure, for progress and checkpoints.
+            after_step: called with each step's loss and figures, for progress and checkpoints.
 
         Returns:
             The figures averaged over the pass.
         """
         running = RunningAverages()
         for batch in batches:
-            measure = self.train_batch(batch)
-            running.add(measure.sums)
+            output = self.train_batch(batch)
+            running.add(output.sums)
             if after_step is not None:
-                after_step(measure)
+                after_step(output)
             if self.step >= self.settings.total_steps:
                 break
         return running.averages()
@@ -277,7 +265,7 @@ class BertTrainer(Generic[ModelT]):
         return everyone.averages()
 
 
-class _Measured(nn.Module):
+class _ModelWithLoss(nn.Module):
     """A model together with its objective: what DistributedDataParallel runs."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:

@@ -35,7 +35,7 @@ class StreamSettings:
     )
     pairing: Pairing = option("balanced", help="Next-sentence pairs: balanced, or google as released.")
     static_masking: int = option(
-        0, min=0, help="Epochs so many apart repeat sequences and masks, as the paper's duplicated data; 0: none does."
+        0, min=0, help="Epochs after which sequences and masks repeat, as the paper's duplicated data does; 0: never."
     )
     short_probability: float = option(
         0.1, in_file_only=True, help="Share of documents cut into shorter sequences; full packing has none."

@@ -55,7 +55,7 @@ class AnsweringOptions:
 
 @dataclass(frozen=True)
 class AnsweringTask(Task[QuestionExample, Answered]):
-    """Spans of passages that answer questions; figures by the rules of SQuAD 1.1, SQuAD 2.0 or CMRC 2018.
+    """Spans of passages that answer questions; scored by the rules of SQuAD 1.1, SQuAD 2.0 or CMRC 2018.
 
     Attributes:
         stride: tokens that neighbouring windows of a long passage share, at most half a window.

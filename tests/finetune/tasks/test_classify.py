@@ -10,6 +10,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolder
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.predict import as_line
+from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
@@ -65,6 +66,18 @@ def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypat
     (run / "result.json").write_text(json.dumps({"accuracy": 1.0}))
     with pytest.raises(RunFolderError, match="damaged"):
         fine_tune_classifier(*arguments)
+
+
+def test_a_run_of_an_earlier_version_says_which(tiny_model, tmp_path):
+    run = tmp_path / "run"
+    arguments = (tiny_model, make_examples(16), make_examples(8), run, SETTINGS)
+    fine_tune_classifier(*arguments)
+    claim = json.loads((run / "finetune.json").read_text())
+    del claim["format"]
+    (run / "finetune.json").write_text(json.dumps(claim))
+    for call in (lambda: fine_tune_classifier(*arguments), lambda: write_report(run)):
+        with pytest.raises(RunFolderError, match=r"run: was written by bertsmith 0\.1, which alone can go on with it"):
+            call()
 
 
 def test_the_same_seed_gives_the_same_scores(tiny_model, tmp_path):

@@ -1,0 +1,82 @@
+"""A task is one file: what the registry finds, and a task from outside the package from its file to its card."""
+
+import json
+
+import pytest
+import typer
+from grade import GradingTask
+from typer.main import get_command
+
+from bertsmith.cli import app, main
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.finetune.tasks import registry
+from bertsmith.finetune.tasks.registry import all_tasks, load_task, make_task, options_of_all_tasks, register
+from bertsmith.inference import load_pipeline
+from bertsmith.options import settings_of
+
+
+def run(capsys, *words, code=0):
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    output = capsys.readouterr()
+    assert caught.value.code == code, output.err
+    return output.out + output.err
+
+
+def test_a_task_from_outside_is_learned_scored_carded_and_used(tiny_model, tmp_path, capsys):
+    data, out = tmp_path / "grades.tsv", tmp_path / "run"
+    rows = [("a book !", 1), ("the man reads", 2), ("the woman eats bread", 3)] * 16
+    data.write_text("text\tscore\n" + "\n".join(f"{text}\t{grade}" for text, grade in rows) + "\n", encoding="utf-8")
+    recipe = ["--epochs", 10, "--batch-size", 8, "--learning-rate", 2e-3, "--precision", "float32"]
+    command = ["finetune", "grade", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *recipe]
+    assert "dev: accuracy 1.000" in run(capsys, *command, "--best-grade", 4)
+    assert json.loads((out / "model" / "task.json").read_text())["best_grade"] == 4
+    assert "This model grades a text" in (out / "model" / "README.md").read_text(encoding="utf-8")
+    assert load_task(out / "model") == (GradingTask(4), 32)
+    assert "accuracy 1.000" in run(capsys, "evaluate", "--model", out / "model", "--file", data)
+    assert run(capsys, "predict", "--model", out / "model", "the man reads").startswith("2\tthe man reads")
+    assert load_pipeline("grade", out / "model")(["a book !", "the woman eats bread"]) == [1, 3]
+    said = run(capsys, *command[:8], "--out", tmp_path / "other", "--stride", 3, code=2)
+    assert "--stride is not for grade; leave it out" in said
+
+
+def test_the_command_line_has_the_options_of_every_task():
+    options = {setting.name: setting.option.help for setting in settings_of(options_of_all_tasks())}
+    assert options["best_grade"] == "grade: The best grade there is."
+    assert options["stride"].startswith("answer: ")
+
+    command = get_command(app).commands["finetune"]
+    argument = next(one for one in command.get_params(typer.Context(command)) if one.name == "task")
+    assert all(name in argument.help for name in all_tasks())
+
+
+def test_a_package_names_its_tasks_as_entry_points(monkeypatch):
+    class Entry:
+        name = "grade"
+
+        @staticmethod
+        def load():
+            return GradingTask
+
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [Entry] if group == "bertsmith.tasks" else [])
+    registry._registered.cache_clear()
+    assert all_tasks()["grade"] is GradingTask
+
+
+def test_what_is_no_task_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="task 'sing' is unknown; use one of answer, choose, classify"):
+        make_task("sing", [])
+    with pytest.raises(ConfigError, match="task 'grade' of .*grade has one of that name"):
+        register(type("Other", (GradingTask,), {"spec": GradingTask.spec}))
+    with pytest.raises(CheckpointError, match="no task.json; name a folder that `bertsmith finetune` wrote"):
+        load_task(tmp_path)
+    path = tmp_path / "task.json"
+    for values, message in (
+        ({"task": "sing", "max_length": 9}, "task 'sing' is unknown"),
+        ({"task": "grade", "max_length": 9}, "best_grade is missing"),
+        ({"task": "tag", "max_length": 9, "labels": ["A", 3]}, r"labels\[1\] is 3, not text"),
+        ({"task": "answer", "max_length": 9, "stride": -1}, "stride -1 .* cannot be negative"),
+    ):
+        path.write_text(json.dumps(values))
+        with pytest.raises(CheckpointError, match=rf"task.json: damaged \(.*{message}"):
+            load_task(tmp_path)
