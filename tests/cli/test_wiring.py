@@ -64,7 +64,7 @@ def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
         queue=7,
         deadline=11.0,
         batch_tokens=13,
-        batch_delay=0.017,
+        batch_delay_ms=17.0,
         drain=19.0,
         limits=Limits(items=23, characters=29, tokens=31),
     )

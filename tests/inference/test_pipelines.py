@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,9 +8,11 @@ import sentence_transformers
 import torch
 import transformers
 
+import bertsmith.inference
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Answer, Choose, Classify, Embed, Rank, load_pipeline
 from bertsmith.inference.engine import packs_by_length
+from bertsmith.inference.pipeline import all_pipelines
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import (
@@ -426,3 +430,10 @@ def test_two_pipelines_of_one_name_are_refused():
 def test_an_unknown_pipeline_is_refused_with_those_there_are(tiny_model):
     with pytest.raises(ConfigError, match="'embd' is unknown; use one of .*embed"):
         load_pipeline("embd", tiny_model)
+
+
+def test_no_pipeline_is_left_out_of_the_package():
+    known = {name for name, pipeline in all_pipelines().items() if pipeline.__module__.startswith("bertsmith.")}
+    files = sorted(Path(bertsmith.inference.__file__).parent.glob("*.py"))
+    written = {name for file in files for name in re.findall(r'^class .*, name="([a-z-]+)"\):', file.read_text(), re.M)}
+    assert known == written

@@ -99,8 +99,8 @@ def lab(folders):
     app = build_app(settings, keys=ApiKeys())
     models = LabModels(list(app.state.models), settings)
     yield {name: models.named(name) for name in models.names}
-    app.state.reception.close()
-    app.state.reception.batcher.close()
+    app.state.admission.close()
+    app.state.admission.batcher.close()
 
 
 @pytest.fixture(scope="module")

@@ -94,8 +94,8 @@ def odd(tmp_path_factory):
     settings = ServeSettings(models=tuple((name, str(root / name)) for name in texts), threads=1, drain=0.0)
     app = build_app(settings, keys=ApiKeys())
     yield LabModels(list(app.state.models), settings)
-    app.state.reception.close()
-    app.state.reception.batcher.close()
+    app.state.admission.close()
+    app.state.admission.batcher.close()
 
 
 @pytest.fixture(params=["en", "zh"])

@@ -72,7 +72,7 @@ class LiveServer:
         settings = {"threads": 1, "port": 0, "host": "127.0.0.1"} | settings
         given = tuple((name, str(folder)) for name, folder in models.items())
         self.app = build_app(ServeSettings(models=given, **settings), keys=ApiKeys(keys))
-        config = uvicorn.Config(self.app, port=0, **uvicorn_options(self.app.state.reception.settings))
+        config = uvicorn.Config(self.app, port=0, **uvicorn_options(self.app.state.admission.settings))
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -84,8 +84,8 @@ class LiveServer:
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
     @property
-    def reception(self):
-        return self.app.state.reception
+    def admission(self):
+        return self.app.state.admission
 
     def post(self, path, body, **more):
         return self.client.post(path, json=body, **more)
@@ -164,10 +164,11 @@ class ServerProcess:
 _COMMAND = """
 import sys
 import typer
+from bertsmith.cli.options import DeclaredCommand
 from bertsmith.cli.serve import serve
 from bertsmith.errors import BertsmithError
 app = typer.Typer()
-app.command()(serve)
+app.command(cls=DeclaredCommand)(serve)
 try:
     app(sys.argv[1:], standalone_mode=False)
 except BertsmithError as error:

@@ -8,7 +8,7 @@ import torch
 
 from bertsmith.serve import memory
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext, too_late
 from bertsmith.serve.settings import Limits
 
@@ -68,15 +68,15 @@ def ticket_for(seconds=10.0, **limits):
 class Request(threading.Thread):
     """Calls a pipeline's engine as a request thread does."""
 
-    def __init__(self, work, ticket=None):
+    def __init__(self, work, context=None):
         super().__init__(daemon=True)
-        self.work, self.ticket = work, ticket or ticket_for()
-        self.ticket.on_its_way = False
+        self.work, self.context = work, context or ticket_for()
+        self.context.on_its_way = False
         self.result = self.error = None
         self.start()
 
     def run(self):
-        CURRENT.set(self.ticket)
+        CURRENT.set(self.context)
         try:
             self.result = self.work()
         except Exception as error:
@@ -236,7 +236,7 @@ def test_work_nobody_waits_for_is_never_computed(engine, make_batcher, why):
     late = Request(lambda: stand_in.run([[8]], None, 1), ticket_for(0.05 if why == "deadline" else 10))
     if why == "hung up":
         wait_for(lambda: batcher.waiting_tokens == 1)
-        late.ticket.end(RefusalError(499, "hung_up", "gone"))
+        late.context.end(HttpError(499, "hung_up", "gone"))
     assert late.finish().error.status == (504 if why == "deadline" else 499)
     assert batcher.waiting_tokens == 0
     engine.open.set()
@@ -247,9 +247,9 @@ def test_work_nobody_waits_for_is_never_computed(engine, make_batcher, why):
 
 def test_a_request_that_ended_before_it_came_brings_no_work(engine, make_batcher):
     stand_in = BatchingEngine(make_batcher(), engine)
-    ticket = ticket_for()
-    ticket.end(too_late())
-    assert Request(lambda: stand_in.run([[1]], None, 1), ticket).finish().error.status == 504
+    context = ticket_for()
+    context.end(too_late())
+    assert Request(lambda: stand_in.run([[1]], None, 1), context).finish().error.status == 504
     assert not engine.calls
 
 

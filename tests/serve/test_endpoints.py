@@ -165,7 +165,7 @@ def test_a_text_gives_the_same_alone_and_among_500_others(server, models):
 def test_requests_of_many_clients_share_forward_passes(start):
     live = start(queue=32)
     sizes = []
-    live.reception.batcher._observe = lambda sequences, *_: sizes.append(sequences)
+    live.admission.batcher._observe = lambda sequences, *_: sizes.append(sequences)
     with ThreadPoolExecutor(16) as pool:
 
         def ask_often(_):

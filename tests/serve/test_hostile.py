@@ -18,8 +18,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from bertsmith.serve.openai import EmbeddingsRequest
-from bertsmith.serve.schemas import EmbedRequest, FillMaskRequest, PredictRequest
+from bertsmith.serve.endpoints.embed import EmbedRequest
+from bertsmith.serve.endpoints.fill_mask import FillMaskRequest
+from bertsmith.serve.endpoints.openai import EmbeddingsRequest
+from bertsmith.serve.endpoints.predict import PredictRequest
 
 HEADERS = {"Content-Type": "application/json"}
 POISONED = {
@@ -228,9 +230,9 @@ def test_ten_thousand_hostile_bodies_leave_a_healthy_server(server):
     assert sum(statuses.values()) == 10_000
     assert {200, 422} <= set(statuses)
     for _ in range(2000):
-        if server.reception.free == server.reception.settings.queue:
+        if server.admission.free == server.admission.settings.queue:
             break
         time.sleep(0.005)
-    assert server.reception.free == server.reception.settings.queue
-    assert server.reception.batcher.waiting_tokens == 0
+    assert server.admission.free == server.admission.settings.queue
+    assert server.admission.batcher.waiting_tokens == 0
     assert server.post("/embed", {"texts": ["the man eats"]}).status_code == 200

@@ -26,7 +26,7 @@ def busy(start):
 
     def begin(**settings):
         live = start(**settings)
-        batcher = live.reception.batcher
+        batcher = live.admission.batcher
         live.computing, live.open = threading.Event(), threading.Event()
         run = batcher._run
 
@@ -60,7 +60,7 @@ def in_background(count, work):
 def test_more_than_the_queue_holds_is_refused_and_the_rest_is_answered(busy):
     live = busy(queue=4)
     threads, answers = in_background(4, lambda: httpx.post(f"{live.url}/embed", json=EMBED, timeout=30))
-    wait_for(lambda: live.reception.free == 0)
+    wait_for(lambda: live.admission.free == 0)
     refused = live.post("/embed", EMBED)
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
@@ -72,7 +72,7 @@ def test_more_than_the_queue_holds_is_refused_and_the_rest_is_answered(busy):
     for thread in threads:
         thread.join(20)
     assert [answer.status_code for answer in answers] == [200] * 4
-    wait_for(lambda: live.reception.free == 4)
+    wait_for(lambda: live.admission.free == 4)
 
 
 def test_a_late_answer_is_504_and_its_work_is_dropped(busy):
@@ -89,11 +89,11 @@ def test_a_late_answer_is_504_and_its_work_is_dropped(busy):
     late = live.post("/embed", EMBED)
     assert late.status_code == 504
     assert problem(late)["code"] == "deadline"
-    assert live.reception.batcher.waiting_tokens == 0
+    assert live.admission.batcher.waiting_tokens == 0
     threads[0].join(20)
     assert first[0].status_code == 504
     live.open.set()
-    wait_for(lambda: live.reception.free == 4)
+    wait_for(lambda: live.admission.free == 4)
     assert live.post("/embed", EMBED).status_code == 200
 
 
@@ -108,10 +108,10 @@ def test_a_client_that_hangs_up_frees_its_place(busy):
             b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
             % (len(body), body)
         )
-        wait_for(lambda: live.reception.free == 0)
-        wait_for(lambda: live.reception.batcher.waiting_tokens > 0)
-    wait_for(lambda: live.reception.free == 1)
-    assert live.reception.batcher.waiting_tokens == 0
+        wait_for(lambda: live.admission.free == 0)
+        wait_for(lambda: live.admission.batcher.waiting_tokens > 0)
+    wait_for(lambda: live.admission.free == 1)
+    assert live.admission.batcher.waiting_tokens == 0
     live.open.set()
     held[0][0].join(20)
     assert held[1][0].status_code == 200
@@ -187,13 +187,13 @@ def chunks_of(size, count):
 
 
 def test_a_body_is_cut_off_while_it_is_read(start_limited):
-    most = start_limited.reception.settings.limits.body_bytes
+    most = start_limited.admission.settings.limits.body_bytes
     headers = {"Content-Type": "application/json"}
     announced = start_limited.client.post("/embed", content=b" " * (most + 1), headers=headers)
     assert (announced.status_code, problem(announced)["code"]) == (413, "body_too_large")
     chunked = start_limited.client.post("/embed", content=chunks_of(most // 8, 9), headers=headers)
     assert (chunked.status_code, problem(chunked)["code"]) == (413, "body_too_large")
-    assert start_limited.reception.free == start_limited.reception.settings.queue
+    assert start_limited.admission.free == start_limited.admission.settings.queue
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
@@ -260,11 +260,11 @@ def test_pages_of_other_origins_may_call_only_where_they_are_told_so(start):
 
 def test_the_queue_is_told_as_it_is_now(start):
     live = start(queue=8)
-    live.reception.free -= 5
+    live.admission.free -= 5
     try:
         assert "bertsmith_queue_requests 5.0" in live.client.get("/metrics").text
     finally:
-        live.reception.free += 5
+        live.admission.free += 5
     assert "bertsmith_queue_requests 0.0" in live.client.get("/metrics").text
 
 

@@ -212,7 +212,7 @@ def test_settings_out_of_range_are_refused():
         {"deadline": 0.0},
         {"deadline": float("nan")},
         {"deadline": 1e10},
-        {"batch_delay": 1e10},
+        {"batch_delay_ms": 1e10},
         {"drain": -1.0},
         {"port": 70000},
         {"limits": Limits(items=0)},
@@ -260,12 +260,13 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(monkeypatch, mode
     import typer
 
     import bertsmith.serve.run
+    from bertsmith.cli.options import DeclaredCommand
     from bertsmith.cli.serve import serve
 
     seen = []
     monkeypatch.setattr(bertsmith.serve.run, "serve", seen.append)
     app = typer.Typer()
-    app.command()(serve)
+    app.command(cls=DeclaredCommand)(serve)
     result = CliRunner().invoke(app, ["--model", str(models["base"])])
     assert result.exit_code == 0, result.output
     assert seen == [ServeSettings(models=(("base", str(models["base"])),))]
@@ -291,11 +292,13 @@ def test_deploy_files_name_real_options():
     import typer
     from typer.main import get_command
 
+    from bertsmith.cli.options import DeclaredCommand
     from bertsmith.cli.serve import serve
 
     app = typer.Typer()
-    app.command()(serve)
-    known = {name for parameter in get_command(app).params for name in parameter.opts}
+    app.command(cls=DeclaredCommand)(serve)
+    command = get_command(app)
+    known = {name for parameter in command.get_params(typer.Context(command)) for name in parameter.opts}
     folder = Path(__file__).parents[2] / "deploy"
     for file, begins in (("Dockerfile", "ENTRYPOINT"), ("bertsmith-serve.service", "ExecStart=")):
         (command,) = [line for line in (folder / file).read_text().splitlines() if line.startswith(begins)]

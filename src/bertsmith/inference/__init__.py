@@ -1,10 +1,11 @@
-"""Prediction: the engine that runs a model over many texts, and the pipelines over it."""
+"""Prediction: the engine that runs a model over many texts, and the pipelines over it, all of which are named here."""
 
 from bertsmith.inference.answer import Answer, AnswerCandidate, Answered
 from bertsmith.inference.choose import Choice, Choose
 from bertsmith.inference.classify import Classify, LabelsPrediction, MultiLabel, Prediction, Regress
 from bertsmith.inference.embed import Embed, Similarity
 from bertsmith.inference.engine import Engine, InferenceConfig, SequenceRunner
+from bertsmith.inference.features import FeatureTag
 from bertsmith.inference.fill_mask import Candidate, FillMask
 from bertsmith.inference.next_sentence import NextSentence
 from bertsmith.inference.pipeline import Pipeline, load_pipeline
@@ -22,6 +23,7 @@ __all__ = [
     "Classify",
     "Embed",
     "Engine",
+    "FeatureTag",
     "FillMask",
     "InferenceConfig",
     "LabelsPrediction",

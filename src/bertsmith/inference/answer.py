@@ -103,7 +103,7 @@ class Answer(Pipeline, name="answer"):
     architectures = (BertForQuestionAnswering,)
     settings = AnswerSettings
     two_texts = "a question and its passage"
-    endpoint = "/answer"
+    endpoints = ("/answer",)
 
     def __init__(
         self,

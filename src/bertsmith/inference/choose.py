@@ -36,7 +36,7 @@ class Choose(Pipeline, name="choose"):
 
     architectures = (BertForMultipleChoice,)
     two_texts = "a context and its choice"
-    endpoint = "/predict"
+    endpoints = ("/predict",)
 
     def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
         """Chooses for every context; where the two are too long together, the longer one is cut.

@@ -66,7 +66,7 @@ class TextPipeline(Pipeline):
 
     architectures = (BertForSequenceClassification,)
     settings: ClassVar[type[TaskFile]] = TextSettings
-    endpoint = "/predict"
+    endpoints = ("/predict",)
     problem_type: ClassVar[str]
 
     labels: list[str]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -62,6 +62,7 @@ class Embed(Pipeline, name="embed"):
 
     architectures = (BertModel, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining)
     needs_fine_tuning = False
+    endpoints: ClassVar[tuple[str, ...]] = ("/embed", "/similarity", "/v1/embeddings")
 
     def __init__(
         self,
@@ -124,8 +125,8 @@ class Embed(Pipeline, name="embed"):
                 (`max`), or the mean over the tokens of the last four layers, side by side (`last-four`, 4H numbers) or
                 added up (`last-four-sum`). None takes the pipeline's.
             normalize: scale every vector to length 1, so that a product of two is their cosine similarity.
-            dims: keep only so many first numbers, before scaling. Models that were trained for it (Kusupati et al.
-                2022) lose little, others a good deal. None keeps all.
+            dims: keep only this many numbers, the first ones, before scaling. Models that were trained for it
+                (Kusupati et al. 2022) lose little, others a good deal. None keeps all.
 
         Returns:
             [N, H] float32, 4H wide for `last-four`, or [N, dims].
@@ -210,6 +211,9 @@ class Embed(Pipeline, name="embed"):
 
 class Similarity(Embed, name="similarity"):
     """Tells how alike texts are: the cosine similarity of their vectors."""
+
+    # 服务端的 /similarity 用的是 embed 的向量：不必为它再载入一次模型
+    endpoints = ()
 
     @classmethod
     def is_for(cls, _architecture: str, _config: BertConfig) -> bool:

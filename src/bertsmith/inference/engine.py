@@ -83,7 +83,7 @@ class SequenceRunner(Protocol):
 
         Args:
             sequences: as in `run`, or none.
-            token_type_ids: likewise.
+            token_type_ids: as in `run`.
             read: calls the model on a batch of T tokens and returns [T, ...].
 
         Returns:
@@ -102,7 +102,7 @@ class SequenceRunner(Protocol):
 
         Args:
             sequences: as in `run`, or none.
-            token_type_ids: likewise.
+            token_type_ids: as in `run`.
             positions: for each sequence, which of its tokens are read, counted from 0; there may be none.
             read: calls the model on a batch and M places among its tokens, and returns [M, ...].
 
@@ -258,7 +258,7 @@ def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read
     Args:
         engine: what runs them.
         sequences: as in `SequenceRunner.run`; read `PART` ahead.
-        read: likewise.
+        read: as in `SequenceRunner.run`.
 
     Yields:
         [n, ...] float32 on the CPU, the rows of the next n sequences.

@@ -33,6 +33,7 @@ class FillMask(Pipeline, name="fill-mask"):
 
     architectures = (BertForMaskedLM, BertForPreTraining)
     needs_fine_tuning = False
+    endpoints = ("/fill-mask",)
 
     # a string is itself a sequence of strings, to a type checker; here it never means a list of letters
     @overload

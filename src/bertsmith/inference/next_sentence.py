@@ -19,6 +19,7 @@ class NextSentence(Pipeline, name="next-sentence"):
 
     architectures = (BertForNextSentencePrediction, BertForPreTraining)
     needs_fine_tuning = False
+    endpoints = ("/next-sentence",)
     two_texts = "next sentences"
 
     @classmethod

@@ -7,16 +7,14 @@ checking that tokenizer and model fit, and being found by name. A subclass decla
     class Classify(TextPipeline, name="classify"):
         architectures = (BertForSequenceClassification,)
 
-Pipelines of this package are found from its files. One from elsewhere is known as soon as its module is imported, or
-without that when its package names the module as an entry point of the group `bertsmith.pipelines`.
+A pipeline is known as soon as its module is imported. Those of this package are imported with it; one from elsewhere is
+found by its name when its package names the module as an entry point of the group `bertsmith.pipelines`.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -44,7 +42,7 @@ class Pipeline:
         needs_fine_tuning: whether its model has learned from labels; False for what pre-training alone makes.
         settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
         two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
-        endpoint: of the server, where one answers with it.
+        endpoints: paths of the server that answer with it.
 
     Attributes:
         config: of the model.
@@ -59,7 +57,7 @@ class Pipeline:
     needs_fine_tuning: ClassVar[bool] = True
     settings: ClassVar[type[TaskFile]] = TaskFile
     two_texts: ClassVar[str] = ""
-    endpoint: ClassVar[str] = ""
+    endpoints: ClassVar[tuple[str, ...]] = ()
 
     labels: list[str] | None = None
 
@@ -182,7 +180,6 @@ def label_names(config: BertConfig) -> list[str]:
 
 def all_pipelines() -> dict[str, type[Pipeline]]:
     """Returns every pipeline that is known so far, by name."""
-    _import_files()
     return dict(_REGISTRY)
 
 
@@ -192,7 +189,6 @@ def pipeline_named(name: str) -> type[Pipeline]:
     Raises:
         ConfigError: none has that name.
     """
-    _import_files()
     if name not in _REGISTRY:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
             entry.load()
@@ -227,11 +223,3 @@ def load_pipeline(
         CheckpointError: the folder does not hold such a model.
     """
     return pipeline_named(name).load(folder, precision=precision, device=device, batch_tokens=batch_tokens)
-
-
-@cache
-def _import_files() -> None:
-    """Imports the files of this package: a pipeline registers itself when its class is made."""
-    package = import_module("bertsmith.inference")
-    for module in iter_modules(package.__path__, f"{package.__name__}."):
-        import_module(module.name)

@@ -39,7 +39,7 @@ class Rank(Pipeline, name="rank"):
 
     architectures = (BertForSequenceClassification,)
     two_texts = "a query and its text"
-    endpoint = "/rerank"
+    endpoints = ("/rerank",)
 
     def __init__(
         self,

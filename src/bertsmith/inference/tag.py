@@ -33,7 +33,7 @@ from bertsmith.model import BertForTokenClassification, PretrainedBert
 from bertsmith.tokenizer import WordPieceTokenizer
 
 OVERLAP = 4
-"""Neighbouring windows share one piece in so many: every word then has an eighth of a window on either side."""
+"""Neighbouring windows share a quarter of their pieces: every word then has an eighth of a window on either side."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Tag(Pipeline, name="tag"):
     """Tags words, or finds entities in texts."""
 
     architectures: ClassVar[tuple[type[PretrainedBert], ...]] = (BertForTokenClassification,)
-    endpoint = "/tag"
+    endpoints = ("/tag",)
 
     labels: list[str]
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 
-from bertsmith.serve.guard import Application, Receive, Scope, Send, send_refusal
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.guard import Application, Receive, Scope, Send, send_error
+from bertsmith.serve.http_errors import HttpError
 
 _HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]*)?", re.IGNORECASE)
 
@@ -40,7 +40,7 @@ class HostCheck:
                 said = (
                     "the lab listens for this machine alone; open it as localhost or 127.0.0.1, or start it with --host"
                 )
-                await send_refusal(send, RefusalError(403, "foreign_host", said))
+                await send_error(send, HttpError(403, "foreign_host", said))
                 return
         await self.app(scope, receive, send)
 
@@ -97,7 +97,7 @@ class BodyLimit:
             more, too_large = message.get("more_body", False), len(body) > self.most
         if too_large:
             said = f"the body has more than {self.most} bytes; send shorter texts, or use the command line"
-            await send_refusal(send, RefusalError(413, "body_too_large", said))
+            await send_error(send, HttpError(413, "body_too_large", said))
             return
         held: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 

@@ -85,9 +85,9 @@ class LabModel:
         if kind not in self.served.pipelines:
             raise missing_head(self, kind)
         # 与 HTTP 请求同走一条队列：页面上的计算也受期限和词元上限的约束
-        ticket = RequestContext(time.monotonic() + self._settings.deadline, self._settings.limits)
-        ticket.on_its_way = False
-        token = CURRENT.set(ticket)
+        context = RequestContext(time.monotonic() + self._settings.deadline, self._settings.limits)
+        context.on_its_way = False
+        token = CURRENT.set(context)
         try:
             yield self.served.pipelines[kind]
         finally:

@@ -15,7 +15,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.lab.markup import notice
 from bertsmith.lab.models import LabError, LabModel, LabModels
 from bertsmith.learn.lesson import Language, Text
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 
 Work = Callable[..., Sequence[Any]]
 """Takes a model (or none, see `answer`) and the inputs' values; returns the outputs' values."""
@@ -140,7 +140,7 @@ class PageState:
                     values = (self.models.named(values[0]), *values[1:])
                 found = [*work(*values)]
                 said = ""
-            except (BertsmithError, RefusalError) as error:
+            except (BertsmithError, HttpError) as error:
                 found, said = [*blank], notice(self.in_words(error), wrong=True)
             found = [said, *found] if place else found
             return found if len(found) > 1 else found[0]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from bertsmith.serve.batching import Batcher
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext, too_late
 from bertsmith.serve.settings import ServeSettings
 
@@ -52,10 +52,10 @@ class AdmissionController:
         """Makes sure that one more request can be accepted.
 
         Raises:
-            RefusalError: 429; it says when to come back.
+            HttpError: 429; it says when to come back.
         """
         if self.free <= 0:
-            raise RefusalError(
+            raise HttpError(
                 429,
                 "queue_full",
                 f"{self.settings.queue} requests are being answered already",
@@ -70,7 +70,7 @@ class AdmissionController:
             announced: the `Content-Length` header.
 
         Raises:
-            RefusalError: it is too large (413) or comes too slowly (408), or the client hung up.
+            HttpError: it is too large (413) or comes too slowly (408), or the client hung up.
         """
         most = self.settings.limits.body_bytes
         if announced is not None and announced.isdecimal() and int(announced[:20]) > most:
@@ -78,36 +78,36 @@ class AdmissionController:
         try:
             return await asyncio.wait_for(_read(receive, most), self.settings.deadline)
         except asyncio.TimeoutError:
-            raise RefusalError(
+            raise HttpError(
                 408, "slow_body", f"the body was not complete after {self.settings.deadline:g} seconds"
             ) from None
 
     async def perform(
-        self, work: Callable[[RequestContext], ResultT], ticket: RequestContext, receive: Receive
+        self, work: Callable[[RequestContext], ResultT], context: RequestContext, receive: Receive
     ) -> ResultT:
         """Does the work of a request in a thread, while somebody waits for it.
 
         Args:
             work: does it.
-            ticket: of the request, from `admit`.
+            context: of the request, from `admit`.
             receive: tells when the client hangs up.
 
         Raises:
-            RefusalError: it was refused, took too long (504), or the client hung up.
+            HttpError: it was refused, took too long (504), or the client hung up.
         """
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._threads, self._work, work, ticket)
+        answer = loop.run_in_executor(self._threads, self._work, work, context)
         answer.add_done_callback(self._release)
         hang_up = asyncio.ensure_future(_hang_up(receive))
         either: set[asyncio.Future[Any]] = {answer, hang_up}
         try:
-            left = ticket.deadline - time.monotonic() + _GRACE
+            left = context.deadline - time.monotonic() + _GRACE
             await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
             # 客户端已挂断或已超时：告诉线程停手，它在队列里的工作随即撤出
             reason = gone() if hang_up.done() else too_late()
-            ticket.end(reason)
+            context.end(reason)
             raise reason
         finally:
             hang_up.cancel()
@@ -116,26 +116,26 @@ class AdmissionController:
         """Takes a place for a request whose body is complete.
 
         Raises:
-            RefusalError: there is none (429).
+            HttpError: there is none (429).
         """
         self.require_place()
         self.free -= 1
-        ticket = RequestContext(time.monotonic() + self.settings.deadline, self.settings.limits)
-        self.batcher.announce(ticket)
-        return ticket
+        context = RequestContext(time.monotonic() + self.settings.deadline, self.settings.limits)
+        self.batcher.announce(context)
+        return context
 
     def close(self) -> None:
         """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _work(self, work: Callable[[RequestContext], ResultT], ticket: RequestContext) -> ResultT:
-        CURRENT.set(ticket)
+    def _work(self, work: Callable[[RequestContext], ResultT], context: RequestContext) -> ResultT:
+        CURRENT.set(context)
         try:
-            ticket.check()
-            return work(ticket)
+            context.check()
+            return work(context)
         finally:
             CURRENT.set(None)
-            self.batcher.arrive(ticket)
+            self.batcher.arrive(context)
 
     def _release(self, answer: asyncio.Future[Any]) -> None:
         self.free += 1
@@ -144,9 +144,9 @@ class AdmissionController:
             answer.exception()
 
 
-def gone() -> RefusalError:
-    """The refusal of a request whose client hung up; nobody reads it."""
-    return RefusalError(499, "hung_up", "the client hung up; the work was dropped")
+def gone() -> HttpError:
+    """The error of a request whose client hung up; nobody reads it."""
+    return HttpError(499, "hung_up", "the client hung up; the work was dropped")
 
 
 async def _read(receive: Receive, most: int) -> bytes:
@@ -170,5 +170,5 @@ async def _hang_up(receive: Receive) -> None:
         pass
 
 
-def _too_large(most: int) -> RefusalError:
-    return RefusalError(413, "body_too_large", f"the body has more than {most} bytes; send fewer or shorter texts")
+def _too_large(most: int) -> HttpError:
+    return HttpError(413, "body_too_large", f"the body has more than {most} bytes; send fewer or shorter texts")

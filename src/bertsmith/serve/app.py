@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from fastapi import FastAPI, Request, Response
@@ -29,15 +29,14 @@ from bertsmith.serve.admission import AdmissionController
 from bertsmith.serve.batching import Batcher
 from bertsmith.serve.docs_page import docs_page
 from bertsmith.serve.draining import drain_on_signal
-from bertsmith.serve.endpoints import Endpoints, check_limits
-from bertsmith.serve.guard import TICKET, Guard
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.endpoint import AnyRequest, ProblemAnswer, all_endpoints, check_limits, pipelines_at
+from bertsmith.serve.endpoints.openai import ModelsAnswer, list_models
+from bertsmith.serve.guard import CONTEXT, Guard
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.metrics import CONTENT_TYPE, Metrics
 from bertsmith.serve.models import ServedModels, load_models
-from bertsmith.serve.openai import OpenAiEndpoints
 from bertsmith.serve.request_context import RequestContext
-from bertsmith.serve.schemas import AnyRequest, ProblemAnswer
 from bertsmith.serve.settings import ServeSettings
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -61,44 +60,43 @@ _MOST_FAULTS = 100
 
 
 class JsonRoute(APIRoute):
-    """A route whose endpoint maps a pydantic model to another, in a thread of the reception."""
+    """A route whose endpoint maps a pydantic model to another, in a thread of the admission controller."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Returns what answers a request of this route."""
-        hints = get_type_hints(self.endpoint)
-        work = functools.partial(_answer, self.endpoint, hints["asked"])
+        work = functools.partial(_answer, self.endpoint, self.endpoint.__annotations__["request"])
 
         async def handle(request: Request) -> Response:
-            reception: AdmissionController = request.app.state.reception
+            admission: AdmissionController = request.app.state.admission
             try:
                 require_json(request.headers.get("content-type"))
-                body = await reception.read_body(request.receive, request.headers.get("content-length"))
-                ticket = reception.admit()
-                request.scope[TICKET] = ticket
-                answer = await reception.perform(functools.partial(work, body), ticket, request.receive)
-            except RefusalError as refusal:
-                return refused(refusal)
+                body = await admission.read_body(request.receive, request.headers.get("content-length"))
+                context = admission.admit()
+                request.scope[CONTEXT] = context
+                answer = await admission.perform(functools.partial(work, body), context, request.receive)
+            except HttpError as error:
+                return error_response(error)
             return Response(answer, media_type="application/json")
 
         return handle
 
 
-def _answer(endpoint: Callable[[Any], BaseModel], kind: type[AnyRequest], body: bytes, ticket: RequestContext) -> bytes:
+def _answer(handler: Callable[[Any], BaseModel], kind: type[AnyRequest], body: bytes, context: RequestContext) -> bytes:
     """Turns the body of a request into the body of its answer.
 
     Raises:
-        RefusalError: the request is malformed, too large, or cannot be served.
+        HttpError: the request is malformed, too large, or cannot be served.
     """
     try:
-        asked = kind.__pydantic_validator__.validate_json(body)
+        request = kind.__pydantic_validator__.validate_json(body)
     except ValidationError as error:
         raise malformed(error) from None
     try:
-        check_limits(asked)
-        answer = endpoint(asked)
+        check_limits(request)
+        answer = handler(request)
     except (InputError, ConfigError) as error:
-        raise RefusalError(422, "unusable_input", str(error)) from None
-    ticket.check()
+        raise HttpError(422, "unusable_input", str(error)) from None
+    context.check()
     return answer.__pydantic_serializer__.to_json(answer, exclude_none=True)
 
 
@@ -118,13 +116,13 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     on_cpu = best_device().type == "cpu"
     batcher = Batcher(
         budget=settings.batch_tokens or (CPU_TOKEN_BUDGET if on_cpu else TOKEN_BUDGET),
-        delay=settings.batch_delay,
+        delay=settings.batch_delay_ms / 1000,
         most_tokens=settings.queue_tokens,
         threads=settings.compute_threads,
         at_once=MOST_AT_ONCE if on_cpu else 1,
         observe=metrics.computed,
     )
-    reception = AdmissionController(settings, batcher)
+    admission = AdmissionController(settings, batcher)
     # 载入在主线程，其中“自动精度”要测速：线程数须与之后的计算线程一致，测得才作数
     torch.set_num_threads(settings.compute_threads)
     models = load_models(settings, batcher)
@@ -132,10 +130,10 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.ready = True
-        with drain_on_signal(asyncio.get_running_loop(), reception):
+        with drain_on_signal(asyncio.get_running_loop(), admission):
             yield
         app.state.ready = False
-        reception.close()
+        admission.close()
         batcher.close()
 
     app = FastAPI(
@@ -146,10 +144,10 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.reception, app.state.models, app.state.ready = reception, models, False
+    app.state.admission, app.state.models, app.state.ready = admission, models, False
     queued = add_routes(app, settings, models, metrics)
     app.add_exception_handler(HTTPException, _http_problem)
-    app.add_middleware(Guard, keys=keys, metrics=metrics, reception=reception, queued=queued)
+    app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -162,32 +160,26 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
 
 def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metrics: Metrics) -> list[str]:
     """Adds the routes of the models, and those that tell of the server; returns the paths of the former."""
-    endpoints, openai = Endpoints(models), OpenAiEndpoints(models)
     there = models.pipelines
-    offered: list[tuple[str, Callable[[Any], BaseModel], set[str]]] = [
-        ("/embed", endpoints.embed, {"embed"}),
-        ("/predict", endpoints.predict, {"classify", "multilabel", "regress", "choose"}),
-        ("/fill-mask", endpoints.fill_mask, {"fill-mask"}),
-        ("/tag", endpoints.tag, {"tag", "features"}),
-        ("/answer", endpoints.answer, {"answer"}),
-        ("/rerank", endpoints.rerank, {"rank"}),
-        ("/similarity", endpoints.similarity, {"embed"}),
-        ("/next-sentence", endpoints.next_sentence, {"next-sentence"}),
-        ("/v1/embeddings", openai.embeddings, {"embed"}),
-        ("/tokenize", endpoints.tokenize, there),
-    ]
-    for path, endpoint, needed in offered:
+    for one in all_endpoints():
+        # /tokenize 用不到流水线：哪个模型都答得上来
+        needed = set(pipelines_at(one.path)) or there
         app.router.add_api_route(
-            path,
-            endpoint,
+            one.path,
+            one.of(models),
             methods=["POST"],
             responses=_PROBLEMS,
             route_class_override=JsonRoute,
             tags=["models"] if needed & there else ["not served by these models"],
         )
-    app.add_api_route("/v1/models", openai.list_models, methods=["GET"], tags=["models"])
 
-    reception: AdmissionController = app.state.reception
+    def served_models() -> ModelsAnswer:
+        """Lists the served models."""
+        return list_models(models)
+
+    app.add_api_route("/v1/models", served_models, methods=["GET"], tags=["models"], name="list_models")
+
+    admission: AdmissionController = app.state.admission
 
     async def health() -> dict[str, str]:
         """Says that the process runs; whether it should get requests, `/ready` says."""
@@ -195,9 +187,9 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
 
     async def ready(response: Response) -> dict[str, str]:
         """Says whether the server takes requests: 200, or 503 while it starts or stops."""
-        if reception.draining or not app.state.ready:
+        if admission.draining or not app.state.ready:
             response.status_code = 503
-            return {"status": "stopping" if reception.draining else "starting"}
+            return {"status": "stopping" if admission.draining else "starting"}
         return {"status": "ready"}
 
     async def info() -> dict[str, Any]:
@@ -216,12 +208,12 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
             },
             "pid": os.getpid(),
             "threads": settings.compute_threads,
-            "batch_tokens": reception.batcher.budget,
+            "batch_tokens": admission.batcher.budget,
         }
 
     async def figures() -> Response:
         """Gives Prometheus its figures."""
-        metrics.queued(reception.accepted, reception.batcher.waiting_tokens)
+        metrics.queued(admission.accepted, admission.batcher.waiting_tokens)
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     async def page() -> Response:
@@ -238,7 +230,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
     app.add_api_route("/info", info, methods=["GET"], tags=["server"])
     app.add_api_route("/metrics", figures, methods=["GET"], tags=["server"], response_class=Response)
     app.add_api_route("/docs", page, methods=["GET"], include_in_schema=False)
-    return [path for path, _, _ in offered]
+    return [one.path for one in all_endpoints()]
 
 
 def require_json(content_type: str | None) -> None:
@@ -247,38 +239,38 @@ def require_json(content_type: str | None) -> None:
     A page of another origin can make a browser post plain text to any address without asking; JSON it cannot.
 
     Raises:
-        RefusalError: 415.
+        HttpError: 415.
     """
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise RefusalError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+        raise HttpError(415, "not_json", "send JSON, with the header Content-Type: application/json")
 
 
-def malformed(error: ValidationError) -> RefusalError:
+def malformed(error: ValidationError) -> HttpError:
     """Says what is wrong with a body: the first fault, where it is, never the text itself."""
     if error.error_count() > _MOST_FAULTS:
         # 取出任何一个错误都要先造出全部：几十万个未知字段会让服务停上几秒
-        return RefusalError(422, "invalid_request", f"body: {error.error_count()} faults; /docs shows what is taken")
+        return HttpError(422, "invalid_request", f"body: {error.error_count()} faults; /docs shows what is taken")
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     # 字段名也来自请求，可能极长：截短
     where = ".".join(str(part)[:40] for part in fault["loc"]) or None
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if fault["type"] == "json_invalid":
-        return RefusalError(422, "invalid_json", f"the body is not JSON that can be read: {fault['msg'][:200]}")
-    return RefusalError(422, "invalid_request", f"{where or 'body'}: {fault['msg'][:200]}{more}", where=where)
+        return HttpError(422, "invalid_json", f"the body is not JSON that can be read: {fault['msg'][:200]}")
+    return HttpError(422, "invalid_request", f"{where or 'body'}: {fault['msg'][:200]}{more}", where=where)
 
 
-def refused(refusal: RefusalError) -> Response:
-    """Returns a refusal as a response."""
-    return Response(refusal.body(), refusal.status, refusal.headers(), media_type="application/json")
+def error_response(error: HttpError) -> Response:
+    """Returns what a refused request gets."""
+    return Response(error.body(), error.status, error.headers(), media_type="application/json")
 
 
 async def _http_problem(_: Request, error: Exception) -> Response:
     """Gives errors of the router (404, 405) the shape of all others."""
     assert isinstance(error, HTTPException)
     words = {404: "there is no such endpoint; /docs lists them", 405: "the endpoint does not take this method"}
-    answer = refused(
-        RefusalError(error.status_code, "http_error", words.get(error.status_code, str(error.detail)[:200]))
+    answer = error_response(
+        HttpError(error.status_code, "http_error", words.get(error.status_code, str(error.detail)[:200]))
     )
     answer.headers.update(error.headers or {})
     return answer

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.inference.engine import Read, ReadAt, SequenceRunner
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.memory import FreeMemory
 from bertsmith.serve.request_context import CURRENT, RequestContext
 
@@ -33,7 +33,7 @@ Method = Literal["run", "run_tokens", "run_positions"]
 Observe = Callable[[int, int, float], None]
 
 _SHARE = 4
-"""A request's share of a batch that others want as well: one part in so many."""
+"""A request gets at most a quarter of a batch that others want as well."""
 
 
 class BatchKey(NamedTuple):
@@ -50,8 +50,8 @@ class Job:
 
     Attributes:
         sequences: N lists of ids.
-        token_type_ids: likewise, or None.
-        positions: likewise, or None.
+        token_type_ids: segments of the same lengths, or None.
+        positions: for each sequence, which tokens are read, or None.
         tokens: of all sequences.
         taken: how many sequences have been handed to the computing threads.
         parts: what came back so far, by the place of its first sequence; passes may end in another order.
@@ -61,12 +61,12 @@ class Job:
 
     def __init__(
         self,
-        ticket: RequestContext,
+        context: RequestContext,
         sequences: Sequence[Sequence[int]],
         token_type_ids: Sequence[Sequence[int]] | None,
         positions: Sequence[Sequence[int]] | None,
     ) -> None:
-        self.ticket = ticket
+        self.context = context
         self.sequences = sequences
         self.token_type_ids = token_type_ids
         self.positions = positions
@@ -145,15 +145,15 @@ class BatchingEngine:
         positions: Sequence[Sequence[int]] | None,
         read: Any,
     ) -> list[Any]:
-        ticket = CURRENT.get()
-        if ticket is None:
+        context = CURRENT.get()
+        if context is None:
             raise RuntimeError("a served pipeline was called outside a request")
         if not sequences:
             return []
-        job = Job(ticket, sequences, token_type_ids, positions)
-        ticket.count(job.tokens)
-        lane = BatchKey(self.engine, method, read, token_type_ids is not None)
-        return self.batcher.perform(lane, job)
+        job = Job(context, sequences, token_type_ids, positions)
+        context.count(job.tokens)
+        key = BatchKey(self.engine, method, read, token_type_ids is not None)
+        return self.batcher.perform(key, job)
 
 
 class Batcher:
@@ -186,7 +186,7 @@ class Batcher:
         self._most_tokens = most_tokens
         self._threads = threads
         self._observe = observe
-        self._lanes: OrderedDict[BatchKey, deque[Job]] = OrderedDict()
+        self._queues: OrderedDict[BatchKey, deque[Job]] = OrderedDict()
         self._on_their_way = 0
         self._computing = 0
         self._free_memory = FreeMemory()
@@ -199,42 +199,42 @@ class Batcher:
         for worker in self._workers:
             worker.start()
 
-    def announce(self, ticket: RequestContext) -> None:
+    def announce(self, context: RequestContext) -> None:
         """Says that a request has been accepted and may bring work soon."""
         with self._changed:
-            ticket.on_its_way = True
+            context.on_its_way = True
             self._on_their_way += 1
 
-    def arrive(self, ticket: RequestContext) -> None:
+    def arrive(self, context: RequestContext) -> None:
         """Says that a request is no longer on its way: its work is in the queue, or it ended without any."""
         with self._changed:
-            self._arrive(ticket)
+            self._arrive(context)
 
-    def perform(self, lane: BatchKey, job: Job) -> list[Any]:
+    def perform(self, key: BatchKey, job: Job) -> list[Any]:
         """Queues a job, and waits for its results.
 
         Returns:
             What the engine gave for consecutive stretches of the job's sequences.
 
         Raises:
-            RefusalError: the queue is full (429), the deadline passed (504), or the client hung up.
+            HttpError: the queue is full (429), the deadline passed (504), or the client hung up.
         """
-        job.ticket.check()
+        job.context.check()
         with self._changed:
             if self._closed:
                 raise _closing()
             if self.waiting_tokens and self.waiting_tokens + job.tokens > self._most_tokens:
-                raise RefusalError(
+                raise HttpError(
                     429, "queue_full", "more work waits than the server takes on", retry_after=self.seconds_to_empty()
                 )
-            self._lanes.setdefault(lane, deque()).append(job)
+            self._queues.setdefault(key, deque()).append(job)
             self.waiting_tokens += job.tokens
-            self._arrive(job.ticket)
+            self._arrive(job.context)
             self._changed.notify()
         try:
-            job.ticket.wait(job.done)
-        except RefusalError:
-            self._withdraw(lane, job)
+            job.context.wait(job.done)
+        except HttpError:
+            self._withdraw(key, job)
             raise
         if job.error is not None:
             raise job.error
@@ -250,39 +250,39 @@ class Batcher:
         """Ends the computing threads; jobs that still wait are refused."""
         with self._changed:
             self._closed = True
-            for job in chain.from_iterable(self._lanes.values()):
+            for job in chain.from_iterable(self._queues.values()):
                 job.fail(_closing())
-            self._lanes.clear()
+            self._queues.clear()
             self.waiting_tokens = 0
             self._changed.notify_all()
         for worker in self._workers:
             worker.join()
 
-    def _arrive(self, ticket: RequestContext) -> None:
-        if ticket.on_its_way:
-            ticket.on_its_way = False
+    def _arrive(self, context: RequestContext) -> None:
+        if context.on_its_way:
+            context.on_its_way = False
             self._on_their_way -= 1
             if not self._on_their_way:
                 self._changed.notify()
 
-    def _withdraw(self, lane: BatchKey, job: Job) -> None:
+    def _withdraw(self, key: BatchKey, job: Job) -> None:
         """Takes what is left of a job out of the queue."""
         with self._changed:
-            jobs = self._lanes.get(lane)
+            jobs = self._queues.get(key)
             if jobs is None or job not in jobs:
                 return
             jobs.remove(job)
             self.waiting_tokens -= sum(map(len, job.sequences[job.taken :]))
             if not jobs:
-                del self._lanes[lane]
+                del self._queues[key]
 
     def _compute(self) -> None:
         while (batch := self._next_batch()) is not None:
-            lane, chunks, threads = batch
+            key, chunks, threads = batch
             # 线程数是每个线程各自的设置：请求线程都是单线程，只有计算线程用得上几个核心
             torch.set_num_threads(threads)
             begun = time.perf_counter()
-            self._run(lane, chunks)
+            self._run(key, chunks)
             seconds = time.perf_counter() - begun
             tokens = sum(len(sequence) for job, start, stop in chunks for sequence in job.sequences[start:stop])
             with self._changed:
@@ -300,18 +300,18 @@ class Batcher:
         with self._changed:
             while not self._closed:
                 now, pause = time.monotonic(), None
-                for lane, jobs in self._lanes.items():
+                for key, jobs in self._queues.items():
                     left = self._pause_before(jobs, now)
                     if left <= 0:
                         # 这条道用过之后排到最后：几个模型轮流，谁也不会饿着
-                        self._lanes.move_to_end(lane)
-                        chunks = self._take(lane, jobs)
+                        self._queues.move_to_end(key)
+                        chunks = self._take(key, jobs)
                         self._computing += 1
-                        alone = self._computing == 1 and not self._lanes
+                        alone = self._computing == 1 and not self._queues
                         # 还有剩下的：叫醒下一个计算线程
-                        if self._lanes:
+                        if self._queues:
                             self._changed.notify()
-                        return lane, chunks, self._threads if alone else self._share
+                        return key, chunks, self._threads if alone else self._share
                     pause = left if pause is None else min(pause, left)
                 self._changed.wait(pause)
         return None
@@ -322,7 +322,7 @@ class Batcher:
             return 0.0
         return min(job.arrived for job in jobs) + self._delay - now
 
-    def _take(self, lane: BatchKey, jobs: deque[Job]) -> list[Chunk]:
+    def _take(self, key: BatchKey, jobs: deque[Job]) -> list[Chunk]:
         """Takes sequences up to the budget, the jobs in turn."""
         chunks: list[Chunk] = []
         used = 0
@@ -346,21 +346,21 @@ class Batcher:
                 jobs.append(job)
         self.waiting_tokens -= used
         if not jobs:
-            del self._lanes[lane]
+            del self._queues[key]
         return chunks
 
-    def _run(self, lane: BatchKey, chunks: list[Chunk]) -> None:
+    def _run(self, key: BatchKey, chunks: list[Chunk]) -> None:
         try:
-            rows = _forward(lane, chunks)
+            rows = _forward(key, chunks)
         except Exception as error:
             if len(chunks) == 1:
-                self._withdraw(lane, chunks[0].job)
+                self._withdraw(key, chunks[0].job)
                 chunks[0].job.fail(error)
                 return
             # 整批失败时逐个重算：只有真正有问题的那个请求失败，同批的其他请求不受牵连
             for chunk in chunks:
                 if not chunk.job.done.is_set():
-                    self._run(lane, [chunk])
+                    self._run(key, [chunk])
             return
         start = 0
         for chunk in chunks:
@@ -369,15 +369,15 @@ class Batcher:
             start += count
 
 
-def _forward(lane: BatchKey, chunks: list[Chunk]) -> Any:
+def _forward(key: BatchKey, chunks: list[Chunk]) -> Any:
     """Runs the engine once over all sequences of a batch; returns a row for each."""
     sequences = [sequence for job, start, stop in chunks for sequence in job.sequences[start:stop]]
     types = [row for job, start, stop in chunks for row in (job.token_type_ids or ())[start:stop]]
-    arguments: list[Any] = [sequences, types if lane.typed else None]
-    if lane.method == "run_positions":
+    arguments: list[Any] = [sequences, types if key.typed else None]
+    if key.method == "run_positions":
         arguments.append([row for job, start, stop in chunks for row in (job.positions or ())[start:stop]])
-    return getattr(lane.engine, lane.method)(*arguments, lane.read)
+    return getattr(key.engine, key.method)(*arguments, key.read)
 
 
-def _closing() -> RefusalError:
-    return RefusalError(503, "closing", "the server is going away")
+def _closing() -> HttpError:
+    return HttpError(503, "closing", "the server is going away")

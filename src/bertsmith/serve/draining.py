@@ -1,7 +1,7 @@
 """Stopping without losing a request.
 
 On SIGTERM the server first says at `/ready` that it wants no more, goes on answering for a moment, so that a load
-balancer can notice, and asks clients to close their connections. Only then uvicorn closes the door, waits for the
+balancer can notice, and asks clients to close their connections. Only then uvicorn stops listening, waits for the
 requests that were accepted, and ends.
 """
 
@@ -24,12 +24,12 @@ _ECHO_SECONDS = 2.0
 
 
 @contextlib.contextmanager
-def drain_on_signal(loop: asyncio.AbstractEventLoop, reception: AdmissionController) -> Iterator[None]:
+def drain_on_signal(loop: asyncio.AbstractEventLoop, admission: AdmissionController) -> Iterator[None]:
     """Puts the drain before what the process does on SIGTERM and SIGINT.
 
     Args:
         loop: that serves.
-        reception: is told that it drains; its settings say for how long.
+        admission: is told that it drains; its settings say for how long.
     """
     # 信号处理只能装在主线程；测试里的服务器跑在别的线程，没有信号可言
     if threading.current_thread() is not threading.main_thread():
@@ -49,14 +49,14 @@ def drain_on_signal(loop: asyncio.AbstractEventLoop, reception: AdmissionControl
 
     def drain(number: int, _: FrameType | None) -> None:
         nonlocal began
-        if reception.draining:
+        if admission.draining:
             # 第二次信号：有人等不及了，立即交给 uvicorn；但发给整组进程的信号，父进程还会再转一次，那不算
             if not is_worker or time.monotonic() - began > _ECHO_SECONDS:
                 pass_on(number)
             return
         began = time.monotonic()
-        reception.draining = True
-        loop.call_soon_threadsafe(loop.call_later, reception.settings.drain, end, number)
+        admission.draining = True
+        loop.call_soon_threadsafe(loop.call_later, admission.settings.drain, end, number)
 
     def end(number: int) -> None:
         # 已经交过一次就不再交：uvicorn 把第二个 SIGINT 当作立即中断，会丢掉正在回答的请求

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.serve.admission import AdmissionController
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.metrics import Metrics
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 """Paths that need no key: probes carry none, and the page that explains the server tells nothing of its models."""
 
-TICKET = "bertsmith.ticket"
-"""Where in the scope of a request its ticket is."""
+CONTEXT = "bertsmith.context"
+"""Where in the scope of a request its context is."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -42,7 +42,7 @@ class Guard:
         *,
         keys: ApiKeys,
         metrics: Metrics,
-        reception: AdmissionController,
+        admission: AdmissionController,
         queued: Collection[str],
     ) -> None:
         """Takes its place.
@@ -51,13 +51,13 @@ class Guard:
             app: what it stands before.
             keys: that open it.
             metrics: are told of every request.
-            reception: says whether there is a place.
+            admission: says whether there is a place.
             queued: paths whose requests need a place.
         """
         self.app = app
         self.keys = keys
         self.metrics = metrics
-        self.reception = reception
+        self.admission = admission
         self.queued = frozenset(queued)
         self._refused = 0
         self._said = time.monotonic()
@@ -75,42 +75,42 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 # 正在停机：请客户端换一条连接，免得它在即将关闭的连接上再发请求
-                if self.reception.draining:
+                if self.admission.draining:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:
             if scope["path"] not in OPEN_PATHS and not self.keys.admit(scope["headers"]):
-                raise RefusalError(401, "no_key", "give an API key of this server: Authorization: Bearer KEY")
+                raise HttpError(401, "no_key", "give an API key of this server: Authorization: Bearer KEY")
             if scope["path"] in self.queued and scope["method"] == "POST":
                 # 队列已满时在路由之前就拒绝：过载时每秒要拒绝上千次，拒绝越便宜，受理的请求越快
-                self.reception.require_place()
+                self.admission.require_place()
             await self.app(scope, receive, watch)
-        except RefusalError as refusal:
-            await send_refusal(watch, refusal)
+        except HttpError as error:
+            await send_error(watch, error)
         except Exception as error:
             # 只记错误的类别和位置，不记它的文字：里面可能引用了用户的文本
             error_log.error("%s %s failed: %s", scope["method"], _route(scope), _place(error))
             if status == 499:
-                await send_refusal(watch, RefusalError(500, "internal_error", "the server failed; its log says where"))
+                await send_error(watch, HttpError(500, "internal_error", "the server failed; its log says where"))
         finally:
             self._count(scope, status, time.perf_counter() - begun)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        ticket = scope.get(TICKET)
-        items, tokens = (0, 0) if ticket is None else (ticket.items, ticket.tokens)
+        context = scope.get(CONTEXT)
+        items, tokens = (0, 0) if context is None else (context.items, context.tokens)
         route = scope["path"] if scope["path"] in self.queued else _route(scope)
         self.metrics.answered(route, status, seconds, items, tokens)
-        self.metrics.queued(self.reception.accepted, self.reception.batcher.waiting_tokens)
+        self.metrics.queued(self.admission.accepted, self.admission.batcher.waiting_tokens)
         if status == 429:
-            self._tell_of_refusals()
+            self._log_refused()
             return
         access_log.info(
             "%s %s %d %.1fms items=%d tokens=%d", _method(scope), route, status, 1000 * seconds, items, tokens
         )
 
-    def _tell_of_refusals(self) -> None:
-        """Logs refusals at most once a second: a line for each would be the next thing that overload breaks."""
+    def _log_refused(self) -> None:
+        """Logs at most once a second that requests were refused: a line for each would be the next overload."""
         self._refused += 1
         now = time.monotonic()
         if now - self._said >= 1:
@@ -120,12 +120,12 @@ class Guard:
             self._refused, self._said = 0, now
 
 
-async def send_refusal(send: Send, refusal: RefusalError) -> None:
-    """Answers with a refusal."""
-    body = refusal.body()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **refusal.headers()}
+async def send_error(send: Send, error: HttpError) -> None:
+    """Answers with an error."""
+    body = error.body()
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers()}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 

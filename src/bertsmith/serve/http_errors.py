@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 
-class RefusalError(Exception):
+class HttpError(Exception):
     """A request that is not answered, and why.
 
     Attributes:

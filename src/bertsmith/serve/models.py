@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.inference import load_pipeline
+from bertsmith.inference import Pipeline, load_pipeline
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import BertConfig
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -30,7 +30,7 @@ class ServedModel:
         created: when it was written, in seconds since 1970.
         pipelines: by name.
         tokenizer: of the model.
-        config: likewise.
+        config: of the model.
     """
 
     name: str
@@ -39,6 +39,10 @@ class ServedModel:
     pipelines: Mapping[str, Any]
     tokenizer: WordPieceTokenizer
     config: BertConfig
+
+    def has(self, kind: type[Pipeline]) -> bool:
+        """Tells whether one of its pipelines is of a kind."""
+        return any(isinstance(pipeline, kind) for pipeline in self.pipelines.values())
 
     def describe(self) -> dict[str, Any]:
         """Returns what `/info` says of it."""
@@ -50,11 +54,10 @@ class ServedModel:
             "layers": config.num_hidden_layers,
             "hidden_size": config.hidden_size,
             "vocab_size": self.tokenizer.vocab_size,
-            "max_length": getattr(pipeline, "max_length", config.max_position_embeddings),
+            "max_length": pipeline.max_length,
         }
-        labels = getattr(pipeline, "labels", None)
-        if labels is not None:
-            said["labels"] = list(labels)
+        if pipeline.labels is not None:
+            said["labels"] = list(pipeline.labels)
         engine = pipeline.engine.engine
         said["precision"] = engine.precision
         if engine.choice is not None:
@@ -81,13 +84,13 @@ class ServedModels:
         """Returns the model a request asks for.
 
         Raises:
-            RefusalError: 404; it names the models there are.
+            HttpError: 404; it names the models there are.
         """
         if name is None:
             return next(iter(self))
         if name not in self._models:
             there = ", ".join(self._models)
-            raise RefusalError(
+            raise HttpError(
                 404, "model_not_found", f"no model of that name is served; there are: {there}", where="model"
             )
         return self._models[name]
@@ -96,11 +99,11 @@ class ServedModels:
         """Returns the model a request names, or all of which one may answer.
 
         Raises:
-            RefusalError: 404; it names the models there are.
+            HttpError: 404; it names the models there are.
         """
         return list(self) if name is None else [self.named(name)]
 
-    def pipeline(self, name: str | None, kinds: tuple[str, ...]) -> tuple[ServedModel, str, Any]:
+    def pipeline(self, name: str | None, kinds: Sequence[str]) -> tuple[ServedModel, str, Any]:
         """Returns the model a request asks for, and its pipeline for an endpoint.
 
         Args:
@@ -112,7 +115,7 @@ class ServedModels:
             The model, the name of the pipeline, and the pipeline.
 
         Raises:
-            RefusalError: no such model (404), or it has no such pipeline (422).
+            HttpError: no such model (404), or it has no such pipeline (422).
         """
         for model in self.asked(name):
             for kind in kinds:
@@ -120,7 +123,7 @@ class ServedModels:
                     return model, kind, model.pipelines[kind]
         able = [model.name for model in self if model.pipelines.keys() & set(kinds)]
         there = f"these can: {', '.join(able)}" if able else "no model of this server can"
-        raise RefusalError(
+        raise HttpError(
             422,
             "wrong_model",
             f"the model is not made for this endpoint ({' or '.join(kinds)}); {there}",
@@ -138,7 +141,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
     for name, folder in settings.models:
         pipelines = {}
         for kind in pipelines_of_folder(folder):
-            pipeline = load_pipeline(kind, folder, precision=settings.precision)  # type: ignore[arg-type]
+            pipeline = load_pipeline(kind, folder, precision=settings.precision)
             # 队列凑好的一批就是一次前向：不要让引擎按自己的预算再切一遍
             pipeline.engine.batch_tokens = batcher.budget
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批
@@ -154,9 +157,9 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
 
 def warm_up(model: ServedModel) -> None:
     """Runs every pipeline of a model on a word or two."""
-    ticket = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
-    CURRENT.set(ticket)
-    ticket.on_its_way = False
+    context = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
+    CURRENT.set(context)
+    context.on_its_way = False
     try:
         for pipeline in model.pipelines.values():
             pipeline(*pipeline.smallest_input())

@@ -1,6 +1,6 @@
 """A request on its way: until when, how much it has asked for so far, and whether anybody still waits for it.
 
-The ticket of the request that a thread works for is in `CURRENT`; so the engine that stands behind a pipeline knows
+The context of the request that a thread works for is in `CURRENT`; so the engine that stands behind a pipeline knows
 whose work it is given, without the pipeline knowing of requests.
 """
 
@@ -10,7 +10,7 @@ import threading
 import time
 from contextvars import ContextVar
 
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.settings import Limits
 
 
@@ -30,11 +30,11 @@ class RequestContext:
         self.limits = limits
         self.items = 0
         self.tokens = 0
-        self.ended: RefusalError | None = None
+        self.ended: HttpError | None = None
         self.on_its_way = True
         self._waiting: threading.Event | None = None
 
-    def end(self, reason: RefusalError) -> None:
+    def end(self, reason: HttpError) -> None:
         """Tells the thread that works for the request to stop; may be called by any thread."""
         self.ended = self.ended or reason
         waiting = self._waiting
@@ -45,7 +45,7 @@ class RequestContext:
         """Ends the work where nobody waits for it.
 
         Raises:
-            RefusalError: the deadline has passed, or the client is gone.
+            HttpError: the deadline has passed, or the client is gone.
         """
         if self.ended is not None:
             raise self.ended
@@ -56,11 +56,11 @@ class RequestContext:
         """Adds tokens that the model is to read.
 
         Raises:
-            RefusalError: together they are too many.
+            HttpError: together they are too many.
         """
         self.tokens += tokens
         if self.tokens > self.limits.tokens:
-            raise RefusalError(
+            raise HttpError(
                 413,
                 "too_many_tokens",
                 f"the request has {self.tokens} tokens or more, at most {self.limits.tokens} are taken; send fewer or"
@@ -71,7 +71,7 @@ class RequestContext:
         """Waits for work to be done.
 
         Raises:
-            RefusalError: the deadline has passed, or the client is gone.
+            HttpError: the deadline has passed, or the client is gone.
         """
         # 先登记再检查：若在两步之间被取消，end 要么看见登记、要么被这次检查看见
         self._waiting = done
@@ -84,10 +84,10 @@ class RequestContext:
             raise too_late()
 
 
-CURRENT: ContextVar[RequestContext | None] = ContextVar("ticket", default=None)
-"""The ticket of the request that the running thread works for."""
+CURRENT: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
+"""The context of the request that the running thread works for."""
 
 
-def too_late() -> RefusalError:
-    """The refusal of a request whose deadline has passed."""
-    return RefusalError(504, "deadline", "not answered in time; the work was dropped", retry_after=1)
+def too_late() -> HttpError:
+    """The error of a request whose deadline has passed."""
+    return HttpError(504, "deadline", "not answered in time; the work was dropped", retry_after=1)

@@ -1,19 +1,23 @@
 """What a server is told: which models, where it listens, how much it takes on.
 
-One frozen value, which also travels as JSON to the worker processes. Keys are no part of it: every process reads them
-from the environment or from their file by itself (`keys`).
+One frozen value: the options of `bertsmith serve` are made from it, and it travels as JSON to the worker processes. API
+keys are no part of it: every process reads them from the environment or from their file (`keys`).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.inference.precision import Precision
+from bertsmith.options import option, settings_of
 
 _LONGEST = 86_400.0
 """Seconds that anything may be told to wait."""
@@ -31,9 +35,11 @@ class Limits:
         tokens: that the model would read for it, special tokens and overlapping windows included.
     """
 
-    items: int = 2048
-    characters: int = 500_000
-    tokens: int = 131_072
+    panel: ClassVar[str] = "Limits of a request"
+
+    items: int = option(2048, name="max_items", min=1, help="Texts in a request.")
+    characters: int = option(500_000, name="max_characters", min=1, help="Characters in a request.")
+    tokens: int = option(131_072, name="max_tokens", min=1, help="Tokens that a request may make.")
 
     @property
     def body_bytes(self) -> int:
@@ -43,62 +49,62 @@ class Limits:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Everything a server is told.
+    """Everything a server is told; `bertsmith serve` has an option for each setting.
 
     Attributes:
         models: (name, folder) of each model; the first one answers requests that name none.
-        host: address to listen on.
-        port: likewise; 0 takes a free one.
-        workers: processes.
         threads: that compute, in each process; 0 divides the processor's cores among the processes.
         precision: of the matmuls, as in `load_pipeline`; None as the engine chooses.
         queue: requests that a process has accepted and not answered; one more is refused with 429.
         deadline: seconds in which a request is answered; after them it gets 504 and its work is dropped.
-        batch_tokens: tokens that are computed in one go; 0 takes what suits the device.
-        batch_delay: seconds that a computing thread waits for requests that are already being read.
-        drain: seconds between SIGTERM and the closing of the door, in which `/ready` says 503.
+        batch_delay_ms: milliseconds that a computing thread waits for requests that are already being read.
+        drain: seconds between SIGTERM and the end of accepting, in which `/ready` says 503.
         limits: of one request.
         key_file: a file with one API key a line; None where the environment has them, or nobody needs one.
-        cors_origins: web origins whose pages may call the server.
     """
 
     models: tuple[tuple[str, str], ...]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    workers: int = 1
-    threads: int = 0
-    precision: str | None = None
-    queue: int = 64
-    deadline: float = 30.0
-    batch_tokens: int = 0
-    batch_delay: float = 0.003
-    drain: float = 1.0
+    host: str = option("127.0.0.1", help="Address to listen on; 0.0.0.0 is every one this machine has.")
+    port: int = option(8000, min=0, max=65535, help="0 takes a free one.")
+    workers: int = option(1, min=1, help="Processes; they divide the cores among them.")
+    threads: int = option(0, min=0, help="Computing threads of each process; 0: all its cores.")
+    precision: Precision | None = option(None, help="As in `bertsmith embed`.")
+    queue: int = option(64, min=1, help="Requests accepted at a time; one more gets 429.")
+    deadline: float = option(30.0, help="Seconds to answer in; later the request gets 504.")
+    batch_tokens: int = option(0, min=0, help="Tokens computed in one go; 0: as suits the device.")
+    batch_delay_ms: float = option(
+        3.0, min=0, help="Longest wait for requests that are being read, to batch with them."
+    )
+    drain: float = option(1.0, min=0, help="Seconds between SIGTERM and the end of accepting; /ready says 503.")
     limits: Limits = Limits()
-    key_file: str | None = None
-    cors_origins: tuple[str, ...] = ()
+    key_file: str | None = option(
+        None, name="api_key_file", help="File with an API key a line; otherwise BERTSMITH_API_KEYS is read."
+    )
+    cors_origins: tuple[str, ...] = option(
+        (), name="cors_origin", help="Web origin whose pages may call the server; repeat for several."
+    )
 
     def __post_init__(self) -> None:
-        """Checks the ranges.
+        """Checks the ranges that the options declare, and the durations.
 
         Raises:
             ConfigError: a number is out of range, or no model is given.
         """
         if not self.models:
             raise ConfigError("no model to serve; pass --model DIR")
-        least = {"workers": 1, "queue": 1, "batch_tokens": 0, "threads": 0, "port": 0}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ConfigError(f"{name} {getattr(self, name)} is below {smallest}")
-        if self.port > 65535:
-            raise ConfigError(f"port {self.port} is above 65535")
-        for name in ("deadline", "batch_delay", "drain"):
-            value = getattr(self, name)
+        for setting in settings_of(type(self)):
+            value: Any = functools.reduce(getattr, setting.path, self)
+            least, most = setting.option.min, setting.option.max
+            name = setting.name.replace("_", " ")
+            if least is not None and not value >= least:
+                raise ConfigError(f"{name} {value} is below {least}")
+            if most is not None and value > most:
+                raise ConfigError(f"{name} {value} is above {most}")
+        seconds = {"deadline": self.deadline, "batch delay": self.batch_delay_ms / 1000, "drain": self.drain}
+        for name, duration in seconds.items():
             # 更久的等待有的操作系统不支持，也没有意义
-            if not 0 <= value <= _LONGEST or (name == "deadline" and value == 0):
-                raise ConfigError(f"{name} {value} is no duration in seconds, at most a day")
-        for field in fields(self.limits):
-            if getattr(self.limits, field.name) < 1:
-                raise ConfigError(f"the limit of {field.name} is {getattr(self.limits, field.name)}; at least 1")
+            if not 0 <= duration <= _LONGEST or (name == "deadline" and duration == 0):
+                raise ConfigError(f"{name} {duration} is no duration in seconds, at most a day")
 
     @property
     def queue_tokens(self) -> int:
@@ -119,9 +125,7 @@ class ServeSettings:
         """Reads what `to_json` wrote."""
         values = json.loads(text)
         values["models"] = tuple((name, folder) for name, folder in values["models"])
-        values["cors_origins"] = tuple(values["cors_origins"])
-        values["limits"] = Limits(**values["limits"])
-        return cls(**values)
+        return cls(**values | {"cors_origins": tuple(values["cors_origins"]), "limits": Limits(**values["limits"])})
 
 
 def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -16,16 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch.nn.functional import normalize
 
 from bertsmith.inference.embed import READS, Embed
-from bertsmith.serve.http_errors import RefusalError
+from bertsmith.serve.endpoint import AnyRequest, endpoint, pipelines_at, tokens_read
+from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.models import ServedModels
-from bertsmith.serve.request_context import CURRENT
-from bertsmith.serve.schemas import AnyRequest
 
 _Filled = Field(min_length=1, fail_fast=True)
 
 
 class EmbeddingsRequest(AnyRequest):
     """Texts, or token ids, to be turned into vectors."""
+
+    text_fields = ("input",)
 
     # 别家客户端会带上本服务用不到的字段（如 user）：忽略而不报错，才算兼容
     model_config = ConfigDict(
@@ -44,7 +45,7 @@ class EmbeddingsRequest(AnyRequest):
     encoding_format: Annotated[
         Literal["float", "base64"], Field(description="base64: little-endian float32, four bytes a number.")
     ] = "float"
-    dimensions: Annotated[int | None, Field(ge=1, description="Keep only the first so many numbers.")] = None
+    dimensions: Annotated[int | None, Field(ge=1, description="Keep only this many numbers, the first ones.")] = None
 
     def texts_by_field(self) -> dict[str, Sequence[str]]:
         """Returns the texts; of token ids only their number, they have no characters."""
@@ -96,46 +97,39 @@ class ModelsAnswer(BaseModel):
     data: list[ModelRow]
 
 
-class OpenAiEndpoints:
-    """The OpenAI-compatible endpoints of a server."""
+@endpoint("/v1/embeddings")
+def embeddings(models: ServedModels, request: EmbeddingsRequest) -> EmbeddingsAnswer:
+    """Turns texts into vectors, as OpenAI's API does it."""
+    model, _, pipeline = models.pipeline(request.model, pipelines_at("/v1/embeddings"))
+    rows: Any = request.rows()
+    if isinstance(rows[0], str):
+        vectors = pipeline(rows, dims=request.dimensions)
+    else:
+        width = pipeline.width(dims=request.dimensions)
+        states = pipeline.engine.run(_with_special_tokens(pipeline, rows), None, READS[pipeline.pooling])
+        vectors = normalize(states[:, :width], dim=-1).numpy()
+    data = [
+        EmbeddingRow(index=index, embedding=_encoded(row, request.encoding_format)) for index, row in enumerate(vectors)
+    ]
+    usage = Usage(prompt_tokens=tokens_read(), total_tokens=tokens_read())
+    return EmbeddingsAnswer(data=data, model=model.name, usage=usage)
 
-    def __init__(self, models: ServedModels) -> None:
-        self.models = models
 
-    def embeddings(self, asked: EmbeddingsRequest) -> EmbeddingsAnswer:
-        """Turns texts into vectors, as OpenAI's API does it."""
-        model, _, pipeline = self.models.pipeline(asked.model, ("embed",))
-        rows: Any = asked.rows()
-        if isinstance(rows[0], str):
-            vectors = pipeline(rows, dims=asked.dimensions)
-        else:
-            width = pipeline.width(dims=asked.dimensions)
-            states = pipeline.engine.run(_with_special_tokens(pipeline, rows), None, READS[pipeline.pooling])
-            vectors = normalize(states[:, :width], dim=-1).numpy()
-        data = [
-            EmbeddingRow(index=index, embedding=_encoded(row, asked.encoding_format))
-            for index, row in enumerate(vectors)
-        ]
-        ticket = CURRENT.get()
-        tokens = 0 if ticket is None else ticket.tokens
-        usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
-        return EmbeddingsAnswer(data=data, model=model.name, usage=usage)
-
-    def list_models(self) -> ModelsAnswer:
-        """Lists the served models."""
-        return ModelsAnswer(data=[ModelRow(id=model.name, created=model.created) for model in self.models])
+def list_models(models: ServedModels) -> ModelsAnswer:
+    """Lists the served models."""
+    return ModelsAnswer(data=[ModelRow(id=model.name, created=model.created) for model in models])
 
 
 def _with_special_tokens(pipeline: Embed, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Puts `[CLS]` and `[SEP]` around lists of ids; longer ones are cut, as texts are.
 
     Raises:
-        RefusalError: 422, an id is not in the vocabulary.
+        HttpError: 422, an id is not in the vocabulary.
     """
     tokenizer, most = pipeline.tokenizer, pipeline.max_length - 2
     for number, row in enumerate(rows):
         if not 0 <= min(row) <= max(row) < tokenizer.vocab_size:
-            raise RefusalError(
+            raise HttpError(
                 422,
                 "unknown_token",
                 f"ids of this model lie between 0 and {tokenizer.vocab_size - 1}",
