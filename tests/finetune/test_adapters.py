@@ -241,7 +241,10 @@ DAMAGES = {
     ),
     "one missing": (_tensors(lambda t: t.pop(UP)), rf"does not fit: {UP} missing$"),
     "one too many": (_tensors(lambda t: t.update(x=torch.zeros(1))), "does not fit: x unexpected$"),
-    "other shape": (_tensors(lambda t: t.update({BIAS: torch.zeros(7)})), rf"{BIAS} has shape \[7\], the model needs \[2\]"),
+    "other shape": (
+        _tensors(lambda t: t.update({BIAS: torch.zeros(7)})),
+        rf"{BIAS} has shape \[7\], the model needs \[2\]",
+    ),
     "NaN": (_tensors(lambda t: t[BIAS].fill_(torch.nan)), f"{BIAS} holds NaN or infinity"),
 }
 
