@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 import transformers
@@ -240,12 +239,12 @@ def test_a_prediction_stands_on_the_line_of_its_input(tiny_model, tmp_path, caps
 
 
 def test_baselines_are_checked_before_training(tiny_model, tmp_path, capsys, monkeypatch):
-    data = tmp_path / "data.tsv"
+    data, dev = tmp_path / "data.tsv", tmp_path / "dev.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
-    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
-    assert "needs scikit-learn" in run(capsys, *command, "--baselines", code=2)
+    dev.write_text("text\tlabel\nthe man\tneverseen\n", encoding="utf-8")
+    monkeypatch.setattr(FineTuningRun, "__init__", lambda *_: pytest.fail("begun"))
+    command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", dev, "--out", tmp_path / "run"]
+    assert f"{dev}: line 2: label 'neverseen' does not occur" in run(capsys, *command, "--baselines", code=2)
 
 
 def test_a_test_file_that_cannot_be_scored_ends_before_training(tiny_model, tmp_path, capsys, monkeypatch):

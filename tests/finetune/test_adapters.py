@@ -233,7 +233,7 @@ DAMAGES = {
     "no labels": (_values(lambda v: v.update(id2label={})), "adapter.json: damaged"),
     "odd architecture": (_values(lambda v: v.update(architecture="GPT")), "architecture 'GPT' is none of BertModel"),
     "odd dropout": (_values(lambda v: v.update(classifier_dropout=2)), "adapter.json: damaged"),
-    "other width": (_values(lambda v: v.update(size=5)), r"down.bias has shape \[4\], \[5\] is needed"),
+    "other width": (_values(lambda v: v.update(size=5)), r"down.bias has shape \[4\], the model needs \[5\]"),
     "no tensors": (lambda f: (f / "adapter.safetensors").unlink(), "adapter.safetensors: is not there"),
     "half the tensors": (
         lambda f: (f / "adapter.safetensors").write_bytes((f / "adapter.safetensors").read_bytes()[:500]),
@@ -241,8 +241,11 @@ DAMAGES = {
     ),
     "one missing": (_tensors(lambda t: t.pop(UP)), rf"does not fit: {UP} missing$"),
     "one too many": (_tensors(lambda t: t.update(x=torch.zeros(1))), "does not fit: x unexpected$"),
-    "other shape": (_tensors(lambda t: t.update({BIAS: torch.zeros(7)})), rf"{BIAS} has shape \[7\], \[2\] is needed"),
-    "NaN": (_tensors(lambda t: t[BIAS].fill_(torch.nan)), f"{BIAS} holds something else than numbers"),
+    "other shape": (
+        _tensors(lambda t: t.update({BIAS: torch.zeros(7)})),
+        rf"{BIAS} has shape \[7\], the model needs \[2\]",
+    ),
+    "NaN": (_tensors(lambda t: t[BIAS].fill_(torch.nan)), f"{BIAS} holds NaN or infinity"),
 }
 
 

@@ -24,7 +24,7 @@ from bertsmith.inference.checks import require_fit, require_two_segments
 from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
-from bertsmith.model import ModelConfig, PretrainedModel
+from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
 from bertsmith.tokenizer import WordPieceTokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
@@ -166,7 +166,8 @@ class Pipeline:
             architecture: what its `config.json` names, such as `BertForMaskedLM`.
             _config: of its model; for pipelines that look closer.
         """
-        return architecture in {known.__name__ for known in cls.architectures}
+        found = architectures_by_name().get(architecture)
+        return found is not None and issubclass(found, cls.architectures)
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns arguments for one short call, with which a server warms up."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from bertsmith.errors import CheckpointError
 from bertsmith.inference.pipeline import all_pipelines
 from bertsmith.inference.task_file import read_task_file
-from bertsmith.model import ModelConfig
+from bertsmith.model import ModelConfig, architectures_by_name
 from bertsmith.model.folder import read_architecture
 
 
@@ -23,7 +23,8 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
     if task is not None:
         return (str(task),)
     architecture, pipelines = read_architecture(folder), all_pipelines()
-    known = dict.fromkeys(model.__name__ for pipeline in pipelines.values() for model in pipeline.architectures)
+    read = tuple(model for pipeline in pipelines.values() for model in pipeline.architectures)
+    known = [name for name, model in architectures_by_name().items() if issubclass(model, read)]
     if architecture not in known:
         holds = (
             f"holds a {architecture}, which no pipeline reads"

@@ -63,12 +63,12 @@ class _Run:
         try:
             task, settings = asked["task"]["task"], dict(asked["settings"])
             # 没有测试文件时，那一项是 null
-            files = {
-                part: asked[part] for part in ("train", "dev", "test") if part != "test" or asked[part] is not None
-            }
-            examples = {part: int(file["examples"]) for part, file in files.items()}
+            files = ["train", "dev", *(["test"] if asked["test"] else [])]
+            examples = {part: int(asked[part]["examples"]) for part in files}
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{request}: damaged ({error}); choose another --out") from None
+        if asked.get("format") != FORMAT:
+            raise RunFolderError(f"{folder}: {written_by_another(asked)}")
         rows = read_metrics(folder / "metrics.jsonl")
         return cls(folder, task, settings, examples, FineTuningResult.load(result), rows)
 
