@@ -20,10 +20,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertsmith.batch import RaggedBatch
-from bertsmith.model import BertConfig
-from bertsmith.model import attention as attention_module
-from bertsmith.model.attention import MultiHeadSelfAttention
+from bertsmith.batch import FULL, RaggedBatch
+from bertsmith.kernels import ragged_attention
+from bertsmith.model import BertConfig, MultiHeadSelfAttention
 
 SHAPES = ((256, 4), (384, 12), (768, 12))
 LENGTHS = ((32, 5, 15), (64, 4, 12), (32, 20, 30), (32, 5, 50), (16, 20, 100), (16, 100, 128))
@@ -53,14 +52,14 @@ def main() -> None:
             batch = RaggedBatch.from_sequences([[2] * length for length in lengths])
             for training in (False, True):
                 attention.train(training)
-                chosen = attention_module._CUT_COST_IN_TRAINING if training else attention_module._CUT_COST
+                chosen = ragged_attention.CUT_COST_IN_TRAINING if training else ragged_attention.CUT_COST
                 seconds = times(attention, batch, dtype, (NEVER_CUT, 0, chosen), options.rounds)
                 table.add_row(
                     f"{width}, {heads}",
                     f"{count} of {shortest} to {longest}",
                     "training" if training else "prediction",
                     *(f"{1000 * each:.1f}" for each in seconds),
-                    str(len(batch.parts(chosen // heads))),
+                    str(len(ragged_attention.cut_into_rectangles(batch, chosen // heads))),
                 )
     Console(width=120).print(table)
 
@@ -69,15 +68,18 @@ def times(
     attention: MultiHeadSelfAttention, batch: RaggedBatch, dtype: torch.dtype, cut_costs: Sequence[int], rounds: int
 ) -> list[float]:
     """Returns the median seconds with each cost of a cut, in turn; with the backward pass where it trains."""
-    projected = torch.randn(batch.num_tokens, 3, attention.num_heads, attention.head_size, dtype=dtype)
+    dropout = attention.dropout.probability if attention.training else 0.0
+    qkv = torch.randn(batch.num_tokens, 3, attention.num_heads, attention.head_size, dtype=dtype)
     seconds: list[list[float]] = [[] for _ in cut_costs]
     for number in range(1 + rounds):
         for cut_cost, taken in zip(cut_costs, seconds, strict=True):
-            leaf = projected.clone().requires_grad_(attention.training)
-            with patch.multiple(attention_module, _CUT_COST=cut_cost, _CUT_COST_IN_TRAINING=cut_cost):
+            leaf = qkv.clone().requires_grad_(attention.training)
+            with patch.multiple(ragged_attention, CUT_COST=cut_cost, CUT_COST_IN_TRAINING=cut_cost):
                 begun = time.perf_counter()
                 with torch.set_grad_enabled(attention.training):
-                    states = attention._attend_in_parts(leaf, batch, causal=False)
+                    states = ragged_attention.ragged_attention(
+                        *(leaf, batch, FULL, attention.attend), training=attention.training, dropout=dropout
+                    )
                     if attention.training:
                         states.sum().backward()
                 # 第一轮是预热，不计

@@ -62,7 +62,7 @@ class Study:
             model = BertForPreTraining.from_pretrained(folder, new_heads=tuple(missing)).eval()
         require_fit(tokenizer, model.config)
         fresh = [HEADS[name][1] for name in missing]
-        if model.load_report and any(name.startswith("bert.pooler") for name in model.load_report.fresh):
+        if model.load_report and any(name.startswith("backbone.pooler") for name in model.load_report.fresh):
             fresh.append(Text("pooler", "pooler"))
         return cls(model, tokenizer, Path(folder), tuple(fresh))
 
