@@ -35,7 +35,7 @@ import transformers
 from numpy.typing import NDArray
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from bertsmith.inference import Embed, Engine, load_pipeline
+from bertsmith.inference import Embed, Engine
 from bertsmith.inference.precision import Precision
 from bertsmith.interop.onnx import export_onnx
 from bertsmith.kernels.layers import native_precision
@@ -140,7 +140,7 @@ def real_sentences(count: int) -> list[str]:
 
 def our_pipeline(precision: Precision) -> Embed:
     """Loads ours in a precision."""
-    return load_pipeline("embed", MINILM, precision=precision, device="cpu")
+    return Embed.load(MINILM, precision=precision, device="cpu")
 
 
 def sentence_transformers_peer() -> Contender:

@@ -1,64 +1,51 @@
-"""What a BERT's tensors are called and what shapes they have: one table for TensorFlow's names and the field's own.
+"""What a BERT's tensors are called and what shapes they have, in a model folder and in TensorFlow's checkpoints.
 
-TensorFlow stores a dense layer's `kernel` as [in, out]; the field stores a `weight` as [out, in]. Everything else is
-stored alike, the next-sentence layer's `output_weights` included.
+The names in a model folder are the family's own table (`model.families.bert`), the shapes those of a model without
+memory. TensorFlow's names follow from them by rule. It stores a dense layer's `kernel` as [in, out]; the field stores a
+`weight` as [out, in]. Everything else is stored alike, the next-sentence layer's `output_weights` included.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
+import torch
+
 from bertsmith.errors import CheckpointError
-from bertsmith.model import ModelConfig
+from bertsmith.model import BertForPreTraining, ModelConfig
+from bertsmith.model.folder import published_names
 
-_TABLE = """
-bert/embeddings/word_embeddings                       bert.embeddings.word_embeddings.weight                 V H
-bert/embeddings/position_embeddings                   bert.embeddings.position_embeddings.weight             P H
-bert/embeddings/token_type_embeddings                 bert.embeddings.token_type_embeddings.weight           K H
-bert/embeddings/LayerNorm/gamma                       bert.embeddings.LayerNorm.weight                       H
-bert/embeddings/LayerNorm/beta                        bert.embeddings.LayerNorm.bias                         H
-bert/encoder/layer_*/attention/self/query/kernel      bert.encoder.layer.*.attention.self.query.weight       H H
-bert/encoder/layer_*/attention/self/query/bias        bert.encoder.layer.*.attention.self.query.bias         H
-bert/encoder/layer_*/attention/self/key/kernel        bert.encoder.layer.*.attention.self.key.weight         H H
-bert/encoder/layer_*/attention/self/key/bias          bert.encoder.layer.*.attention.self.key.bias           H
-bert/encoder/layer_*/attention/self/value/kernel      bert.encoder.layer.*.attention.self.value.weight       H H
-bert/encoder/layer_*/attention/self/value/bias        bert.encoder.layer.*.attention.self.value.bias         H
-bert/encoder/layer_*/attention/output/dense/kernel    bert.encoder.layer.*.attention.output.dense.weight     H H
-bert/encoder/layer_*/attention/output/dense/bias      bert.encoder.layer.*.attention.output.dense.bias       H
-bert/encoder/layer_*/attention/output/LayerNorm/gamma bert.encoder.layer.*.attention.output.LayerNorm.weight H
-bert/encoder/layer_*/attention/output/LayerNorm/beta  bert.encoder.layer.*.attention.output.LayerNorm.bias   H
-bert/encoder/layer_*/intermediate/dense/kernel        bert.encoder.layer.*.intermediate.dense.weight         F H
-bert/encoder/layer_*/intermediate/dense/bias          bert.encoder.layer.*.intermediate.dense.bias           F
-bert/encoder/layer_*/output/dense/kernel              bert.encoder.layer.*.output.dense.weight               H F
-bert/encoder/layer_*/output/dense/bias                bert.encoder.layer.*.output.dense.bias                 H
-bert/encoder/layer_*/output/LayerNorm/gamma           bert.encoder.layer.*.output.LayerNorm.weight           H
-bert/encoder/layer_*/output/LayerNorm/beta            bert.encoder.layer.*.output.LayerNorm.bias             H
-bert/pooler/dense/kernel                              bert.pooler.dense.weight                               H H
-bert/pooler/dense/bias                                bert.pooler.dense.bias                                 H
-cls/predictions/transform/dense/kernel                cls.predictions.transform.dense.weight                 H H
-cls/predictions/transform/dense/bias                  cls.predictions.transform.dense.bias                   H
-cls/predictions/transform/LayerNorm/gamma             cls.predictions.transform.LayerNorm.weight             H
-cls/predictions/transform/LayerNorm/beta              cls.predictions.transform.LayerNorm.bias               H
-cls/predictions/output_bias                           cls.predictions.bias                                   V
-cls/seq_relationship/output_weights                   cls.seq_relationship.weight                            2 H
-cls/seq_relationship/output_bias                      cls.seq_relationship.bias                              2
-"""
-"""TensorFlow's name, the name in a model folder, and the shape there; `*` is the number of a layer.
-
-V pieces, P positions, K segments, H hidden size, F the width inside the feed-forward layer.
-"""
+_TENSORFLOW_SPELLING = (
+    (r"^(cls\.\w+)\.weight$", r"\1.output_weights"),
+    (r"^(cls\.\w+)\.bias$", r"\1.output_bias"),
+    (r"_embeddings\.weight$", "_embeddings"),
+    (r"LayerNorm\.weight$", "LayerNorm.gamma"),
+    (r"LayerNorm\.bias$", "LayerNorm.beta"),
+    (r"\.weight$", ".kernel"),
+    (r"\.layer\.(\d+)\.", r".layer_\1."),
+)
+"""How a name in a model folder becomes TensorFlow's: patterns and replacements, one after another; then `.` is `/`."""
 
 _OPTIONAL_PARTS = ("bert.pooler.", "cls.predictions.", "cls.seq_relationship.")
 """Each is there whole or not at all; the last one reads the first."""
 
 
 class Parameter(NamedTuple):
-    """A tensor of the table, for one model."""
+    """A tensor of a model: its name in a model folder, and its shape there."""
 
-    tensorflow_name: str
     name: str
     shape: tuple[int, ...]
+
+    @property
+    def tensorflow_name(self) -> str:
+        """The name in a TensorFlow checkpoint."""
+        name = self.name
+        for pattern, replacement in _TENSORFLOW_SPELLING:
+            name = re.sub(pattern, replacement, name)
+        return name.replace(".", "/")
 
     @property
     def is_transposed(self) -> bool:
@@ -78,7 +65,7 @@ def match_parameters(
     *,
     spell: Callable[[Parameter], tuple[str, tuple[int, ...]]],
 ) -> dict[str, Parameter]:
-    """Matches the tensors of a checkpoint with the table.
+    """Matches the tensors of a checkpoint with those of the model.
 
     Args:
         found: their names and shapes.
@@ -113,16 +100,11 @@ def match_parameters(
 
 
 def _parameters(config: ModelConfig) -> Iterator[Parameter]:
-    sizes = {
-        "V": config.vocab_size,
-        "P": config.max_position_embeddings,
-        "K": config.type_vocab_size,
-        "H": config.hidden_size,
-        "F": config.intermediate_size,
-        "2": 2,
-    }
-    for row in _TABLE.strip().splitlines():
-        tensorflow_name, name, *letters = row.split()
-        shape = tuple(sizes[letter] for letter in letters)
-        for layer in range(config.num_hidden_layers) if "*" in name else ("",):
-            yield Parameter(tensorflow_name.replace("*", str(layer)), name.replace("*", str(layer)), shape)
+    # 解码器若不与词嵌入共享，由读取者另行处理：这里总是论文中共享的形式
+    with torch.device("meta"):
+        model = BertForPreTraining(replace(config, tie_word_embeddings=True))
+    for name, value in model.named_parameters():
+        targets = published_names(name, config.family.names)
+        # 融合的 QKV 在磁盘上是三个矩阵
+        for target, part in zip(targets, value.chunk(len(targets)), strict=True):
+            yield Parameter(target, tuple(part.shape))

@@ -95,12 +95,8 @@ class Explainable:
         kind, pipeline = predictor.kind, predictor.pipeline
         if not task_named(kind).spec.is_explained:
             raise CheckpointError(f"{folder}: reads frozen features of a model; attributions need a fine-tuned head")
-        # 各流水线把分词器和最大长度放在自己切文本的那一部分里
-        cutting = {"answer": "cutter", "tag": "", "choose": ""}.get(kind, "scorer")
-        cuts = getattr(pipeline, cutting) if cutting else pipeline
-        return cls(
-            described, kind, pipeline, pipeline.engine.model, cuts.tokenizer, cuts.max_length, paired_of(described)
-        )
+        tokenizer, max_length = pipeline.tokenizer, pipeline.max_length
+        return cls(described, kind, pipeline, pipeline.engine.model, tokenizer, max_length, paired_of(described))
 
     @property
     def labels(self) -> list[str]:

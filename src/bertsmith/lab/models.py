@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.finetune.tasks.registry import all_tasks
 from bertsmith.inference import Embed
 from bertsmith.interpret.attribution import Attribution, attribute
 from bertsmith.interpret.maps import AttentionMaps, load_for_maps, maps_of
@@ -33,9 +34,6 @@ from bertsmith.tokenizer import WordPieceTokenizer
 
 MOST_CHARACTERS = 20_000
 """Characters of a text that one types; files are for the command line."""
-
-TASKS = ("classify", "multilabel", "regress", "tag", "features", "answer", "choose", "rank")
-"""The pipelines that a head of one's own makes."""
 
 _MAPS_KEPT = 2
 """Texts whose maps are kept: enough to compare two, few enough for long texts and large models."""
@@ -73,7 +71,7 @@ class LabModel:
     @property
     def task(self) -> str | None:
         """What its head was fine-tuned for; None for a model that was not."""
-        return next((kind for kind in self.served.pipelines if kind in TASKS), None)
+        return next((kind for kind in self.served.pipelines if kind in all_tasks()), None)
 
     @contextmanager
     def pipeline(self, kind: str) -> Iterator[Any]:

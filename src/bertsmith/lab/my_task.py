@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
+from bertsmith.finetune.tasks.registry import all_tasks
 from bertsmith.inference import Answered, Choice, LabelsPrediction, Prediction, Ranked, TextEntity
 from bertsmith.inference.task_file import paired_of
 from bertsmith.interpret.attribution import Attribution
@@ -33,25 +34,7 @@ class Fields(NamedTuple):
     needs_second: bool = True
 
 
-_TEXT = Fields(Text("Text", "文本"))
-_FIELDS = {
-    "tag": _TEXT,
-    "features": _TEXT,
-    "answer": Fields(Text("Question", "问题"), Text("Passage", "段落")),
-    "choose": Fields(Text("Context", "上文"), None, Text("Choices, one a line", "选项，每行一个")),
-    "rank": Fields(Text("Query", "查询"), None, Text("Texts to rank, one a line", "要排序的文本，每行一段")),
-}
 _PAIR = Text("Text A", "文本 A"), Text("Text B", "文本 B")
-_KINDS = {
-    "classify": Text("classification: one class of several", "分类：多个类别里选一个"),
-    "multilabel": Text("labels, any number of them", "多标签：可以有任意多个"),
-    "regress": Text("a number", "回归：给出一个数"),
-    "tag": Text("tagging: a tag for every word", "标注：每个词一个标签"),
-    "features": Text("tagging over frozen features", "在冻结特征上标注"),
-    "answer": Text("question answering from a passage", "阅读理解：在段落里找答案"),
-    "choose": Text("multiple choice", "多项选择"),
-    "rank": Text("ranking by relevance to a query", "按与查询的相关度排序"),
-}
 _TARGETS = {
     "class": "类别",
     "label": "标签",
@@ -85,14 +68,16 @@ def fields_of(model: LabModel) -> Fields:
     Raises:
         LabError: the model has no head of a task.
     """
-    task = task_of(model)
-    if task in _FIELDS:
-        return _FIELDS[task]
+    inputs = all_tasks()[task_of(model)].spec.inputs
+    first, second, lines = (named and Text(*named) for named in (inputs.first, inputs.second, inputs.lines))
+    assert first is not None
+    if not inputs.pairs:
+        return Fields(first, second, lines)
     paired = paired_of(model.served.folder)
     if paired is None:
         # 别处来的文件夹不说明读一段还是两段：第二段可写可不写
         return Fields(_PAIR[0], Text("Text B, or nothing", "文本 B，可以不写"), needs_second=False)
-    return Fields(*_PAIR) if paired else _TEXT
+    return Fields(*_PAIR) if paired else Fields(first)
 
 
 def texts_of(model: LabModel, first: str, second: str, lines: str) -> list[str]:
@@ -141,11 +126,11 @@ def explain(model: LabModel, texts: Sequence[str]) -> Attribution:
     Raises:
         BertsmithError: the head is of a kind that is not explained.
     """
-    if task_of(model) == "features":
+    if not all_tasks()[task_of(model)].spec.is_explained:
         raise LabError(
             Text(
-                "This head reads frozen features of several layers; words cannot be held to account for it.",
-                "这个头读的是多层冻结特征，没法归因到词。",
+                "What this head says cannot be attributed to words; it reads more than the last layer of the encoder.",
+                "这个头读的不只是编码器的最后一层，没法归因到词。",
             )
         )
     if model.task == "rank":
@@ -211,7 +196,7 @@ def _layout(state: PageState, model: LabModel) -> tuple[str, bool, dict[str, Any
         hidden: dict[str, Any] = {"visible": False, "label": ""}
         return "", False, hidden, hidden, hidden
     fields = fields_of(model)
-    kind = state.say(_KINDS[model.task])
+    kind = state.say(Text(*all_tasks()[model.task].spec.title))
     said = Text(f"The head of this model is for <b>{kind}</b>.", f"这个模型的头用于<b>{kind}</b>。")
     lead = f"<p class='lead'>{state.say(said)}</p>"
     shown = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bertsmith.batch import CAUSAL
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective, register
 
@@ -13,5 +14,5 @@ class CausalLMLoss(LossTerm):
     name, title = "ltr", "left-to-right"
 
 
-CAUSAL_LM = LanguageModel(CausalLMLoss(), targets="next_token")
+CAUSAL_LM = LanguageModel(CausalLMLoss(), targets="next_token", mask=CAUSAL)
 register(PreTrainingObjective("ltr", CAUSAL_LM))

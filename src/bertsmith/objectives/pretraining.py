@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import nn
 
-from bertsmith.batch import CAUSAL, FULL, AttentionMask
+from bertsmith.batch import FULL, AttentionMask
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.settings import Pairs, StreamNeeds, Targets
 from bertsmith.errors import ConfigError
@@ -32,10 +32,17 @@ from bertsmith.objectives.span_boundary import SpanBoundaryLoss
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The part of an objective that predicts pieces: its loss, and which pieces are its targets."""
+    """The part of an objective that predicts pieces.
+
+    Attributes:
+        loss: over the pieces.
+        targets: which pieces.
+        mask: which tokens each token reads.
+    """
 
     loss: LossTerm
     targets: Targets
+    mask: AttentionMask = FULL
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,6 @@ class PreTrainingObjective:
     def needs(self) -> StreamNeeds:
         """What it asks of the stream."""
         return StreamNeeds(self.pair_task.pairs if self.pair_task else "none", self.language_model.targets)
-
-    @property
-    def mask(self) -> AttentionMask:
-        """Which tokens each token reads: all of its sequence, or only what is before it."""
-        return CAUSAL if self.language_model.targets == "next_token" else FULL
 
     @property
     def terms(self) -> list[LossTerm]:
@@ -120,7 +122,7 @@ class PreTrainingObjective:
             batch: of a stream that does what the objective needs.
         """
         spans = batch.masked_spans if self.span_boundary else None
-        output = model(batch.tokens, batch.masked_positions, mask=self.mask, masked_spans=spans)
+        output = model(batch.tokens, batch.masked_positions, mask=self.language_model.mask, masked_spans=spans)
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
         masked, labelled = batch.global_masked, batch.global_labelled
         parts: list[LossOutput] = [self.language_model.loss(output.mlm_logits, batch.masked_labels, total=masked)]

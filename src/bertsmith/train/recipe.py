@@ -28,7 +28,7 @@ from bertsmith import __version__
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
-from bertsmith.model import BertConfig
+from bertsmith.model import BertConfig, ModelConfig
 from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.train.trainer import TrainerSettings
@@ -167,14 +167,14 @@ class PreTrainingRecipe:
         phases = self.length.phases
         return replace(self.data, sequence_length=phases[phase][0]) if phases else self.data
 
-    def model_config(self, vocab_size: int) -> BertConfig:
+    def model_config(self, vocab_size: int) -> ModelConfig:
         """Returns the architecture for a vocabulary, or that of the model that is trained on."""
         dropout = {
             "hidden_dropout_prob": self.model.dropout,
             "attention_probs_dropout_prob": self.model.dropout,
         }
         if self.model.start_from:
-            return BertConfig.load(self.model.start_from).changed(**dropout)
+            return ModelConfig.load(self.model.start_from).changed(**dropout)
         positions = self.data.sequence_length
         return BertConfig.named(self.model.size, vocab_size=vocab_size, max_position_embeddings=positions, **dropout)
 
@@ -287,7 +287,7 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
         CheckpointError: the folder holds no model.
         ConfigError: a setting is impossible, or asks more of the model than it has.
     """
-    config = BertConfig.load(folder)
+    config = ModelConfig.load(folder)
     batch_size, learning_rate = _by_width(config.hidden_size)
     chosen = {
         "size": f"{config.num_hidden_layers}/{config.hidden_size}",

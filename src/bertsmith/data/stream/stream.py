@@ -22,7 +22,7 @@ from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.epoch_permutation import EpochPermutation
 from bertsmith.data.stream.masking import MaskedTokens, mask_tokens
-from bertsmith.data.stream.pairs import SegmentPair, TokenDocument, draw_ordered_pairs, draw_pairs
+from bertsmith.data.stream.pairs import NO_LABEL, SegmentPair, TokenDocument, draw_ordered_pairs, draw_pairs
 from bertsmith.data.stream.segments import draw_segments, pack_full
 from bertsmith.data.stream.settings import StreamNeeds, StreamPosition, StreamSettings
 from bertsmith.errors import ConfigError
@@ -109,7 +109,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         self._carries_words = settings.masking.kind != "token" and corpus.has_words
         self._continuing = np.array([piece.startswith("##") for piece in tokenizer.vocab])
         self._cls, self._sep = (
-            np.array([[token_id, 0][: 1 + self._carries_words]], dtype=np.int32)
+            np.array([[token_id, 0]] if self._carries_words else [token_id], dtype=np.int32)
             for token_id in (tokenizer.cls_token_id, tokenizer.sep_token_id)
         )
         counts = corpus.counts[split]
@@ -224,15 +224,15 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         )
 
     def _document(self, index: int, split: str | None = None) -> TokenDocument:
-        """Returns the sentences of a document as rows: the id, and where words are known whether it goes on with one.
+        """Returns the sentences of a document.
 
         Returns:
-            Arrays [n, 1] or [n, 2].
+            Arrays [n] of ids; where words are carried, [n, 2]: the id, and whether it goes on with a word.
         """
         split = split or self._split
         document = self._corpus.document(split, index)
         if not self._carries_words:
-            return [ids[:, None] for ids in document]
+            return document
         return [
             np.stack([ids, going_on], axis=1)
             for ids, going_on in zip(document, self._corpus.continuations(split, index), strict=True)
@@ -252,7 +252,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             else:
                 segments.append((len(pair.first) + 2, 0))
         rows = np.concatenate(pieces)
-        input_ids = rows[:, 0].astype(np.int64)
+        input_ids = (rows[:, 0] if self._carries_words else rows).astype(np.int64)
         parts = np.array(segments)
         lengths = parts.sum(1)
         token_type_ids = np.repeat(np.tile([0, 1], len(parts)), parts.ravel())
@@ -261,7 +261,8 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         else:
             predicted = self._masked(input_ids, self._continuations(rows, input_ids), lengths, sources, start)
         labels = np.array([pair.label for pair in examples])
-        return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels)
+        counts = (len(predicted.labels), int((labels != NO_LABEL).sum()), len(input_ids))
+        return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels, counts)
 
     def _continuations(self, rows: NDArray[np.int32], input_ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Returns [T], True on pieces that go on with a word; None where nobody asks."""
