@@ -259,10 +259,22 @@ class AttentionMask:
         return cls(is_causal=True, prefix_lengths=prefix_lengths)
 
     def split(self, counts: Sequence[int]) -> list[AttentionMask]:
-        """Returns the masks of consecutive groups with so many sequences each."""
+        """Returns the masks of consecutive groups of sequences.
+
+        Args:
+            counts: how many sequences each group has.
+
+        Raises:
+            InputError: there is not one prefix for each sequence.
+        """
         if self.prefix_lengths is None:
             return [self] * len(counts)
+        self._check(sum(counts))
         return [AttentionMask(self.is_causal, lengths) for lengths in self.prefix_lengths.split(list(counts))]
+
+    def _check(self, num_sequences: int) -> None:
+        if self.prefix_lengths is not None and len(self.prefix_lengths) != num_sequences:
+            raise InputError(f"{len(self.prefix_lengths)} prefix lengths for {num_sequences} sequences")
 
     def hidden_later(self, length: int, device: torch.device) -> Tensor | None:
         """Returns which keys are hidden because they come later.
@@ -292,8 +304,7 @@ class AttentionMask:
         Raises:
             InputError: there is not one prefix for each sequence.
         """
-        if self.prefix_lengths is not None and len(self.prefix_lengths) != batch.num_sequences:
-            raise InputError(f"{len(self.prefix_lengths)} prefix lengths for {batch.num_sequences} sequences")
+        self._check(batch.num_sequences)
         later = self.hidden_later(batch.max_seqlen, batch.cu_seqlens.device)
         # 因果时补齐都在右边，本来就看不见；前缀却可能比句子还长
         if batch.has_equal_lengths or (self.is_causal and self.prefix_lengths is None):

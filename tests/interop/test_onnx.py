@@ -314,7 +314,7 @@ def test_a_folder_that_does_not_load_in_full_is_not_copied(says, tiny_model, tmp
         code, line = says("export", "huggingface", tiny_model, "--out", tmp_path / "copy")
         assert code == 2
         assert message in line
-    text = (tiny_model / "config.json").read_text().replace("architectures_by_name", "no_architectures")
+    text = (tiny_model / "config.json").read_text().replace("architectures", "no_architectures")
     (tiny_model / "config.json").write_text(text)
     code, line = says("export", "huggingface", tiny_model, "--out", tmp_path / "copy")
     assert code == 2
@@ -341,7 +341,14 @@ def test_the_copy_predicts_as_the_fine_tuned_folder_does(tiny_model, tmp_path):
 def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_model, tmp_path):
     bert = BertModel.from_pretrained(tiny_model, need_pooler=False, id2label={0: "O", 1: "X"})
     FeatureTagger(bert, "last", "linear", 8).save_pretrained(tiny_model)
-    task = {"task": "features", "max_length": 0, "labels": ["O", "X"], "layers": "last", "top": "linear", "top_size": 8}
+    task = {
+        "task": "features",
+        "max_length": 0,
+        "labels": ["O", "X"],
+        "layers": "last",
+        "tagger_head": "linear",
+        "tagger_head_size": 8,
+    }
     write_task_file(tiny_model, task)
     export_huggingface(tiny_model, tmp_path / "copy")
     words = [["the", "man"], ["a", "book", "!"]]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bertsmith.batch import CAUSAL, RaggedBatch
+from bertsmith.batch import CAUSAL, FULL, AttentionMask, RaggedBatch
+from bertsmith.errors import InputError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertModel
 
 VOCAB_SIZE = 50
@@ -108,3 +109,50 @@ def test_equals_the_decoder_of_transformers():
         logits = ours(batch, torch.arange(22), mask=CAUSAL)
         expected = peer(input_ids=batch.input_ids.view(2, 11)).logits
     torch.testing.assert_close(logits.view_as(expected), expected, atol=1e-4, rtol=1e-4)
+
+
+def explicit_attention(attention, states, length, prefix):
+    """softmax(Q Kᵀ / √D) V of one sequence, with the mask of a prefix LM written out."""
+    row, column = torch.arange(length)[:, None], torch.arange(length)[None]
+    readable = (column <= row) | (column < prefix)
+    query, key, value = attention.qkv(states).view(length, 3, attention.num_heads, -1).permute(1, 2, 0, 3)
+    scores = query @ key.transpose(1, 2) / attention.head_size**0.5
+    mixed = scores.masked_fill(~readable, -torch.inf).softmax(-1) @ value
+    return attention.output(mixed.transpose(0, 1).flatten(1))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_prefix_mask_is_the_explicit_one(lengths, training):
+    """Every token reads the whole prefix, and otherwise what comes before it; also a prefix longer than a sequence."""
+    attention, batch = make_model().encoder.blocks[0].attention.train(training), make_batch(lengths)
+    attention.dropout.probability = 0.0
+    prefixes = [0, 3, 100, 1, 5, 7, 2, 4][: len(lengths)]
+    mask = AttentionMask.prefix(prefixes)
+    states = torch.randn(batch.num_tokens, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = attention(states, batch, mask=mask).states
+        with_maps = attention(states, batch, mask=mask, need_maps=True).states
+        expected = torch.cat(
+            [
+                explicit_attention(attention, own, length, prefix)
+                for own, length, prefix in zip(states.split(lengths), lengths, prefixes, strict=True)
+            ]
+        )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(with_maps, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_ends_of_a_prefix_mask_are_the_other_two():
+    model, batch = make_model(), make_batch([9, 5, 12])
+    with torch.no_grad():
+        for prefix, mask in ((0, CAUSAL), (12, FULL)):
+            found = model(batch, mask=AttentionMask.prefix([prefix] * 3)).hidden_states
+            torch.testing.assert_close(found, model(batch, mask=mask).hidden_states, atol=1e-5, rtol=1e-5)
+
+
+def test_impossible_prefixes_are_refused():
+    with pytest.raises(InputError, match="-1 is negative"):
+        AttentionMask.prefix([3, -1])
+    with pytest.raises(InputError, match="2 prefix lengths for 3 sequences"):
+        make_model()(make_batch([9, 5, 12]), mask=AttentionMask.prefix([3, 1]))

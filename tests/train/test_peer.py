@@ -58,7 +58,7 @@ def test_a_run_has_the_losses_of_transformers(architecture, objective, labelled,
     names = {} if architecture is BertForQuestionAnswering else {"id2label": {0: "a", 1: "b", 2: "c"}}
     ours = architecture(BertConfig.load(tiny_model).changed(**still, **names))
     ours.save_pretrained(tmp_path)
-    theirs = getattr(transformers, architecture.__name__).from_pretrained(tmp_path).train()
+    theirs = getattr(transformers, f"Bert{architecture.suffix}").from_pretrained(tmp_path).train()
     settings = TrainerSettings(STEPS, RATE, warmup_share=WARMUP / STEPS, weight_decay=DECAY, epsilon=1e-8)
     trainer = BertTrainer(ours, objective, settings)
     kept = [value for name, value in theirs.named_parameters() if "bias" in name or "LayerNorm" in name]
@@ -90,7 +90,7 @@ def test_dropout_spreads_the_scores_as_that_of_transformers(architecture, tiny_m
     config = BertConfig.load(tiny_model).changed(**often, id2label={0: "a", 1: "b", 2: "c"})
     ours = architecture(config).train()
     ours.save_pretrained(tmp_path)
-    theirs = getattr(transformers, architecture.__name__).from_pretrained(tmp_path).train()
+    theirs = getattr(transformers, f"Bert{architecture.suffix}").from_pretrained(tmp_path).train()
     # one sequence many times: every copy draws dropout of its own
     copies, row = 4000, list(range(5, 13))
     with torch.no_grad():

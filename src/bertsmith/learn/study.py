@@ -19,16 +19,13 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checks import require_fit
 from bertsmith.learn.lesson import Language, Text
 from bertsmith.model import BertConfig, BertForPreTraining
-from bertsmith.model.folder import stored_rows
+from bertsmith.model.folder import stored_heads
 from bertsmith.seeding import torch_seed
 from bertsmith.tinyworld import draw_captions, draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 
-HEADS = {
-    "masked_lm": ("cls.predictions.transform.dense.weight", Text("masked-LM head", "MLM 头")),
-    "next_sentence": ("cls.seq_relationship.weight", Text("next-sentence head", "NSP 头")),
-}
-"""Our name of a head → a tensor on disk that shows it is there, and its name for people."""
+HEADS = {"masked_lm": Text("masked-LM head", "MLM 头"), "next_sentence": Text("next-sentence head", "NSP 头")}
+"""Our name of a head → its name for people."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,15 @@ class Study:
             CheckpointError: the folder is no model folder, or damaged.
             InputError: it has no tokenizer, or one that does not fit.
         """
-        missing = [name for name, (tensor, _) in HEADS.items() if stored_rows(folder, tensor) is None]
+        held = stored_heads(folder)
+        missing = [name for name in HEADS if name not in held]
         tokenizer = WordPieceTokenizer.load(folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(0, "learn/heads"))
             model = BertForPreTraining.from_pretrained(folder, new_heads=tuple(missing)).eval()
         require_fit(tokenizer, model.config)
-        fresh = [HEADS[name][1] for name in missing]
-        if model.load_report and any(name.startswith("bert.pooler") for name in model.load_report.fresh):
+        fresh = [HEADS[name] for name in missing]
+        if model.load_report and any(name.startswith("backbone.pooler") for name in model.load_report.fresh):
             fresh.append(Text("pooler", "pooler"))
         return cls(model, tokenizer, Path(folder), tuple(fresh))
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
+from bertsmith.model.config import ModelConfig
 
 if TYPE_CHECKING:
-    from bertsmith.model.config import ModelConfig
     from bertsmith.model.family import PublishedNames
 
 BACKBONE = "backbone."
@@ -221,6 +221,22 @@ def stored_rows(folder: str | Path, name: str) -> int | None:
     """Returns the first size of a stored tensor, by its name on disk; None where there is no such tensor."""
     with StoredTensors.of_folder(Path(folder)) as stored:
         return stored.shape(name)[0] if name in stored.names else None
+
+
+def stored_heads(folder: str | Path) -> set[str]:
+    """Returns our names of the heads that a model folder holds, such as `masked_lm`.
+
+    Raises:
+        CheckpointError: the folder is no model folder, or damaged.
+    """
+    names = ModelConfig.load(folder).family.names
+    with StoredTensors.of_folder(Path(folder)) as stored:
+        # 解码矩阵通常与词嵌入共享，在不在都说明不了什么
+        return {
+            ours.partition(".")[0]
+            for ours, theirs in names.heads.items()
+            if theirs != names.decoder and f"{theirs}.weight" in stored.names
+        }
 
 
 def fingerprint_weights(folder: str | Path) -> str:

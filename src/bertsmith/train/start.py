@@ -17,7 +17,7 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.model import ModelForPreTraining
-from bertsmith.model.folder import fingerprint_weights, stored_rows
+from bertsmith.model.folder import fingerprint_weights, stored_heads
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
@@ -29,9 +29,6 @@ HELDOUT_SEQUENCES = 512
 
 EXPLODED_LOSS = 3.0
 """A loss above this multiple of that of guessing evenly has exploded."""
-
-HEAD_TENSORS = {"masked_lm": "cls.predictions.transform.dense.weight", "next_sentence": "cls.seq_relationship.weight"}
-"""Our name of a head → a tensor that a folder with that head holds."""
 
 
 def open_stream(
@@ -76,7 +73,7 @@ def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> ModelForPreTr
     pair_head = "next_sentence" in objective.heads
     missing = set(objective.heads)
     if start:
-        missing = {head for head in missing if stored_rows(start, HEAD_TENSORS[head]) is None}
+        missing -= stored_heads(start)
         changes = {"hidden_dropout_prob": recipe.model.dropout, "attention_probs_dropout_prob": recipe.model.dropout}
         model = ModelForPreTraining.from_pretrained(start, new_heads=missing, pair_head=pair_head, **changes)
     else:

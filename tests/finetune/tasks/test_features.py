@@ -219,5 +219,5 @@ def test_dropout_is_the_tops(backbone):
     batch = RaggedBatch.from_sequences(SEQUENCES)
     assert not model(batch).equal(model(batch))
     assert all(
-        parameter.requires_grad == (not name.startswith("bert.")) for name, parameter in model.named_parameters()
+        parameter.requires_grad == (not name.startswith("backbone.")) for name, parameter in model.named_parameters()
     )

@@ -1,0 +1,54 @@
+"""A family is one file: everything else knows it by its description."""
+
+import torch
+
+from bertsmith.model import BertConfig, BertForPreTraining, architectures_by_name, families, layer_numbers
+from bertsmith.model.folder import published_names
+
+
+def test_a_family_is_found_by_its_file_and_names_its_architectures():
+    bert = families()["bert"]
+    assert (bert.name, bert.config) == ("Bert", BertConfig)
+    names = architectures_by_name()
+    assert names["BertModel"] is bert.backbone
+    assert names["BertForPreTraining"] is BertForPreTraining
+
+
+def test_every_tensor_of_every_architecture_has_one_published_name():
+    for model_class in architectures_by_name().values():
+        with torch.device("meta"):
+            model = model_class(BertConfig.named("2/64", vocab_size=20, id2label={0: "a", 1: "b"}))
+        names = [each for name in model.state_dict() for each in published_names(name, model.family.names)]
+        assert len(set(names)) == len(names)
+
+
+def test_the_matrices_of_a_block_are_where_the_family_says():
+    with torch.device("meta"):
+        model = BertForPreTraining(BertConfig.named("1/64", vocab_size=20))
+    block = model.backbone.encoder.blocks[0]
+    shapes = [list(block.get_submodule(path).weight.shape) for path in model.family.layers.paths]
+    assert shapes == [[192, 64], [64, 64], [256, 64], [64, 256]]
+
+
+def test_parameters_are_numbered_from_the_embeddings_up():
+    with torch.device("meta"):
+        numbers = layer_numbers(BertForPreTraining(BertConfig.named("2/64", vocab_size=20)))
+    assert numbers["backbone.embedding.norm.bias"] == 0
+    assert numbers["backbone.encoder.blocks.1.output.weight"] == 2
+    assert numbers["backbone.pooler.weight"] == numbers["masked_lm.bias"] == 3
+
+
+def test_a_model_without_the_pair_head_is_a_masked_lm(tmp_path):
+    torch.manual_seed(0)
+    model = BertForPreTraining(BertConfig.named("1/64", vocab_size=20), pair_head=False)
+    model.add_span_boundary()
+    assert model.architecture == "BertForMaskedLM"
+    assert model.backbone.pooler is None
+    model.save_pretrained(tmp_path)
+    again = BertForPreTraining.from_pretrained(tmp_path, pair_head=False)
+    assert again.load_report.left_aside == []
+    assert all(
+        again.state_dict()[name].equal(value)
+        for name, value in model.state_dict().items()
+        if name in again.state_dict()
+    )
