@@ -17,6 +17,7 @@ class ChoiceObjective:
 
         Sums `loss` and `accuracy`, by question.
         """
+        # 各选项与题目分别成句，各得一个分数，再在同一题的选项之间做 softmax：头只要一个向量
         count = len(batch.labels)
         logits = model(batch.tokens, batch.tokens.num_sequences // count).float()
         loss = F.cross_entropy(logits, batch.labels)

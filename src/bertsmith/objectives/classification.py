@@ -31,6 +31,7 @@ class ClassificationObjective:
 
     def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a classifier on a batch with labels [N] int64; sums `loss` and `accuracy`."""
+        # 论文的损失：log softmax(C Wᵀ) 在正确类别上的值；加权让少见的类别不被淹没
         logits = model(batch.tokens).float()
         weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         loss = F.cross_entropy(logits, batch.labels, weight=weights)
@@ -44,6 +45,7 @@ class MultiLabelObjective:
 
     def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a multi-label classifier on a batch with labels [N, K], 0 or 1; sums `loss`."""
+        # 标签互不排斥：每个标签各做一次是非判断，用 sigmoid 而不是 softmax
         loss = F.binary_cross_entropy_with_logits(model(batch.tokens).float(), batch.labels.float())
         return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
 

@@ -29,6 +29,7 @@ class RunningAverages:
 
     def add(self, sums: Mapping[str, tuple[float, int]]) -> None:
         """Adds one batch."""
+        # 加总“和”与“个数”，最后才相除：各批大小不同，平均数的平均会偏
         for name, (value, count) in sums.items():
             old_value, old_count = self.totals.get(name, (0.0, 0))
             self.totals[name] = (old_value + value, old_count + count)

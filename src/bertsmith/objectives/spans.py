@@ -26,6 +26,7 @@ class SpanObjective:
         Returns:
             The loss; sums `loss`, and `accuracy`, the share of sequences with start and end both right.
         """
+        # 起点和终点各是一次“在所有词元里选一个”的分类；没有答案时两者都指向 [CLS]
         scores = model(batch.tokens)
         start, end = (_rows(part, batch.tokens) for part in scores)
         losses = F.cross_entropy(start, batch.labels[:, 0]) + F.cross_entropy(end, batch.labels[:, 1])
