@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,24 @@ def test_a_room_imports_only_from_those_before_it(room):
     for path in folder.rglob("*.py") if folder.is_dir() else [folder.with_suffix(".py")]:
         found = {name for name in imports_of(path) if not name.startswith("__")}
         assert found <= allowed, f"{path.relative_to(PACKAGE)} imports {sorted(found - allowed)}"
+
+
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+def test_every_file_of_the_page_is_there():
+    way = re.findall(r"^\d+\. `([\w/.]+)`:", PAGE, re.MULTILINE)
+    assert len(way) == 20
+    assert all((PACKAGE / path).is_file() for path in way)
+    changes = [row for row in PAGE.splitlines() if row.startswith("|") and "`src/" in row]
+    assert len(changes) >= 15
+    for path in re.findall(r"`(src/[\w/.]+)`", "\n".join(changes)):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_worked_examples_are_the_files_that_are_tested():
+    """`tests/model/test_families.py` and `tests/finetune/tasks/test_registry.py` run them."""
+    shown = dict(re.findall(r"<summary><code>([\w/.]+)</code></summary>\n\n```python\n(.*?)```\n", PAGE, re.DOTALL))
+    assert sorted(shown) == ["tests/finetune/tasks/grade.py", "tests/model/prenorm.py"]
+    for path, code in shown.items():
+        assert code == (ROOT / path).read_text(encoding="utf-8")

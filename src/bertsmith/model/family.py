@@ -19,6 +19,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -111,9 +112,13 @@ class Family:
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """Returns every family by its `model_type`: those of all files in the folder `families/`."""
+    """Returns every family by its `model_type`: those of all files in `families/`, and those of installed packages.
+
+    A package names its own as an entry point of the group `bertsmith.families`.
+    """
     package = importlib.import_module("bertsmith.model.families")
     names = [f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__)]
     # 目录里有哪些文件，就有哪些家族：加一个家族不必改别处的名单
     found: list[Family] = [importlib.import_module(name).FAMILY for name in names]
+    found += [entry.load() for entry in metadata.entry_points(group="bertsmith.families")]
     return {family.model_type: family for family in found}
