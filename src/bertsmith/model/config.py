@@ -47,6 +47,7 @@ class ModelConfig:
         hidden_dropout_prob: dropout after the embeddings and after each sub-layer, in [0, 1).
         attention_probs_dropout_prob: dropout on attention probabilities, in [0, 1).
         max_position_embeddings: rows of the position table, where there is one.
+        type_vocab_size: segments that are told apart; 1 in a family whose `config.json` knows none.
         initializer_range: standard deviation of the truncated normal initialisation.
         layer_norm_eps: added to the variance in LayerNorm.
         pad_token_id: id of `[PAD]`.
@@ -74,7 +75,7 @@ class ModelConfig:
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     max_position_embeddings: int
-    type_vocab_size: int
+    type_vocab_size: int = 1
     initializer_range: float
     layer_norm_eps: float
     pad_token_id: int

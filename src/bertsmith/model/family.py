@@ -98,7 +98,6 @@ class Family:
             are those of `architectures.py`.
         sizes: published size → (L layers, H hidden size).
         layers: where the matrices of a block are.
-        reads_segments: whether `token_type_ids` mean anything to it.
     """
 
     model_type: str
@@ -109,7 +108,6 @@ class Family:
     heads: Mapping[str, type[nn.Module]]
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     layers: BlockLayers = field(default_factory=BlockLayers)
-    reads_segments: bool = True
 
 
 @functools.cache
