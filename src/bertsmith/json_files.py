@@ -18,8 +18,6 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from bertsmith.errors import BertsmithError
 from bertsmith.files import write_text
 
@@ -65,7 +63,8 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, Sequence):
         return [to_json(inner) for inner in value]
-    if isinstance(value, (np.generic, np.ndarray)):
+    # numpy 的数和数组都有 tolist；为这一句导入 numpy，会拖慢每一条命令的 --help
+    if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Path):
         return str(value)
