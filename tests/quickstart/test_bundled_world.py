@@ -104,7 +104,7 @@ def test_the_model_loads_in_transformers_with_the_same_logits(finished):
 
 def test_the_report_is_whole(finished):
     page = (finished[0] / "report.html").read_text(encoding="utf-8")
-    pictures = re.findall(r"data:image/png;base64,([^']+)'", page)
+    pictures = re.findall(r"data:image/png;base64,([^\"]+)\"", page)
     assert len(pictures) == 3
     assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in pictures)
     for heading in ("Figures", "Loss", "Accuracy", "Attention", "Masks filled, before and after"):

@@ -17,7 +17,7 @@ import torch._dynamo  # what torch loads with the first optimizer, three seconds
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train import run
+from bertsmith.train import pretraining
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import recipe_for
 
@@ -32,7 +32,7 @@ def start(folder: Path, out: Path) -> int:
         return child
     try:
         torch.set_num_threads(1)
-        run.SAVING_SHARE = 1e9
+        pretraining.SAVING_SHARE = 1e9
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
         pretrain(out, corpus, tokenizer, RECIPE, RunOptions(save_every=0.0, keep_states=2, tensorboard=False))
