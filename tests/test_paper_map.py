@@ -11,8 +11,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 def names_in(text: str) -> list[str]:
     """Every dotted name of the package, in order."""
-    # 入口点的组名（entry-points."bertsmith.tasks"）不是模块
-    return re.findall(r'(?<!entry-points\.")\bbertsmith(?:\.\w+)+', text)
+    # 入口点的组名（entry-points."bertsmith.tasks"、entry points `bertsmith.families`）不是模块
+    return re.findall(r'(?<!entry-points\.")(?<!entry points `)\bbertsmith(?:\.\w+)+', text)
 
 
 def rows_of(page: Path) -> list[str]:
