@@ -128,7 +128,7 @@ def our_run(setting: Setting, precision: str, seconds: float) -> dict[str, float
 
     def begin(steps: int) -> tuple[Any, PreTrainingStream]:
         recipe = our_recipe(setting.size, precision, steps)
-        trainer = make_trainer(recipe, setting.corpus)
+        trainer = make_trainer(recipe, setting.corpus, setting.tokenizer)
         return trainer, open_stream(recipe, setting.corpus, setting.tokenizer)
 
     trainer, stream = begin(10**6)

@@ -16,7 +16,6 @@ from bertsmith.kernels.layers import LayerNorm
 from bertsmith.model.attention import AttentionOutput
 from bertsmith.model.backbone import initialize_weights
 from bertsmith.model.families.bert import (
-    NAMED_SIZES,
     PUBLISHED_NAMES,
     BertConfig,
     BertEncoder,
@@ -75,4 +74,4 @@ class PreNormModel(BertModel):
 NAMES = replace(
     PUBLISHED_NAMES, prefix="prenorm.", backbone={**PUBLISHED_NAMES.backbone, "encoder.norm": "encoder.LayerNorm"}
 )
-FAMILY = Family("prenorm", "PreNorm", PreNormConfig, PreNormModel, NAMES, HEADS, NAMED_SIZES)
+FAMILY = Family("prenorm", "PreNorm", PreNormConfig, PreNormModel, NAMES, HEADS)

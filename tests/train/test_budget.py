@@ -62,7 +62,7 @@ def test_the_operations_of_unequal_sequences_add_up():
 
 def test_a_budget_of_tokens_or_operations_is_met(village):
     corpus, tokenizer, _ = village
-    config = RECIPE.model_config(tokenizer.vocab_size)
+    config = RECIPE.model_config(tokenizer)
     stream = open_stream(RECIPE, corpus, tokenizer)
     batches = [next(stream) for _ in range(100)]
     tokens = sum(batch.tokens.num_tokens for batch in batches)
@@ -101,10 +101,10 @@ def test_a_run_without_an_end_is_refused(village, tmp_path):
         pretrain(tmp_path, corpus, tokenizer, RECIPE)
 
 
-def test_phases_share_the_steps():
+def test_phases_share_the_steps(village):
     recipe = recipe_for("1/64", phases=parse_phases("128:0.9,512:0.1"), steps=50)
     assert recipe.data.sequence_length == 512
-    assert recipe.model_config(100).max_position_embeddings == 512
+    assert recipe.model_config(village[1]).max_position_embeddings == 512
     assert [recipe.phase_at(step) for step in (0, 44, 45, 49)] == [0, 0, 1, 1]
     assert [recipe.stream_settings(phase).sequence_length for phase in (0, 1)] == [128, 512]
     assert recipe_for("1/64", steps=50).phase_at(49) == 0

@@ -69,7 +69,7 @@ def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tm
         objective="mlm",
         steps=900,
     )
-    trainer = make_trainer(recipe, corpus)
+    trainer = make_trainer(recipe, corpus, tokenizer)
     stream = open_stream(recipe, corpus, tokenizer)
     for _ in range(recipe.trainer.total_steps):
         trainer.train_batch(next(stream))

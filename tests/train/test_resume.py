@@ -165,7 +165,7 @@ def test_another_request_is_refused(village, undisturbed, changes, message):
 
 def fresh_trainer(village, steps):
     corpus, tokenizer, _ = village
-    trainer = make_trainer(RECIPE, corpus)
+    trainer = make_trainer(RECIPE, corpus, tokenizer)
     stream = PreTrainingStream(corpus, tokenizer, RECIPE.stream_settings())
     for _ in range(steps):
         trainer.train_batch(next(stream))
@@ -198,7 +198,7 @@ def test_the_best_model_is_the_one_with_the_lowest_heldout_loss(village, tmp_pat
         assert row["perplexity"] == pytest.approx(math.exp(row["mlm_loss"]))
     losses = {step: row["mlm_loss"] + row["nsp_loss"] for step, row in heldout.items()}
     best = BertForPreTraining.from_pretrained(tmp_path / "best")
-    trainer = make_trainer(recipe, corpus)
+    trainer = make_trainer(recipe, corpus, tokenizer)
     trainer.model.load_state_dict(best.state_dict())
     found = trainer.evaluate(heldout_set(recipe, corpus, tokenizer))
     assert found["mlm_loss"] + found["nsp_loss"] == pytest.approx(min(losses.values()), abs=1e-5)
@@ -276,7 +276,7 @@ def test_a_state_that_cannot_be_read_just_now_is_not_damaged(village, tmp_path, 
 def test_a_state_of_another_model_is_refused_and_kept(village, tmp_path):
     states = two_states(village, tmp_path)
     for changes, name in (({"size": "2/64"}, r"encoder\S* and \d+ more"), ({"sequence_length": 16}, "position")):
-        other = make_trainer(RECIPE.changed(**changes), village[0])
+        other = make_trainer(RECIPE.changed(**changes), *village[:2])
         with pytest.raises(CheckpointError, match=f"step-000000002: the training state is of another model .*{name}"):
             load_latest_state(tmp_path, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == states

@@ -76,9 +76,9 @@ def test_training_goes_on_from_a_model_folder(village, general, tmp_path):
 
 @pytest.mark.parametrize("architecture", [BertForMaskedLM, BertModel])
 def test_missing_heads_start_afresh(village, general, tmp_path, architecture):
-    corpus, _, _ = village
+    corpus, tokenizer, _ = village
     architecture.from_pretrained(general).save_pretrained(tmp_path / "headless")
-    model = build_model(recipe_to_continue(tmp_path / "headless", **SMALL), corpus)
+    model = build_model(recipe_to_continue(tmp_path / "headless", **SMALL), corpus, tokenizer)
     whole = BertForPreTraining.from_pretrained(general)
     assert model.backbone.embedding.word.weight.equal(whole.backbone.embedding.word.weight)
     assert model.next_sentence.linear.weight.abs().sum() > 0
@@ -90,8 +90,11 @@ def test_missing_heads_start_afresh(village, general, tmp_path, architecture):
 
 
 def test_a_pair_head_that_is_not_needed_is_left_aside(village, general):
-    corpus, _, _ = village
-    assert build_model(recipe_to_continue(general, **SMALL, objective="mlm"), corpus).architecture == "BertForMaskedLM"
+    corpus, tokenizer, _ = village
+    assert (
+        build_model(recipe_to_continue(general, **SMALL, objective="mlm"), corpus, tokenizer).architecture
+        == "BertForMaskedLM"
+    )
 
 
 def test_sequences_longer_than_the_models_positions_are_refused(general):

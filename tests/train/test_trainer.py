@@ -107,7 +107,7 @@ def test_a_batch_without_any_label_costs_nothing():
 
 def test_the_fresh_output_bias_is_the_log_frequency(village):
     corpus, tokenizer, _ = village
-    model = build_model(recipe_for("tiny", sequence_length=64), corpus)
+    model = build_model(recipe_for("tiny", sequence_length=64), corpus, tokenizer)
     probabilities = model.masked_lm.bias.softmax(0).detach().numpy()
     smoothed = corpus.piece_counts + 1.0
     np.testing.assert_allclose(probabilities, smoothed / smoothed.sum(), rtol=1e-5)
@@ -118,7 +118,7 @@ def test_the_fresh_output_bias_is_the_log_frequency(village):
 def test_training_learns(village, precision):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64, steps=100, precision=precision, learning_rate=3e-3)
-    trainer = make_trainer(recipe, corpus)
+    trainer = make_trainer(recipe, corpus, tokenizer)
     stream = open_stream(recipe, corpus, tokenizer)
     unseen = heldout_batches(corpus, tokenizer, recipe.stream_settings(), max_sequences=64)
     before = trainer.evaluate(unseen)["mlm_loss"]
@@ -132,7 +132,7 @@ def test_training_learns(village, precision):
 def test_evaluation_changes_nothing(village):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64, steps=5)
-    trainer = make_trainer(recipe, corpus)
+    trainer = make_trainer(recipe, corpus, tokenizer)
     batch = next(open_stream(recipe, corpus, tokenizer))
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     assert trainer.evaluate([batch]) == trainer.evaluate([batch])
@@ -143,9 +143,9 @@ def test_no_logits_are_made_at_unmasked_positions(village):
     corpus, tokenizer, _ = village
     recipe = recipe_for("2/64", sequence_length=64)
     batch = next(open_stream(recipe, corpus, tokenizer))
-    output = build_model(recipe, corpus)(batch.tokens, batch.masked_positions)
+    output = build_model(recipe, corpus, tokenizer)(batch.tokens, batch.masked_positions)
     assert output.mlm_logits.shape == (len(batch.masked_positions), tokenizer.vocab_size)
-    assert objective_named("mlm+nsp")(build_model(recipe, corpus), batch).sums["mlm_loss"][1] == len(
+    assert objective_named("mlm+nsp")(build_model(recipe, corpus, tokenizer), batch).sums["mlm_loss"][1] == len(
         batch.masked_labels
     )
 
@@ -180,7 +180,7 @@ def test_a_step_in_parts_is_the_step_on_the_whole(village, objective):
     recipe = recipe_for(
         "2/64", sequence_length=48, batch_size=7, steps=5, dropout=0.0, learning_rate=1e-4, objective=objective
     )
-    whole, parts = make_trainer(recipe, corpus), make_trainer(recipe, corpus)
+    whole, parts = make_trainer(recipe, corpus, tokenizer), make_trainer(recipe, corpus, tokenizer)
     stream = open_stream(recipe, corpus, tokenizer)
     for _ in range(5):
         batch = next(stream)

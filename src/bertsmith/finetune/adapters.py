@@ -19,7 +19,7 @@ from typing import Any
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import make_folder
 from bertsmith.json_files import read_json, write_json
-from bertsmith.model import BertConfig, PretrainedModel, architectures_by_name
+from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.architectures import LabelledModel
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.model.peft import (
@@ -48,11 +48,11 @@ class AdapterDescription:
         alpha: of LoRA.
         dropout: in [0, 1).
         targets: of LoRA.
-        architecture: of the model it belongs to, such as `BertForTokenClassification`.
+        architecture: of the model it belongs to, such as `ModelForTokenClassification`.
         backbone: see `backbone_fingerprint`.
         id2label: the labels of the heads; empty where they have none.
-        problem_type: as in `BertConfig`.
-        classifier_dropout: as in `BertConfig`.
+        problem_type: as in `ModelConfig`.
+        classifier_dropout: as in `ModelConfig`.
         format: of the file.
     """
 
@@ -75,7 +75,7 @@ class AdapterDescription:
         if sorted(self.id2label) != list(range(len(self.id2label))):
             raise ValueError("id2label does not count from 0")
         # 借用配置和适配器自己的检查
-        BertConfig(**self.changes)
+        ModelConfig(**self.changes)
         assert self.settings
         if not self.id2label and issubclass(
             architectures_by_name().get(self.architecture, PretrainedModel), LabelledModel

@@ -29,7 +29,7 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, 
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.json_files import read_json, write_json
-from bertsmith.model import BertConfig, PretrainedModel
+from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.surgery import freeze
@@ -138,10 +138,10 @@ def fine_tune(
         raise InputError("the training file and the dev file must hold at least one example each")
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
-    config = BertConfig.load(model_folder)
-    if settings.max_length > config.max_position_embeddings:
+    config = ModelConfig.load(model_folder)
+    if settings.max_length > config.position_limit:
         raise ConfigError(
-            f"max length {settings.max_length}: {model_folder} reads {config.max_position_embeddings} pieces at most"
+            f"max length {settings.max_length}: {model_folder} reads {config.position_limit} pieces at most"
         )
     request = {
         "format": FORMAT,
@@ -183,7 +183,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.console = console
         self.device = torch.device(device)
         self.tokenizer = WordPieceTokenizer.load(model_folder)
-        require_fit(self.tokenizer, BertConfig.load(model_folder), model_folder)
+        require_fit(self.tokenizer, ModelConfig.load(model_folder), model_folder)
         self.model = self._start()
         self.dtype = compute_dtype(settings.precision, device)
         self.inference = InferenceConfig(self.device, runs_in(settings.precision), settings.max_length)
@@ -330,7 +330,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _write_model(self, model: PretrainedModel) -> None:
         model.save_pretrained(self.folder / "model")
-        self.tokenizer.save(self.folder / "model", model_max_length=model.config.max_position_embeddings)
+        self.tokenizer.save(self.folder / "model", model_max_length=model.config.position_limit)
 
     def _best_model(self) -> PretrainedModel:
         """Returns the model of the best epoch."""

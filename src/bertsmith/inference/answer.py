@@ -27,7 +27,7 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
-from bertsmith.model import BertForQuestionAnswering
+from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.model.heads import SpanScores
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -100,14 +100,14 @@ class AnswerSettings(TaskFile):
 class Answer(Pipeline, name="answer"):
     """Answers questions from passages."""
 
-    architectures = (BertForQuestionAnswering,)
+    architectures = (ModelForQuestionAnswering,)
     settings = AnswerSettings
     two_texts = "a question and its passage"
     endpoints = ("/answer",)
 
     def __init__(
         self,
-        model: BertForQuestionAnswering,
+        model: ModelForQuestionAnswering,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
@@ -206,7 +206,7 @@ class BestSpans:
     count: int
     max_tokens: int
 
-    def __call__(self, model: BertForQuestionAnswering, batch: RaggedBatch) -> Tensor:
+    def __call__(self, model: ModelForQuestionAnswering, batch: RaggedBatch) -> Tensor:
         """Returns [N, 1 + count, 3], see `best_of_each`."""
         return best_of_each(model(batch), batch, self.count, self.max_tokens)
 

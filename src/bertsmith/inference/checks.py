@@ -26,7 +26,7 @@ def require_fit(tokenizer: WordPieceTokenizer, config: ModelConfig, folder: str 
         )
 
 
-def require_two_segments(config: ModelConfig, readers: str) -> None:
+def require_pairs(config: ModelConfig, readers: str) -> None:
     """Makes sure that a model can tell two texts of a sequence apart.
 
     Args:
@@ -36,7 +36,7 @@ def require_two_segments(config: ModelConfig, readers: str) -> None:
     Raises:
         ConfigError: the model knows a single segment.
     """
-    if config.type_vocab_size < 2:
+    if not config.reads_pairs:
         raise ConfigError(f"the model knows a single segment; {readers} take two")
 
 

@@ -18,7 +18,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_list
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import BertForMultipleChoice
+from bertsmith.model import ModelForMultipleChoice
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.tokenizer.encoding import Encoding
 
@@ -34,7 +34,7 @@ class Choice:
 class Choose(Pipeline, name="choose"):
     """Chooses among answers or continuations."""
 
-    architectures = (BertForMultipleChoice,)
+    architectures = (ModelForMultipleChoice,)
     two_texts = "a context and its choice"
     endpoints = ("/predict",)
 
@@ -67,7 +67,7 @@ class Choose(Pipeline, name="choose"):
         return ["a"], [["a", "b"]]
 
 
-def choice_score(model: BertForMultipleChoice, batch: RaggedBatch) -> Tensor:
+def choice_score(model: ModelForMultipleChoice, batch: RaggedBatch) -> Tensor:
     """Reads [N, 1], the score of each sequence."""
     scores: Tensor = model(batch, 1)
     return scores

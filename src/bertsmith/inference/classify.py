@@ -16,11 +16,11 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.checks import parts, require_list, require_two_segments
+from bertsmith.inference.checks import parts, require_list, require_pairs
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.task_file import TaskFile
-from bertsmith.model import BertForSequenceClassification, ModelConfig
+from bertsmith.model import ModelConfig, ModelForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -64,7 +64,7 @@ class TextPipeline(Pipeline):
         paired: whether the model was trained on pairs; None where that is not known.
     """
 
-    architectures = (BertForSequenceClassification,)
+    architectures = (ModelForSequenceClassification,)
     settings: ClassVar[type[TaskFile]] = TextSettings
     endpoints = ("/predict",)
     problem_type: ClassVar[str]
@@ -73,7 +73,7 @@ class TextPipeline(Pipeline):
 
     def __init__(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
@@ -134,7 +134,7 @@ class TextPipeline(Pipeline):
         """
         require_list(texts, pairs)
         if pairs is not None:
-            require_two_segments(self.config, "pairs of texts")
+            require_pairs(self.config, "pairs of texts")
         # 训练时读两段、现在只给一段，照样算得出一个数，却没有意义
         if self.paired is not None and self.paired != (pairs is not None):
             trained, wanted = ("pairs of texts", "give") if self.paired else ("single texts", "leave out")
@@ -191,7 +191,7 @@ class MultiLabel(TextPipeline, name="multilabel"):
 
     def __init__(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
@@ -222,7 +222,7 @@ class Regress(TextPipeline, name="regress"):
 
     def __init__(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
@@ -248,7 +248,7 @@ def sequence_logits(pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[st
     return torch.cat(rows)
 
 
-def read_logits(model: BertForSequenceClassification, batch: RaggedBatch) -> Tensor:
+def read_logits(model: ModelForSequenceClassification, batch: RaggedBatch) -> Tensor:
     """Reads [N, num_labels], the logits of each sequence of a batch."""
     logits: Tensor = model(batch)
     return logits

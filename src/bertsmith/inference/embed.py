@@ -30,11 +30,11 @@ from bertsmith.inference.pipeline import Pipeline
 from bertsmith.inference.sentence_folder import read_sentence_folder
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertModel,
+    Backbone,
     ModelConfig,
+    ModelForMaskedLM,
+    ModelForNextSentencePrediction,
+    ModelForPreTraining,
 )
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -60,13 +60,13 @@ class Embed(Pipeline, name="embed"):
         hidden_size: H, width of a vector; four times that with `last-four`.
     """
 
-    architectures = (BertModel, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining)
+    architectures = (Backbone, ModelForMaskedLM, ModelForNextSentencePrediction, ModelForPreTraining)
     needs_fine_tuning = False
     endpoints: ClassVar[tuple[str, ...]] = ("/embed", "/similarity", "/v1/embeddings")
 
     def __init__(
         self,
-        model: BertModel,
+        model: Backbone,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
@@ -105,9 +105,9 @@ class Embed(Pipeline, name="embed"):
         return PoolingSettings(max_length=says.max_length, pooling=says.pooling)
 
     @classmethod
-    def model_in(cls, folder: str | Path) -> BertModel:
+    def model_in(cls, folder: str | Path) -> Backbone:
         """Loads the encoder; heads and pooler are left out."""
-        return BertModel.from_pretrained(folder, need_pooler=False)
+        return Backbone.from_pretrained(folder, need_pooler=False)
 
     def __call__(
         self,
@@ -228,36 +228,36 @@ class Similarity(Embed, name="similarity"):
         return self.compare(texts, others, pooling=pooling)
 
 
-def mean_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+def mean_states(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, H], the mean of the last layer's states."""
     return _mean(model(batch).hidden_states.float(), batch)
 
 
-def cls_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+def cls_states(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, H], the last layer's state of `[CLS]`."""
     states: Tensor = model(batch).cls
     return states
 
 
-def max_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+def max_states(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, H], of each number the largest among the last layer's states."""
     states: Tensor = model(batch).hidden_states.float()
     return torch.segment_reduce(states, "max", lengths=batch.cu_seqlens.diff().long())
 
 
-def last_four_states(model: BertModel, batch: RaggedBatch) -> Tensor:
+def last_four_states(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, 4H], the means of the last four layers' states, the lowest of the layers first."""
     layers: list[Tensor] = model(batch, need_layers=True).layers
     return torch.cat([_mean(states.float(), batch) for states in layers[-4:]], dim=-1)
 
 
-def last_four_sums(model: BertModel, batch: RaggedBatch) -> Tensor:
+def last_four_sums(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, H], the mean of the sum of the last four layers' states."""
     parts = last_four_states(model, batch).view(batch.num_sequences, 4, -1)
     return parts.sum(1)
 
 
-READS: dict[Pooling, Callable[[BertModel, RaggedBatch], Tensor]] = {
+READS: dict[Pooling, Callable[[Backbone, RaggedBatch], Tensor]] = {
     "mean": mean_states,
     "cls": cls_states,
     "max": max_states,

@@ -142,7 +142,7 @@ class InferenceConfig:
 
     def length_for(self, config: ModelConfig) -> int:
         """Returns the most ids in a sequence that both the model and this setting allow."""
-        return min(self.max_length or config.max_position_embeddings, config.max_position_embeddings)
+        return min(self.max_length or config.position_limit, config.position_limit)
 
 
 DEFAULT = InferenceConfig()

@@ -13,7 +13,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import require_list
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import BertForMaskedLM, BertForPreTraining
+from bertsmith.model import ModelForMaskedLM, ModelForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
 
 MASKS_AT_ONCE = 256
@@ -31,7 +31,7 @@ class Candidate:
 class FillMask(Pipeline, name="fill-mask"):
     """Fills every `[MASK]` in texts."""
 
-    architectures = (BertForMaskedLM, BertForPreTraining)
+    architectures = (ModelForMaskedLM, ModelForPreTraining)
     needs_fine_tuning = False
     endpoints = ("/fill-mask",)
 
@@ -120,7 +120,7 @@ class FillMask(Pipeline, name="fill-mask"):
         return ([self.tokenizer.special_tokens.mask],)
 
 
-def mask_logits(model: BertForMaskedLM | BertForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
+def mask_logits(model: ModelForMaskedLM | ModelForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
     """Reads [M, V] float32, the logits at M places among the tokens of a batch."""
     head = model.masked_lm
     states = model.backbone(batch).hidden_states.index_select(0, places)

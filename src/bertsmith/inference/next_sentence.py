@@ -11,13 +11,13 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.inference.checks import parts, require_list
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import BertForNextSentencePrediction, BertForPreTraining, ModelConfig
+from bertsmith.model import ModelConfig, ModelForNextSentencePrediction, ModelForPreTraining
 
 
 class NextSentence(Pipeline, name="next-sentence"):
     """Tells whether a text follows another, as pre-training asked it."""
 
-    architectures = (BertForNextSentencePrediction, BertForPreTraining)
+    architectures = (ModelForNextSentencePrediction, ModelForPreTraining)
     needs_fine_tuning = False
     endpoints = ("/next-sentence",)
     two_texts = "next sentences"
@@ -26,7 +26,7 @@ class NextSentence(Pipeline, name="next-sentence"):
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:
         """Tells whether a folder has the head, and a model that can tell two texts apart."""
         # 只认一种句段的模型读不了句对：有那个头也没有用
-        return super().is_for(architecture, config) and config.type_vocab_size >= 2
+        return super().is_for(architecture, config) and config.reads_pairs
 
     def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
         """Scores pairs; where the two are too long together, the longer one is cut.
@@ -51,7 +51,7 @@ class NextSentence(Pipeline, name="next-sentence"):
         return found
 
 
-def next_sentence_logits(model: BertForNextSentencePrediction | BertForPreTraining, batch: RaggedBatch) -> Tensor:
+def next_sentence_logits(model: ModelForNextSentencePrediction | ModelForPreTraining, batch: RaggedBatch) -> Tensor:
     """Reads [N, 2], the logits of "B follows A" and "B is random"."""
     logits: Tensor = model.next_sentence(model.backbone(batch).pooled)
     return logits

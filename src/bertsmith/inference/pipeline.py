@@ -5,7 +5,7 @@ computes becomes a result. Everything else is here, once: loading a folder with 
 checking that tokenizer and model fit, and being found by name. A subclass declares what it is:
 
     class Classify(TextPipeline, name="classify"):
-        architectures = (BertForSequenceClassification,)
+        architectures = (ModelForSequenceClassification,)
 
 A pipeline is known as soon as its module is imported. Those of this package are imported with it; one from elsewhere is
 found by its name when its package names the module as an entry point of the group `bertsmith.pipelines`.
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.inference.checks import require_fit, require_two_segments
+from bertsmith.inference.checks import require_fit, require_pairs
 from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
@@ -88,7 +88,7 @@ class Pipeline:
         """
         require_fit(tokenizer, model.config)
         if self.two_texts:
-            require_two_segments(model.config, self.two_texts)
+            require_pairs(model.config, self.two_texts)
         self.config = model.config
         self.tokenizer = tokenizer
         self.max_length = inference.length_for(model.config)
@@ -163,7 +163,7 @@ class Pipeline:
         """Tells whether a folder without `task.json` is good for this pipeline.
 
         Args:
-            architecture: what its `config.json` names, such as `BertForMaskedLM`.
+            architecture: what its `config.json` names, such as `ModelForMaskedLM`.
             _config: of its model; for pipelines that look closer.
         """
         found = architectures_by_name().get(architecture)

@@ -21,7 +21,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import native_precision
 from bertsmith.kernels.matmul import has_int8_kernels
-from bertsmith.model import BertModel, PretrainedModel
+from bertsmith.model import Backbone, PretrainedModel
 
 Precision = Literal["float32", "bf16", "int8", "auto"]
 
@@ -122,7 +122,7 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
     # 没有相应指令的 bf16 由软件模拟，慢上百倍：试一次就要等几秒，不必试
     there = {"float32": True, "bf16": native_precision(device) == "bf16"}
     there["int8"] = device.type == "cpu" and has_int8_kernels()
-    encoder = next(module for module in model.modules() if isinstance(module, BertModel))
+    encoder = next(module for module in model.modules() if isinstance(module, Backbone))
     probe = _random_batch(encoder, _PROBE_LENGTHS, device)
     timed = _random_batch(encoder, [_TIMED_LENGTH] * _TIMED_SEQUENCES, device)
     trials: list[PrecisionTrial] = []
@@ -138,20 +138,20 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
     return PrecisionChoice(best.precision, tuple(trials), tuple(name for name, found in there.items() if not found))
 
 
-def _random_batch(encoder: BertModel, lengths: Any, device: torch.device) -> RaggedBatch:
+def _random_batch(encoder: Backbone, lengths: Any, device: torch.device) -> RaggedBatch:
     """Returns sequences of random ids, always the same ones, of lengths that the model reads."""
-    longest = encoder.config.max_position_embeddings
+    longest = encoder.config.position_limit
     sizes = np.minimum(np.asarray(lengths, dtype=np.int64), longest)
     ids = np.random.default_rng(0).integers(0, encoder.config.vocab_size, int(sizes.sum()))
     return RaggedBatch.from_flat(ids, sizes).to(device)
 
 
-def _sentence_vectors(encoder: BertModel, batch: RaggedBatch) -> Tensor:
+def _sentence_vectors(encoder: Backbone, batch: RaggedBatch) -> Tensor:
     states = encoder(batch).hidden_states.float()
     return torch.stack([rows.mean(0) for rows in states.split(batch.lengths)])
 
 
-def _seconds(encoder: BertModel, batch: RaggedBatch, device: torch.device) -> float:
+def _seconds(encoder: Backbone, batch: RaggedBatch, device: torch.device) -> float:
     """Returns how long one block takes: all blocks are alike, so that this stands for the whole model."""
     hidden = encoder.embedding(batch)
     block = encoder.encoder.blocks[0]

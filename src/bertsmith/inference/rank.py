@@ -19,7 +19,7 @@ from bertsmith.inference.checks import require_list
 from bertsmith.inference.classify import MULTI, REGRESSION, sequence_logits
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline
-from bertsmith.model import BertForSequenceClassification, ModelConfig
+from bertsmith.model import ModelConfig, ModelForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 _OTHERS = (MULTI, REGRESSION)
@@ -37,13 +37,13 @@ class Ranked:
 class Rank(Pipeline, name="rank"):
     """Puts texts in order of relevance to a query."""
 
-    architectures = (BertForSequenceClassification,)
+    architectures = (ModelForSequenceClassification,)
     two_texts = "a query and its text"
     endpoints = ("/rerank",)
 
     def __init__(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:

@@ -29,7 +29,7 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.windows import behind_marks
-from bertsmith.model import BertForTokenClassification, PretrainedModel
+from bertsmith.model import ModelForTokenClassification, PretrainedModel
 from bertsmith.tokenizer import WordPieceTokenizer
 
 OVERLAP = 4
@@ -86,7 +86,7 @@ class WordWindow:
 class Tag(Pipeline, name="tag"):
     """Tags words, or finds entities in texts."""
 
-    architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (BertForTokenClassification,)
+    architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (ModelForTokenClassification,)
     endpoints = ("/tag",)
 
     labels: list[str]
@@ -298,7 +298,7 @@ def _by_sentence(ids: NDArray[np.int32], sizes: NDArray[np.int64], counts: Seque
     ]
 
 
-def _best_tags(model: BertForTokenClassification, batch: RaggedBatch) -> Tensor:
+def _best_tags(model: ModelForTokenClassification, batch: RaggedBatch) -> Tensor:
     """Returns [T, 2]: the highest probability of each token, and the number of its label."""
     # 只带回最好的标签，不带回全部 logits：长文本的内存与标签数无关
     probabilities, labels = model(batch).float().softmax(-1).max(-1)

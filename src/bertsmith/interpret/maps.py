@@ -102,7 +102,7 @@ def maps_of(model: PretrainedModel, tokenizer: WordPieceTokenizer, text: str, pa
         InputError: a text holds no word, or is no string.
     """
     bert = backbone(model)
-    encoded, dropped = encode_whole(tokenizer, bert.config.max_position_embeddings, text, pair)
+    encoded, dropped = encode_whole(tokenizer, bert.config.position_limit, text, pair)
     ids, types = encoded["input_ids"], encoded["token_type_ids"]
     if max(types) >= bert.config.type_vocab_size:
         raise InputError("the model knows a single segment; give one text, not a pair")

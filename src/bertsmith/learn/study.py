@@ -110,7 +110,7 @@ class Study:
         ids, segments = list(encoded["input_ids"]), list(encoded["token_type_ids"])
         if max(segments) >= self.model.config.type_vocab_size:
             raise InputError("the model knows a single segment, and this takes a pair; name a model that knows two")
-        longest = self.model.config.max_position_embeddings
+        longest = self.model.config.position_limit
         if len(ids) > longest:
             raise InputError(f"{text[:40]!r} makes {len(ids)} pieces; this model reads {longest}, write a shorter one")
         return ids, segments

@@ -16,16 +16,15 @@ from bertsmith.model.architectures import (
 )
 from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.backbone import Backbone, BackboneOutput, PretrainedModel, layer_numbers
-from bertsmith.model.config import ModelConfig
+from bertsmith.model.config import NAMED_SIZES, ModelConfig
 from bertsmith.model.families.bert import (
-    NAMED_SIZES,
     BertConfig,
     BertEmbedding,
     BertEncoder,
     BertModel,
     TransformerBlock,
 )
-from bertsmith.model.family import Family, families
+from bertsmith.model.family import Family, families, family_named
 from bertsmith.model.features import LayerFeatures
 from bertsmith.model.heads import (
     MaskedLMHead,
@@ -98,6 +97,7 @@ __all__ = [
     "extend_positions",
     "extend_vocabulary",
     "families",
+    "family_named",
     "freeze",
     "keep_layers",
     "layer_numbers",

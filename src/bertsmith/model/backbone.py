@@ -189,6 +189,7 @@ class BackboneOutput:
         hidden_states: [T, H], the last layer's state of every token.
         cls: [N, H], the last layer's state of each `[CLS]`.
         pooler_output: [N, H] as `pooled`, or None where the model was built without a pooler.
+        batch: what was encoded.
         layers: L+1 tensors [T, H], embeddings first, when asked for.
         attentions: for each layer asked for, from below, N maps [A, S_n, S_n].
     """
@@ -196,6 +197,7 @@ class BackboneOutput:
     hidden_states: Tensor
     cls: Tensor
     pooler_output: Tensor | None
+    batch: RaggedBatch
     layers: list[Tensor] | None = None
     attentions: list[list[Tensor]] | None = None
 
@@ -209,6 +211,12 @@ class BackboneOutput:
         if self.pooler_output is None:
             raise InputError("this model was built without a pooler; read `cls` or `hidden_states`")
         return self.pooler_output
+
+    @property
+    def mean(self) -> Tensor:
+        """[N, H], the mean over the states of each sequence, special tokens among them."""
+        # 补齐处填 0，所以求和之后除以真实长度就是平均
+        return self.batch.pad(self.hidden_states).sum(1) / self.batch.cu_seqlens.diff()[:, None]
 
 
 class Backbone(PretrainedModel):
@@ -321,7 +329,9 @@ def initialize_weights(module: nn.Module, standard_deviation: float) -> None:
             nn.init.zeros_(child.bias)
         if isinstance(child, nn.LayerNorm):
             nn.init.ones_(child.weight)
-            nn.init.zeros_(child.bias)
+            # 有的家族的归一化没有偏置
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
 
 
 def layer_numbers(model: nn.Module) -> dict[str, int]:

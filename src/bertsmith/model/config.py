@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
@@ -28,6 +29,17 @@ which the TensorFlow release computed under the name `gelu`."""
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 """One class of many (softmax), any number of classes (a sigmoid each), or a number (the output itself)."""
+
+
+NAMED_SIZES: dict[str, tuple[int, int]] = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+"""Name → (L layers, H hidden size): Devlin et al. 2019, §3; Turc et al. 2019, "Well-Read Students Learn Better"."""
 
 
 class ModelConfig:
@@ -127,6 +139,40 @@ class ModelConfig:
                     f"pruned_heads {layer}: {list(heads)}: layers count to {self.num_hidden_layers - 1}, heads to"
                     f" {self.num_attention_heads - 1}, each once, and one head at least must stay"
                 )
+
+    @classmethod
+    def named(cls, size: str, **overrides: Any) -> Self:
+        """Returns the configuration of a published size: heads of D = 64, and this family's feed-forward width.
+
+        Args:
+            size: a name of `NAMED_SIZES`, or `L/H` such as `6/384` with H a multiple of 64.
+            **overrides: any field, such as `vocab_size`.
+
+        Raises:
+            ConfigError: the size is no name and no valid `L/H`, or an override is no field.
+        """
+        layers, hidden = cls.shape_of(size)
+        shape: dict[str, Any] = {
+            "num_hidden_layers": layers,
+            "hidden_size": hidden,
+            "num_attention_heads": hidden // 64,
+            "intermediate_size": cls.intermediate_size_for(hidden),
+        }
+        return cls(**shape).changed(**overrides)
+
+    @staticmethod
+    def shape_of(size: str) -> tuple[int, int]:
+        """Returns L and H of a size, as `named` takes it.
+
+        Raises:
+            ConfigError: the size is no name and no valid `L/H`.
+        """
+        return NAMED_SIZES.get(size) or _parse_layers_and_hidden(size)
+
+    @classmethod
+    def intermediate_size_for(cls, hidden_size: int) -> int:
+        """Returns how wide the feed-forward layer of a published size is: 4 H."""
+        return 4 * hidden_size
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -239,9 +285,23 @@ class ModelConfig:
         return families()[self.model_type]
 
     @property
+    def reads_pairs(self) -> bool:
+        """Whether the model can tell two texts of a sequence apart: here, by their segments."""
+        return self.type_vocab_size >= 2
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position table that the first token takes."""
+        return 0
+
+    @property
     def position_limit(self) -> int:
         """S, the longest sequence the model can read."""
-        return self.max_position_embeddings
+        return self.max_position_embeddings - self.first_position
+
+    def with_position_limit(self, length: int) -> Self:
+        """Returns a copy that can read sequences of up to `length` tokens."""
+        return self.changed(max_position_embeddings=length + self.first_position)
 
     def heads_left(self, layer: int) -> tuple[int, ...]:
         """Returns the heads of a layer that were not pruned, counted as in the whole model."""
@@ -252,6 +312,16 @@ class ModelConfig:
     def head_size(self) -> int:
         """D, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+
+def _parse_layers_and_hidden(size: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", size)
+    if not match:
+        raise ConfigError(f"size {size!r} is unknown; use one of {', '.join(NAMED_SIZES)} or L/H such as 6/384")
+    layers, hidden = int(match[1]), int(match[2])
+    if layers == 0 or hidden == 0 or hidden % 64:
+        raise ConfigError(f"size {size!r}: L must be positive and H a positive multiple of 64, the size of a head")
+    return layers, hidden
 
 
 def _readable(names: Iterable[str]) -> str:

@@ -20,7 +20,9 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from bertsmith.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -96,8 +98,9 @@ class Family:
         names: the published names of its tensors.
         heads: kind of head → the module; a task model whose kinds are all here can be built of this family. The kinds
             are those of `architectures.py`.
-        sizes: published size → (L layers, H hidden size).
         layers: where the matrices of a block are.
+        objective: what it was published with, by its name among the pre-training objectives.
+        tokenizer: the kind of vocabulary that its published models have, and that is learned for a new one.
     """
 
     model_type: str
@@ -106,8 +109,21 @@ class Family:
     backbone: type[Backbone]
     names: PublishedNames
     heads: Mapping[str, type[nn.Module]]
-    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     layers: BlockLayers = field(default_factory=BlockLayers)
+    objective: str = "mlm+nsp"
+    tokenizer: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+
+
+def family_named(name: str) -> Family:
+    """Returns a family by its `model_type`.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    known = families()
+    if name not in known:
+        raise ConfigError(f"family {name!r} is unknown; use one of {', '.join(known)}")
+    return known[name]
 
 
 @functools.cache

@@ -147,7 +147,7 @@ class FeatureTagger(PretrainedModel):
         layers = [chosen.new_empty(0)] * (self.config.num_hidden_layers + 1)
         for layer, states in zip(self.features.layers, chosen.unbind(1), strict=True):
             layers[layer] = states
-        return BackboneOutput(layers[-1], layers[-1], None, layers)
+        return BackboneOutput(layers[-1], layers[-1], None, batch, layers)
 
     def _encode(self, batch: RaggedBatch) -> Tensor:
         """Runs the encoder: [T, K, H] of the K chosen layers, in the compute dtype."""

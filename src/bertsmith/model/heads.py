@@ -28,7 +28,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """The functions behind the names that a configuration allows."""
 
-Reads = Literal["hidden_states", "pooled"]
+Reads = Literal["hidden_states", "pooled", "cls", "mean"]
 """The field of a `BackboneOutput` that a head takes."""
 
 

@@ -86,17 +86,18 @@ def extend_positions(model: PretrainedModel, num_positions: int) -> None:
     Raises:
         ConfigError: it is not positive, or the model learns no positions.
     """
-    config = model.config.changed(max_position_embeddings=num_positions)
+    config = model.config.with_position_limit(num_positions)
     position = model.backbone.position_table
     if position is None:
         raise ConfigError(f"{model.architecture} learns no positions; there is nothing to extend")
-    table = position.weight.detach()
+    # 有的家族头几行不是位置（RoBERTa 从第 2 行数起）：原样留下，只拉伸其余各行
+    before, table = position.weight.detach().tensor_split([config.first_position])
     if num_positions > len(table):
         # 双精度插值再舍入一次：首尾两行与原表逐位相同
         curves = table.double().T[None]
         table = F.interpolate(curves, size=num_positions, mode="linear", align_corners=True)[0].T.to(table.dtype)
-    _replace(position, "weight", table[:num_positions])
-    position.num_embeddings = num_positions
+    _replace(position, "weight", torch.cat([before, table[:num_positions]]))
+    position.num_embeddings = config.max_position_embeddings
     model.set_config(config)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from bertsmith.model import BertForMultipleChoice
+from bertsmith.model import ModelForMultipleChoice
 from bertsmith.objectives.labelled import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 
@@ -12,7 +12,7 @@ from bertsmith.objectives.loss_output import LossOutput
 class ChoiceObjective:
     """Mean of -log p(right choice), in nats, with accuracy; the softmax is over the choices of a question."""
 
-    def __call__(self, model: BertForMultipleChoice, batch: LabelledBatch) -> LossOutput:
+    def __call__(self, model: ModelForMultipleChoice, batch: LabelledBatch) -> LossOutput:
         """Measures a model on a batch with labels [Q] int64 and, for every question, equally many sequences.
 
         Sums `loss` and `accuracy`, by question.

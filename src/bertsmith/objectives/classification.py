@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives.labelled import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 
@@ -29,7 +29,7 @@ class ClassificationObjective:
             raise ConfigError(f"class weights {list(class_weights)} must be positive")
         self.class_weights = None if class_weights is None else torch.tensor(class_weights)
 
-    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def __call__(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a classifier on a batch with labels [N] int64; sums `loss` and `accuracy`."""
         # 论文的损失：log softmax(C Wᵀ) 在正确类别上的值；加权让少见的类别不被淹没
         logits = model(batch.tokens).float()
@@ -43,7 +43,7 @@ class ClassificationObjective:
 class MultiLabelObjective:
     """Binary cross-entropy of every label by itself, in nats, averaged over texts and labels."""
 
-    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def __call__(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a multi-label classifier on a batch with labels [N, K], 0 or 1; sums `loss`."""
         # 标签互不排斥：每个标签各做一次是非判断，用 sigmoid 而不是 softmax
         loss = F.binary_cross_entropy_with_logits(model(batch.tokens).float(), batch.labels.float())
@@ -53,7 +53,7 @@ class MultiLabelObjective:
 class RegressionObjective:
     """Mean squared error of the model's one output; with standardised labels, guessing their mean gives 1."""
 
-    def __call__(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def __call__(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a regressor on a batch with labels [N] float; sums `loss`."""
         loss = F.mse_loss(model(batch.tokens).float().squeeze(-1), batch.labels.float())
         return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})

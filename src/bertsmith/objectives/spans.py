@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.model import BertForQuestionAnswering
+from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives.labelled import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 
@@ -15,7 +15,7 @@ from bertsmith.objectives.loss_output import LossOutput
 class SpanObjective:
     """Mean of -log p(start) and -log p(end), in nats; the probabilities are over the tokens of a sequence."""
 
-    def __call__(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
+    def __call__(self, model: ModelForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
         """Measures a span reader on a batch.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from bertsmith.model import BertForTokenClassification
+from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives.labelled import NO_LABEL, LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 
@@ -12,7 +12,7 @@ from bertsmith.objectives.loss_output import LossOutput
 class TaggingObjective:
     """Mean of -log p(true tag) over the real words of a batch, in nats, with accuracy."""
 
-    def __call__(self, model: BertForTokenClassification, batch: LabelledBatch) -> LossOutput:
+    def __call__(self, model: ModelForTokenClassification, batch: LabelledBatch) -> LossOutput:
         """Measures a tagger on a batch with labels [T] int64, `NO_LABEL` wherever no word begins.
 
         Sums `loss` and `accuracy`, by word.

@@ -21,7 +21,7 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.model import BertConfig, BertForPreTraining, BertModel
+from bertsmith.model import Backbone, ModelConfig, ModelForPreTraining
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
@@ -80,8 +80,8 @@ def fill_examples(
         recipe: makes the fresh weights.
         own: whether the text is the reader's own; the bundled world adds its three set sentences.
     """
-    fresh = build_model(recipe, corpus)
-    assert isinstance(fresh, BertForPreTraining)
+    fresh = build_model(recipe, corpus, tokenizer)
+    assert isinstance(fresh, ModelForPreTraining)
     untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model")
     questions: list[tuple[str, str | None]] = [] if own else [(text, None) for text in WORLD_SENTENCES]
     questions += _heldout_questions(corpus, tokenizer, recipe.data.sequence_length)
@@ -93,7 +93,7 @@ def figure_rows(
 ) -> list[FigureRow]:
     """Returns every figure with the setting it holds for."""
     done, recipe = result.pretraining, result.pretraining.recipe
-    config = recipe.model_config(tokenizer.vocab_size)
+    config = recipe.model_config(tokenizer)
     train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
     model = f"{config.num_hidden_layers} layers, {config.hidden_size} hidden, {config.num_attention_heads} heads"
     unseen = f"up to {HELDOUT_SEQUENCES} sequences of {heldout.documents:,} held-out documents, always the same"
@@ -135,7 +135,7 @@ def show_report(
 ) -> None:
     """Writes `report.html` into the run folder."""
     rows = read_metrics(run / "metrics.jsonl")
-    model, tokenizer = BertModel.from_pretrained(run / "model").eval(), WordPieceTokenizer.load(run / "model")
+    model, tokenizer = Backbone.from_pretrained(run / "model").eval(), WordPieceTokenizer.load(run / "model")
     ids = _heatmap_ids(corpus, tokenizer)
     layer = model.config.num_hidden_layers
     weights = attention_weights(model, ids, layer=-1).mean(0)
@@ -197,7 +197,7 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
         # 窄的模型用论文的 5e-5 学不动，照抄命令的人不必自己发现
-        narrow = BertConfig.named(result.pretraining.recipe.model.size).hidden_size <= SMALL_HIDDEN_SIZE
+        narrow = ModelConfig.shape_of(result.pretraining.recipe.model.size)[1] <= SMALL_HIDDEN_SIZE
         rate = ["--learning-rate", SMALL_RATE] if narrow else []
         commands.append(["finetune", "classify", "--model", model, *labelled, *rate, "--out", "runs/classifier"])
     for command in commands:

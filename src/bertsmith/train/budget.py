@@ -111,7 +111,7 @@ def _sample_costs(
     recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, phase: int
 ) -> StepCosts:
     stream = open_stream(recipe, corpus, tokenizer, phase=phase)
-    config = recipe.model_config(tokenizer.vocab_size)
+    config = recipe.model_config(tokenizer)
     batches = [next(stream) for _ in range(SAMPLED_BATCHES)]
     tokens = np.mean([batch.tokens.num_tokens for batch in batches])
     return StepCosts(float(tokens), float(np.mean([training_flops(config, batch) for batch in batches])))
@@ -127,7 +127,7 @@ def _steps_within(
     accumulate: int,
 ) -> float:
     """Finds how many steps fit into the minutes asked for, by timing a throw-away model on real batches."""
-    trainer = make_trainer(recipe.changed(steps=max(1, recipe.trainer.total_steps)), corpus, device, ranks)
+    trainer = make_trainer(recipe.changed(steps=max(1, recipe.trainer.total_steps)), corpus, tokenizer, device, ranks)
     per_step = 0.0
     # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关
     for phase, share in enumerate(shares):

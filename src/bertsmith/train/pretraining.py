@@ -206,7 +206,7 @@ class PreTrainingRun:
         self.total_steps = recipe.trainer.total_steps
         self.objective = recipe.build_objective()
         self.heldout = heldout_set(recipe, corpus, tokenizer)
-        self.trainer = make_trainer(recipe, corpus, device, ranks)
+        self.trainer = make_trainer(recipe, corpus, tokenizer, device, ranks)
         self.model = self.trainer.model
         self.progress = self._restored()
         self.window = RunningAverages({name: (value, count) for name, (value, count) in self.progress.window.items()})
@@ -373,7 +373,7 @@ class PreTrainingRun:
 
     def _save_model(self, name: str) -> None:
         self.model.save_pretrained(self.run / name)
-        self.tokenizer.save(self.run / name, model_max_length=self.model.config.max_position_embeddings)
+        self.tokenizer.save(self.run / name, model_max_length=self.model.config.position_limit)
 
     def _measure_peak(self, batch: PreTrainingBatch) -> None:
         """Finds the speed that utilisation is measured by: a matmul of this model's width, on the tokens of a pass."""

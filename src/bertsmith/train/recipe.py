@@ -28,9 +28,10 @@ from bertsmith import __version__
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
-from bertsmith.model import BertConfig, ModelConfig
+from bertsmith.model import ModelConfig, family_named
 from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
+from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):
@@ -55,6 +56,7 @@ class ModelSettings:
 
     panel: ClassVar[str] = "Model"
 
+    family: str = option("bert", help="Architecture of fresh weights: bert, roberta, modernbert and others.")
     size: str = option("mini", help="tiny, mini, small, medium, base, large or L/H such as 6/384.")
     start_from: str = option("", name="from", help="Go on training this model folder, instead of a fresh --size.")
     dropout: float = option(0.1, min=0.0, max=0.9, help="After embeddings, sub-layers and on attention probabilities.")
@@ -126,7 +128,9 @@ class PreTrainingRecipe:
 
     panel: ClassVar[str] = "What is learned"
 
-    objective: str = option("mlm+nsp", help="mlm+nsp (the paper), mlm, mlm+sop, ltr or ltr+nsp.")
+    objective: str = option(
+        "mlm+nsp", shown_default="the family's", help="mlm+nsp (the paper), mlm, mlm+sop, ltr or ltr+nsp."
+    )
     seed: int = option(0, help="Of everything random.")
     corpus: str = option(
         "", in_file_only=True, help="Fingerprint of the shards: a run never goes on with other data or tokenizer."
@@ -167,16 +171,17 @@ class PreTrainingRecipe:
         phases = self.length.phases
         return replace(self.data, sequence_length=phases[phase][0]) if phases else self.data
 
-    def model_config(self, vocab_size: int) -> ModelConfig:
-        """Returns the architecture for a vocabulary, or that of the model that is trained on."""
+    def model_config(self, tokenizer: WordPieceTokenizer) -> ModelConfig:
+        """Returns the architecture for a tokenizer, or that of the model that is trained on."""
         dropout = {
             "hidden_dropout_prob": self.model.dropout,
             "attention_probs_dropout_prob": self.model.dropout,
         }
         if self.model.start_from:
             return ModelConfig.load(self.model.start_from).changed(**dropout)
-        positions = self.data.sequence_length
-        return BertConfig.named(self.model.size, vocab_size=vocab_size, max_position_embeddings=positions, **dropout)
+        shape = family_named(self.model.family).config.named(self.model.size, vocab_size=tokenizer.vocab_size)
+        fitted = shape.changed(pad_token_id=tokenizer.pad_token_id, **dropout)
+        return fitted.with_position_limit(self.data.sequence_length)
 
     def changed(self, **settings: Any) -> PreTrainingRecipe:
         """Returns a copy with some settings changed, by their names: `steps`, `mask_rate`, `corpus`."""
@@ -231,6 +236,7 @@ def chosen_recipe(
     """
     for name, other, why in (
         ("from", "size", "--from brings its own size; leave out --size"),
+        ("from", "family", "--from brings its own family; leave out --family"),
         (
             "batch_size",
             "batch_tokens",
@@ -241,12 +247,21 @@ def chosen_recipe(
             raise ConfigError(why)
     filed = {} if file is None else {name: value for name, value in _read(file).items() if name not in _FOUND}
     # 命令行给出的选项替换文件里的整组：否则文件里的另一个终点、另一种批量会同时生效
-    for group in (ENDS, ("batch_size", "batch_tokens"), ("size", "from"), ("sequence_length", "phases")):
+    for group in (
+        ENDS,
+        ("batch_size", "batch_tokens"),
+        ("size", "from"),
+        ("family", "from"),
+        ("sequence_length", "phases"),
+    ):
         if any(name in given for name in group):
             filed = {name: value for name, value in filed.items() if name not in group}
     chosen = {"precision": precision, **filed, **given}
     if not any(chosen.get(end) for end in ENDS):
         raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
+    if "from" not in chosen:
+        # 每个家族都有自己的预训练目标：RoBERTa 没有下一句，ALBERT 判断句序
+        chosen = {"objective": family_named(chosen.get("family", ModelSettings.family)).objective, **chosen}
     hiding = [name for name in _HIDING if name in given]
     objective = chosen.get("objective", PreTrainingRecipe.objective)
     if hiding and objective_named(objective).needs.targets != "masked":
@@ -270,8 +285,10 @@ def recipe_for(size: str = "mini", **overrides: Any) -> PreTrainingRecipe:
     Raises:
         ConfigError: the size or a setting is impossible.
     """
-    batch_size, learning_rate = _by_width(BertConfig.named(size).hidden_size)
-    return _with_overrides({"size": size, "batch_size": batch_size, "learning_rate": learning_rate}, overrides)
+    batch_size, learning_rate = _by_width(ModelConfig.shape_of(size)[1])
+    family = family_named(overrides.get("family") or ModelSettings.family)
+    chosen = {"size": size, "batch_size": batch_size, "learning_rate": learning_rate, "objective": family.objective}
+    return _with_overrides(chosen, overrides)
 
 
 def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
@@ -293,17 +310,18 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
         "size": f"{config.num_hidden_layers}/{config.hidden_size}",
         "batch_size": batch_size,
         "learning_rate": learning_rate / 4,
-        "sequence_length": min(128, config.max_position_embeddings),
+        "objective": config.family.objective,
+        "sequence_length": min(128, config.position_limit),
         "from": str(folder),
     }
     recipe = _with_overrides(chosen, overrides)
-    if recipe.data.sequence_length > config.max_position_embeddings:
+    if recipe.data.sequence_length > config.position_limit:
         raise ConfigError(
-            f"{folder}: the model has {config.max_position_embeddings} positions, sequences of"
+            f"{folder}: the model has {config.position_limit} positions, sequences of"
             f" {recipe.data.sequence_length} do not fit; choose --sequence-length or --phases within them"
         )
     needs = recipe.build_objective().needs
-    if needs.pairs != "none" and config.type_vocab_size < 2:
+    if needs.pairs != "none" and not config.reads_pairs:
         single = "mlm" if needs.targets == "masked" else "ltr"
         raise ConfigError(
             f"{folder}: the model knows a single segment, and --objective {recipe.objective} reads pairs; choose"

@@ -61,14 +61,14 @@ def heldout_set(
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> ModelForPreTraining:
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> ModelForPreTraining:
     """Returns the model before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
     vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
-    config, start = recipe.model_config(len(corpus.piece_counts)), recipe.model.start_from
+    config, start = recipe.model_config(tokenizer), recipe.model.start_from
     objective = recipe.build_objective()
     pair_head = "next_sentence" in objective.heads
     missing = set(objective.heads)
@@ -91,6 +91,7 @@ def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus) -> ModelForPreTr
 def make_trainer(
     recipe: PreTrainingRecipe,
     corpus: TokenCorpus,
+    tokenizer: WordPieceTokenizer,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
 ) -> BertTrainer[ModelForPreTraining]:
@@ -98,7 +99,7 @@ def make_trainer(
     # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
     even_guess = math.log(len(corpus.piece_counts)) + math.log(2)
     return BertTrainer(
-        build_model(recipe, corpus),
+        build_model(recipe, corpus, tokenizer),
         recipe.build_objective(),
         recipe.trainer,
         seed=recipe.seed,
@@ -117,7 +118,7 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
     if not recipe.model.start_from:
         return recipe
     folder = Path(recipe.model.start_from)
-    vocab_size = recipe.model_config(tokenizer.vocab_size).vocab_size
+    vocab_size = recipe.model_config(tokenizer).vocab_size
     has = {name: (folder / name).exists() for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")}
     different = "another vocabulary"
     if has["vocab.txt"] or has["tokenizer.json"]:

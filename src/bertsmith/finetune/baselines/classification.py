@@ -41,7 +41,7 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.tasks.texts import columns_of
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.classify import Prediction
-from bertsmith.model import BertModel
+from bertsmith.model import Backbone
 from bertsmith.tokenizer import WordPieceTokenizer
 
 BASELINES = ("majority", "tfidf", *NEURAL_BASELINES)
@@ -204,7 +204,7 @@ class _NeuralInputs:
 
     def __init__(self, files: Files, model_folder: str | Path) -> None:
         tokenizer = WordPieceTokenizer.load(model_folder)
-        model = BertModel.from_pretrained(model_folder, need_pooler=False)
+        model = Backbone.from_pretrained(model_folder, need_pooler=False)
         require_fit(tokenizer, model.config, model_folder)
         texts = [
             list(zip(*(_pieces(tokenizer, column) for column in files.columns(examples) if column), strict=True))

@@ -22,7 +22,7 @@ from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT
 from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertConfig
+from bertsmith.model import ModelConfig
 from bertsmith.reporting.page import environment
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -89,7 +89,7 @@ def model_card(
     missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
     if missing:
         raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")
-    config, tokenizer = BertConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
+    config, tokenizer = ModelConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
     described = task.describe()
     evaluations = {"dev": result.dev} | ({} if result.test is None else {"test": result.test})
     return (

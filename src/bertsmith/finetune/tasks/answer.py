@@ -29,7 +29,7 @@ from bertsmith.finetune.tasks.task import SHOWN_MISTAKES, EncodedExample, Evalua
 from bertsmith.inference.answer import Answer, Answered
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.windows import PassageTokens, WindowCutter
-from bertsmith.model import BertForQuestionAnswering
+from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives import LabelledBatch, SpanObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.options import option
@@ -73,7 +73,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
     spec: ClassVar = TaskSpec(
         "answer",
         ("question answering from a passage", "阅读理解：在段落里找答案"),
-        BertForQuestionAnswering,
+        ModelForQuestionAnswering,
         QUESTIONS,
         Answer,
         InputFields(("Question", "问题"), ("Passage", "段落"), least=2, most=2),
@@ -159,13 +159,13 @@ class AnsweringTask(Task[QuestionExample, Answered]):
                 encoded.append(EncodedExample([window.input_ids], [window.token_type_ids], label))
         return encoded
 
-    def loss(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy of start and end."""
         return SpanObjective()(model, batch)
 
     def predict(
         self,
-        model: BertForQuestionAnswering,
+        model: ModelForQuestionAnswering,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[QuestionExample],
         inference: InferenceConfig,

@@ -24,7 +24,7 @@ from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, Task
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.choose import Choice, Choose, encode_choices
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForMultipleChoice
+from bertsmith.model import ModelForMultipleChoice
 from bertsmith.objectives import ChoiceObjective, LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -37,7 +37,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
     spec: ClassVar = TaskSpec(
         "choose",
         ("multiple choice", "多项选择"),
-        BertForMultipleChoice,
+        ModelForMultipleChoice,
         CHOICES,
         Choose,
         InputFields(("Context", "上文"), lines=("Choices, one a line", "选项，每行一个"), least=3, most=10**6),
@@ -82,7 +82,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             for example, (start, end) in zip(examples, bounds, strict=True)
         ]
 
-    def loss(self, model: BertForMultipleChoice, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForMultipleChoice, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy over the choices of each of Q questions; labels [Q, 2] as `encode` made them."""
         counts, right = batch.labels.unbind(1)
         if bool((counts == counts[0]).all()):
@@ -97,7 +97,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
 
     def predict(
         self,
-        model: BertForMultipleChoice,
+        model: ModelForMultipleChoice,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[ChoiceExample],
         inference: InferenceConfig,

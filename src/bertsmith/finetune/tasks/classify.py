@@ -41,7 +41,7 @@ from bertsmith.finetune.tasks.texts import (
 )
 from bertsmith.inference.classify import SINGLE, Classify, Prediction
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import ClassificationObjective, LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.options import option
@@ -78,7 +78,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
     spec: ClassVar = TaskSpec(
         "classify",
         ("classification: one class of several", "分类：多个类别里选一个"),
-        BertForSequenceClassification,
+        ModelForSequenceClassification,
         LABELLED,
         Classify,
         TEXT_INPUTS,
@@ -126,13 +126,13 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         """Returns one sequence for each text or pair, with the number of its class."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self.numbers(examples))
 
-    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy."""
         return ClassificationObjective(self.class_weights or None)(model, batch)
 
     def predict(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[LabelledText],
         inference: InferenceConfig,

@@ -27,7 +27,7 @@ from bertsmith.finetune.tasks.tag import TaggingTask, labels_of_words
 from bertsmith.finetune.tasks.task import EncodedExample
 from bertsmith.inference.engine import TOKEN_BUDGET, packs_by_length
 from bertsmith.inference.features import FeatureTag
-from bertsmith.model import BertModel
+from bertsmith.model import Backbone
 from bertsmith.model.feature_tagger import FeatureTagger, Packs, Top, sequence_keys
 from bertsmith.model.features import LayerChoice
 from bertsmith.options import option
@@ -127,7 +127,7 @@ class FeatureTaggingTask(TaggingTask):
             raise ConfigError("features keeps nothing of its encoder; leave out gradient checkpointing")
         dropout: dict[str, Any] = {} if settings.dropout is None else {"hidden_dropout_prob": settings.dropout}
         names = dict(enumerate(self.labels))
-        bert = BertModel.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
+        bert = Backbone.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
         torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
         model = FeatureTagger(bert, self.layers, self.tagger_head, self.tagger_head_size)
         model.packs = self.packs

@@ -26,7 +26,7 @@ from bertsmith.finetune.tasks.texts import (
 )
 from bertsmith.inference.classify import MULTI, LabelsPrediction, MultiLabel
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import LabelledBatch, MultiLabelObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -49,7 +49,7 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
     spec: ClassVar = TaskSpec(
         "multilabel",
         ("labels, any number of them", "多标签：可以有任意多个"),
-        BertForSequenceClassification,
+        ModelForSequenceClassification,
         MULTILABELLED,
         MultiLabel,
         TEXT_INPUTS,
@@ -89,13 +89,13 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         if not any(example.labels for example in dev):
             raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
 
-    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the binary cross-entropy."""
         return MultiLabelObjective()(model, batch)
 
     def predict(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[MultiLabelledText],
         inference: InferenceConfig,

@@ -24,7 +24,7 @@ from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, Task
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
-from bertsmith.model import BertForSequenceClassification
+from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import LabelledBatch, MultiLabelObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -49,7 +49,7 @@ class RankingTask(Task[RankingExample, float]):
     spec: ClassVar = TaskSpec(
         "rank",
         ("ranking by relevance to a query", "按与查询的相关度排序"),
-        BertForSequenceClassification,
+        ModelForSequenceClassification,
         RANKINGS,
         Rank,
         InputFields(("Query", "查询"), lines=("Texts to rank, one a line", "要排序的文本，每行一段"), least=2, most=2),
@@ -101,14 +101,14 @@ class RankingTask(Task[RankingExample, float]):
             for ids, types, example in zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)
         ]
 
-    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the binary cross-entropy."""
         # 一个输出的二元交叉熵就是只有一个标签的多标签损失，目标可以是 0 到 1 之间的数
         return MultiLabelObjective()(model, batch)
 
     def predict(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[RankingExample],
         inference: InferenceConfig,

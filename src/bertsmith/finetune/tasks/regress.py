@@ -19,7 +19,7 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, R
 from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
 from bertsmith.inference.classify import REGRESSION, Regress
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.model import BertForSequenceClassification, PretrainedModel
+from bertsmith.model import ModelForSequenceClassification, PretrainedModel
 from bertsmith.objectives import LabelledBatch, RegressionObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -42,7 +42,7 @@ class RegressionTask(Task[ScoredText, float]):
     spec: ClassVar = TaskSpec(
         "regress",
         ("a number", "回归：给出一个数"),
-        BertForSequenceClassification,
+        ModelForSequenceClassification,
         SCORED,
         Regress,
         TEXT_INPUTS,
@@ -108,7 +108,7 @@ class RegressionTask(Task[ScoredText, float]):
         The layer learns (score - mean) / spread; with W and b scaled by the spread, and the mean added to b, the same
         states give the score itself. Afterwards the layer is bit for bit what it was.
         """
-        assert isinstance(model, BertForSequenceClassification)
+        assert isinstance(model, ModelForSequenceClassification)
         weight, bias = model.classifier.linear.weight, model.classifier.linear.bias
         learned = [parameter.detach().clone() for parameter in (weight, bias)]
         with torch.no_grad():
@@ -121,13 +121,13 @@ class RegressionTask(Task[ScoredText, float]):
                 for parameter, before in zip((weight, bias), learned, strict=True):
                     parameter.copy_(before)
 
-    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the mean squared error, in units of the spread: guessing the mean gives 1."""
         return RegressionObjective()(model, batch)
 
     def predict(
         self,
-        model: BertForSequenceClassification,
+        model: ModelForSequenceClassification,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[ScoredText],
         inference: InferenceConfig,

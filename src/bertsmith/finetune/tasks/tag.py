@@ -28,7 +28,7 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, R
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
-from bertsmith.model import BertForTokenClassification
+from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives import LabelledBatch, TaggingObjective
 from bertsmith.objectives.labelled import NO_LABEL
 from bertsmith.objectives.loss_output import LossOutput
@@ -51,7 +51,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
     spec: ClassVar = TaskSpec(
         "tag",
         ("tagging: a tag for every word", "标注：每个词一个标签"),
-        BertForTokenClassification,
+        ModelForTokenClassification,
         TAGGED,
         Tag,
         InputFields(("Text", "文本")),
@@ -121,13 +121,13 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         labels = torch.tensor([label for example in encoded for label in example.label])
         return LabelledBatch(tokens_of(encoded), labels)
 
-    def loss(self, model: BertForTokenClassification, batch: LabelledBatch) -> LossOutput:
+    def loss(self, model: ModelForTokenClassification, batch: LabelledBatch) -> LossOutput:
         """Returns the cross-entropy over words."""
         return TaggingObjective()(model, batch)
 
     def predict(
         self,
-        model: BertForTokenClassification,
+        model: ModelForTokenClassification,
         tokenizer: WordPieceTokenizer,
         examples: Sequence[TaggedWords],
         inference: InferenceConfig,

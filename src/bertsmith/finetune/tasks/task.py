@@ -24,7 +24,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.spec import TaskSpec
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.json_files import from_json, to_json
-from bertsmith.model import BertConfig, PretrainedModel
+from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.seeding import torch_seed
@@ -282,7 +282,7 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
             "classifier_dropout": None,
         }
     if settings.from_random:
-        return architecture(BertConfig.load(folder).changed(**changes))
+        return architecture(ModelConfig.load(folder).changed(**changes))
     return architecture.from_pretrained(folder, new_heads=True, **changes)
 
 

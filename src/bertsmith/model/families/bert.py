@@ -11,7 +11,6 @@ Notable:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith.batch import FULL, AttentionMask, RaggedBatch
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import InputError
 from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear
 from bertsmith.model.attention import AttentionOutput, Checkpointing, MultiHeadSelfAttention
 from bertsmith.model.backbone import Backbone, BackboneOutput, initialize_weights
@@ -31,17 +30,7 @@ from bertsmith.model.family import Family, PublishedNames
 from bertsmith.model.heads import ACTIVATION_FUNCTIONS, HEADS
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-NAMED_SIZES: dict[str, tuple[int, int]] = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
-"""Name → (L layers, H hidden size): Devlin et al. 2019, §3; Turc et al. 2019, "Well-Read Students Learn Better"."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -78,26 +67,6 @@ class BertConfig(ModelConfig):
     id2label: dict[int, str] = field(default_factory=dict)
     problem_type: str | None = None
     pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def named(cls, size: str, **overrides: Any) -> Self:
-        """Returns the configuration of a published size: heads of D = 64, a feed-forward layer 4 H wide.
-
-        Args:
-            size: a name of `NAMED_SIZES`, or `L/H` such as `6/384` with H a multiple of 64.
-            **overrides: any field, such as `vocab_size`.
-
-        Raises:
-            ConfigError: the size is no name and no valid `L/H`, or an override is no field.
-        """
-        layers, hidden = NAMED_SIZES.get(size) or _parse_layers_and_hidden(size)
-        shape: dict[str, Any] = {
-            "num_hidden_layers": layers,
-            "hidden_size": hidden,
-            "num_attention_heads": hidden // 64,
-            "intermediate_size": 4 * hidden,
-        }
-        return cls(**shape).changed(**overrides)
 
 
 class BertEmbedding(nn.Module):
@@ -136,12 +105,12 @@ class BertEmbedding(nn.Module):
                 f"a sequence has {batch.max_seqlen} tokens, but the model has {self.position.num_embeddings} positions;"
                 f" truncate it with max_length={self.position.num_embeddings}"
             )
-        _check_range(
+        check_range(
             "input_ids", batch.input_ids, self.word.num_embeddings, "was the text tokenized with another vocabulary?"
         )
         segments = self.token_type.num_embeddings
         known = f"the model knows {segments} segment{'s' if segments > 1 else ''}"
-        _check_range("token_type_ids", batch.token_type_ids, segments, known)
+        check_range("token_type_ids", batch.token_type_ids, segments, known)
         summed = (
             F.embedding(batch.input_ids, self.word.weight, sparse=self.word.sparse)  # [T, H]
             + F.embedding(batch.position_ids, self.position.weight)
@@ -297,7 +266,7 @@ class BertModel(Backbone):
         # 发布的模型在 [CLS] 上另有一层 tanh：下一句与句子分类读的是它，论文没有提到
         pooled = None if self.pooler is None else torch.tanh(self.pooler(cls))
         layers = None if encoded.layers is None else [embedded, *encoded.layers]
-        return BackboneOutput(encoded.states, cls, pooled, layers, encoded.attentions)
+        return BackboneOutput(encoded.states, cls, pooled, batch, layers, encoded.attentions)
 
 
 PUBLISHED_NAMES = PublishedNames(
@@ -333,20 +302,10 @@ PUBLISHED_NAMES = PublishedNames(
 )
 """Query, key and value are one matrix [3H, H] inside and three [H, H] on disk."""
 
-FAMILY = Family("bert", "Bert", BertConfig, BertModel, PUBLISHED_NAMES, HEADS, NAMED_SIZES)
+FAMILY = Family("bert", "Bert", BertConfig, BertModel, PUBLISHED_NAMES, HEADS)
 
 
-def _parse_layers_and_hidden(size: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", size)
-    if not match:
-        raise ConfigError(f"size {size!r} is unknown; use one of {', '.join(NAMED_SIZES)} or L/H such as 6/384")
-    layers, hidden = int(match[1]), int(match[2])
-    if layers == 0 or hidden == 0 or hidden % 64:
-        raise ConfigError(f"size {size!r}: L must be positive and H a positive multiple of 64, the size of a head")
-    return layers, hidden
-
-
-def _check_range(name: str, ids: Tensor, size: int, hint: str) -> None:
+def check_range(name: str, ids: Tensor, size: int, hint: str) -> None:
     """Refuses ids that no row of a table belongs to."""
     # GPU 上取最值要等设备同步，编译图中也不能有数据依赖的分支：那里由内核自己的断言把关
     if ids.is_cuda or torch.compiler.is_compiling():
