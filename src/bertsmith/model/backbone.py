@@ -229,9 +229,9 @@ class Backbone(PretrainedModel):
     """
 
     suffix = "Model"
-    heads = ("pooler",)
+    heads: ClassVar[Collection[str]] = ("pooler",)
     token_outputs = ("last_hidden_state",)
-    sequence_outputs = ("pooler_output",)
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("pooler_output",)
     embedding: Any
     encoder: Any
     pooler: nn.Module | None

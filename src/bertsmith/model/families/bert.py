@@ -100,14 +100,8 @@ class BertEmbedding(nn.Module):
         Raises:
             InputError: a sequence is longer than the model has positions for, or an id is out of range.
         """
-        if not torch.compiler.is_exporting() and batch.max_seqlen > self.position.num_embeddings:
-            raise InputError(
-                f"a sequence has {batch.max_seqlen} tokens, but the model has {self.position.num_embeddings} positions;"
-                f" truncate it with max_length={self.position.num_embeddings}"
-            )
-        check_range(
-            "input_ids", batch.input_ids, self.word.num_embeddings, "was the text tokenized with another vocabulary?"
-        )
+        check_length(batch, self.position.num_embeddings)
+        check_ids(batch, self.word.num_embeddings)
         segments = self.token_type.num_embeddings
         known = f"the model knows {segments} segment{'s' if segments > 1 else ''}"
         check_range("token_type_ids", batch.token_type_ids, segments, known)
@@ -303,6 +297,28 @@ PUBLISHED_NAMES = PublishedNames(
 """Query, key and value are one matrix [3H, H] inside and three [H, H] on disk."""
 
 FAMILY = Family("bert", "Bert", BertConfig, BertModel, PUBLISHED_NAMES, HEADS)
+
+
+def check_length(batch: RaggedBatch, limit: int) -> None:
+    """Refuses a sequence that is longer than the model reads.
+
+    Raises:
+        InputError: there is one.
+    """
+    if not torch.compiler.is_exporting() and batch.max_seqlen > limit:
+        raise InputError(
+            f"a sequence has {batch.max_seqlen} tokens, but the model has {limit} positions;"
+            f" truncate it with max_length={limit}"
+        )
+
+
+def check_ids(batch: RaggedBatch, vocab_size: int) -> None:
+    """Refuses ids outside the vocabulary.
+
+    Raises:
+        InputError: there is one.
+    """
+    check_range("input_ids", batch.input_ids, vocab_size, "was the text tokenized with another vocabulary?")
 
 
 def check_range(name: str, ids: Tensor, size: int, hint: str) -> None:
