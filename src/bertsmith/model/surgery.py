@@ -77,19 +77,21 @@ def extend_positions(model: PretrainedModel, num_positions: int) -> None:
 
     More: the learned table is stretched by linear interpolation, so that the first and the last row stay the first
     and the last. Neighbours are then closer than the model is used to: train it on before relying on it. Fewer: the
-    rows of the last positions are dropped.
+    rows of the last positions are dropped. A family that learns no positions reads as far as it is told to.
 
     Args:
         model: any model.
         num_positions: longest sequence it is to read.
 
     Raises:
-        ConfigError: it is not positive, or the model learns no positions.
+        ConfigError: it is not positive.
     """
     config = model.config.with_position_limit(num_positions)
     position = model.backbone.position_table
     if position is None:
-        raise ConfigError(f"{model.architecture} learns no positions; there is nothing to extend")
+        # 位置是角度（RoPE）：没有表可拉伸，只改允许的长度
+        model.set_config(config)
+        return
     # 有的家族头几行不是位置（RoBERTa 从第 2 行数起）：原样留下，只拉伸其余各行
     before, table = position.weight.detach().tensor_split([config.first_position])
     if num_positions > len(table):
