@@ -65,7 +65,7 @@ class MatmulWeights:
     """How many weights the matmuls of a pre-training model read, and how wide its attention is.
 
     Attributes:
-        encoder: in the L blocks; a block that runs several times counts each time.
+        encoder: in the L blocks, and between the embedding and them; a block that runs several times counts each time.
         attention: the widths of all heads of all layers, A D L where none was pruned.
         pooler: read for each sequence.
         masked_lm: read for each masked position, the decoder included, tied or not.
@@ -122,7 +122,7 @@ def _count_matmul_weights(model: ModelForPreTraining) -> MatmulWeights:
     backbone = model.backbone
     decoder = 0 if model.masked_lm.decoder is not None else backbone.embedding.word.weight.numel()
     return MatmulWeights(
-        encoder=count(*backbone.encoder.blocks),
+        encoder=count(backbone.embedding, *backbone.encoder.blocks),
         attention=sum(each.attention.num_heads * each.attention.head_size for each in backbone.encoder.blocks),
         pooler=count(backbone.pooler),
         masked_lm=count(model.masked_lm) + decoder,
