@@ -92,7 +92,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("architecture", list(architectures_by_name()))
+@pytest.mark.parametrize("architecture", [name for name in architectures_by_name() if name.startswith("Bert")])
 @pytest.mark.parametrize("change", list(CHANGES))
 def test_a_changed_model_is_saved_and_loaded_as_it_is(architecture, change, tmp_path):
     model = random_model(architecture)

@@ -66,7 +66,7 @@ class MatmulWeights:
     """How many weights the matmuls of a pre-training model read, and how wide its attention is.
 
     Attributes:
-        encoder: in the L blocks; a block that runs several times counts each time.
+        encoder: in the L blocks, and between the embedding and them; a block that runs several times counts each time.
         attention: the width of the heads of each layer, A D where none was pruned, and the tokens in its window, or
             None where it reads the whole text.
         pooler: read for each sequence.
@@ -132,7 +132,7 @@ def _count_matmul_weights(model: ModelForPreTraining) -> MatmulWeights:
     backbone = model.backbone
     decoder = 0 if model.masked_lm.decoder is not None else backbone.embedding.word.weight.numel()
     return MatmulWeights(
-        encoder=count(*backbone.encoder.blocks),
+        encoder=count(backbone.embedding, *backbone.encoder.blocks),
         attention=tuple(_width_and_window(each.attention) for each in backbone.encoder.blocks),
         pooler=count(backbone.pooler),
         masked_lm=count(model.masked_lm) + decoder,

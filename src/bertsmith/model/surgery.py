@@ -33,7 +33,8 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
             heads that are gone already may be named again.
 
     Raises:
-        ConfigError: a layer or head does not exist, or a layer would lose its last head.
+        ConfigError: a layer or head does not exist, a layer would lose its last head, or layers that share their
+            weights would lose different heads.
     """
     config = model.config
     pruned = {layer: set(gone) for layer, gone in config.pruned_heads.items()}
@@ -42,7 +43,15 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
     smaller = config.changed(
         pruned_heads={layer: tuple(sorted(pruned[layer])) for layer in sorted(pruned) if pruned[layer]}
     )
-    for layer, block in enumerate(model.backbone.encoder.blocks):
+    blocks = model.backbone.encoder.blocks
+    first_of = {block: layer for layer, block in reversed(list(enumerate(blocks)))}
+    for layer, block in enumerate(blocks):
+        # 共享权重的几层其实是同一个模块：剪掉一层的头，就是剪掉每一层的
+        if smaller.heads_left(layer) != smaller.heads_left(first_of[block]):
+            raise ConfigError(
+                f"layers {first_of[block]} and {layer} share their weights; prune the same heads in each of them"
+            )
+    for block, layer in first_of.items():
         before, after = config.heads_left(layer), smaller.heads_left(layer)
         if before != after:
             _keep_heads(block.attention, [before.index(head) for head in after])
@@ -202,16 +211,23 @@ def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
         layers: how many blocks are, from below: 0 to L.
 
     Raises:
-        ConfigError: there are not that many blocks.
+        ConfigError: there are not that many blocks, or one of them runs above them too.
     """
     if not 0 <= layers <= model.config.num_hidden_layers:
         raise ConfigError(
             f"freeze layers {layers}: the model has {model.config.num_hidden_layers}; give 0 or more of them"
         )
     backbone = model.backbone
+    lower, upper = backbone.encoder.blocks[:layers], backbone.encoder.blocks[layers:]
+    if set(lower) & set(upper):
+        raise ConfigError(
+            f"freeze layers {layers}: the layers share their weights; freeze none or all"
+            f" {model.config.num_hidden_layers} of them"
+        )
     if embeddings:
         backbone.embedding.requires_grad_(False)
-    backbone.encoder.blocks[:layers].requires_grad_(False)
+    for block in lower:
+        block.requires_grad_(False)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -81,10 +81,10 @@ class BertEmbedding(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word = Embedding(config.vocab_size, config.hidden_size)
-        self.position = Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.word = Embedding(config.vocab_size, config.embedding_size)
+        self.position = Embedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type = Embedding(config.type_vocab_size, config.embedding_size)
+        self.norm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.compute_dtype = torch.float32
 
@@ -177,8 +177,11 @@ class BertEncoder(nn.Module):
     """L Transformer blocks, one after the other.
 
     Attributes:
+        blocks: the layers, from below.
         gradient_checkpointing: see `PretrainedModel.set_gradient_checkpointing`.
     """
+
+    blocks: Iterable[nn.Module]
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
