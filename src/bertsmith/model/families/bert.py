@@ -122,7 +122,7 @@ class TransformerBlock(nn.Module):
     residual path, the gradients of a fresh deep model are largest near the output.
     """
 
-    def __init__(self, config: BertConfig, layer: int = 0) -> None:
+    def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         """Builds one block.
 
         Args:
@@ -183,7 +183,7 @@ class BertEncoder(nn.Module):
 
     blocks: Iterable[nn.Module]
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(config.num_hidden_layers))
         self.gradient_checkpointing: Checkpointing = "none"

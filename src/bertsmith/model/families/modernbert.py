@@ -180,16 +180,14 @@ class ModernBertEmbedding(nn.Module):
         self.word = Embedding(config.vocab_size, config.hidden_size)
         self.norm = config.norm()
         self.dropout = Dropout(config.embedding_dropout)
-        self.position_limit = config.position_limit
         self.compute_dtype = torch.float32
 
     def forward(self, batch: RaggedBatch) -> Tensor:
         """Turns ids into vectors [T, H] in `compute_dtype`.
 
         Raises:
-            InputError: a sequence is longer than the model reads, or an id is out of range.
+            InputError: an id is out of range.
         """
-        check_length(batch, self.position_limit)
         check_ids(batch, self.word.num_embeddings)
         embedded: Tensor = self.dropout(self.norm(self.word(batch.input_ids)).to(self.compute_dtype))
         return embedded
@@ -285,6 +283,7 @@ class ModernBertModel(Backbone):
         Raises:
             InputError: a sequence is longer than `max_position_embeddings`, or an id is outside the vocabulary.
         """
+        check_length(batch, self.config.position_limit)
         embedded = self.embedding(batch)
         encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, mask=mask)
         cls = encoded.states.index_select(0, mask.summary_positions(batch))  # [N, H]
