@@ -156,7 +156,7 @@ def test_a_folder_of_another_network_is_refused_in_one_line(tmp_path, changes, m
 
 def test_what_it_cannot_do_is_said_in_one_line(tmp_path):
     random_model("ForPreTraining").save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="holds a ElectraForPreTraining, not a fill-mask|ElectraForPreTraining"):
+    with pytest.raises(CheckpointError, match="does not fit ElectraForMaskedLM.*load the folder as what it is"):
         load_pipeline("fill-mask", tmp_path)
     with pytest.raises(ConfigError, match="family 'electra' has no next_sentence head, which a ModelForPreTraining"):
         ModelForPreTraining(ElectraConfig(**SHAPE))
