@@ -251,7 +251,7 @@ def test_a_device_without_room_costs_no_state(village, tmp_path, monkeypatch, er
     states = two_states(village, tmp_path)
     restored = fresh_trainer(village, 0)
 
-    def fails(*_):
+    def fails(*_, **__):
         raise error
 
     monkeypatch.setattr(restored.model, "load_state_dict", fails)

@@ -51,10 +51,12 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     Weights of more than 2 GiB do not fit into one file; a folder then also has `model.onnx.data`.
 
     The inputs are `input_ids`, `attention_mask` and `token_type_ids`, int64 [N, S] ([N, choices, S] for multiple
-    choice), N and S of any size up to the model's positions. The outputs are float32, for each architecture:
+    choice), N and S of any size up to the model's positions. The outputs are float32, for each architecture of BERT,
+    and for the same one of another family:
 
     - `BertModel`: `last_hidden_state` [N, S, H], `pooler_output` [N, H] (not where the model has no pooler)
-    - `BertForPreTraining`: `prediction_logits` [N, S, V], `seq_relationship_logits` [N, 2]
+    - `BertForPreTraining`: `prediction_logits` [N, S, V], `seq_relationship_logits` [N, 2] (`sop_logits` in ALBERT)
+    - `ElectraForPreTraining`: `logits` [N, S]
     - `BertForMaskedLM`: `logits` [N, S, V]
     - `BertForNextSentencePrediction`: `logits` [N, 2]
     - `BertForSequenceClassification`: `logits` [N, num_labels]

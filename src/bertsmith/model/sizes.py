@@ -192,7 +192,7 @@ class BatchCosts:
 
     @property
     def encoder_flops(self) -> int:
-        """Operations of a forward pass through the L blocks alone.
+        """Operations of a forward pass through the L blocks, and through what takes a narrower embedding to them.
 
         A block multiplies each token by its weights, in BERT 4 H² in attention and 2 H I in the feed-forward layer,
         and compares it with S keys and mixes S values: 8 H² + 4 H I + 4 S H. Where heads were pruned, the width of
