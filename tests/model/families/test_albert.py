@@ -179,6 +179,7 @@ def test_int8_adapters_and_frozen_layers():
     torch.testing.assert_close(logits_of(model), adapted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", pytest.param("ForPreTraining", marks=pytest.mark.slow)])
 def test_it_is_exported_to_onnx(suffix, tmp_path):
     random_model(suffix, max_position_embeddings=24).save_pretrained(tmp_path / "model")

@@ -65,6 +65,7 @@ def test_it_is_changed_like_any_model(tmp_path):
     assert again(batch).equal(model(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", "ForQuestionAnswering"])
 def test_it_is_exported(suffix, tmp_path):
     random_model(suffix).save_pretrained(tmp_path / "model")

@@ -130,6 +130,7 @@ def test_the_labels_of_a_folder_that_names_none_are_counted(tmp_path):
         assert list(load_any(tmp_path / suffix).config.id2label.values()) == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", pytest.param("ForPreTraining", marks=pytest.mark.slow)])
 def test_it_is_exported_to_onnx(suffix, tmp_path):
     random_model(suffix, max_position_embeddings=24).save_pretrained(tmp_path / "model")

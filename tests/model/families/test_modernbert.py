@@ -56,6 +56,7 @@ def random_model(suffix="ForMaskedLM", **changes):
     return architectures_by_name()[f"ModernBert{suffix}"](config).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_it_is_exported(suffix, tmp_path):
     random_model(suffix).save_pretrained(tmp_path / "model")

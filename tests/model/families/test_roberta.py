@@ -88,6 +88,7 @@ def test_there_is_no_next_sentence_to_train():
     assert ModelForPreTraining(RobertaConfig(**SHAPE), pair_head=False).architecture == "RobertaForMaskedLM"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", "ForSequenceClassification"])
 def test_it_is_exported(suffix, tmp_path):
     random_model(suffix).save_pretrained(tmp_path / "model")
