@@ -4,7 +4,7 @@ Notable:
 - WordPiece is learned here (`learn`); the other two by the trainers of the `tokenizers` library, which stream the text
   as well: what is kept in memory are the distinct words
 - the same text gives the same file, byte for byte. The library's Unigram trainer adds floating-point numbers in the
-  order of a hash table, so its scores differ in the last bits; they are rounded and the pieces put in order
+  order of a hash table, so its scores differ from run to run; they are rounded and put in order
 - special tokens stand first and in one of two layouts: `roberta` (`<s> <pad> </s> <unk> <mask>`, ids 0 to 4, texts of a
   pair in one segment) or `bert` (`[PAD] [UNK] [CLS] [SEP] [MASK]`, the second text in segment 1)
 """
@@ -37,6 +37,7 @@ _ORDER: dict[str, tuple[str, ...]] = {
 _USUAL: dict[str, SpecialLayout] = {"bpe": "roberta", "unigram": "bert"}
 _BATCH_CHARS = 1 << 18
 _SCORE_DIGITS = 6
+_CHARACTER_STEP = 1e-4
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -199,9 +200,15 @@ def _in_order(made: Any, num_special: int) -> str:
     content = json.loads(made.to_str())
     model = content["model"]
     if model["type"] == "Unigram":
-        vocab = [[piece, round(score, _SCORE_DIGITS)] for piece, score in model["vocab"]]
-        # 库按哈希表的次序累加浮点数：末位不定，取整并按（分数、文字）排序后才逐字节相同
-        model["vocab"] = vocab[:num_special] + sorted(vocab[num_special:], key=lambda row: (-row[1], row[0]))
+        special, vocab = model["vocab"][:num_special], dict(model["vocab"][num_special:])
+        # 库按哈希表的次序累加浮点数，末位不定：取整
+        scores = {piece: round(score, _SCORE_DIGITS) for piece, score in vocab.items()}
+        # 没学到的单字，库也按哈希表的次序给分：最低分起，每字多 0.0001；换成按文字的次序给
+        characters = [piece for piece in scores if len(piece) == 1]
+        limit = min(scores.values()) + _CHARACTER_STEP * len(characters)
+        rare = sorted(piece for piece in characters if scores[piece] <= limit)
+        scores |= dict(zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True))
+        model["vocab"] = special + sorted(map(list, scores.items()), key=lambda row: (-row[1], row[0]))
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,8 @@ class LibraryTokenizer(Tokenizer):
 
     def spell(self, piece: str) -> list[int]:
         """Spells a word that is not in the vocabulary with pieces that are."""
-        return self.encode_words([piece.removeprefix("##")]).ids.tolist()
+        ids: list[int] = self.encode_words([piece.removeprefix("##")]).ids.tolist()
+        return ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Joins ids to text, as the library's decoder does; see `Tokenizer.decode`."""
@@ -238,13 +240,13 @@ class LibraryTokenizer(Tokenizer):
     def fingerprint(self) -> str:
         """A hex digest of everything that decides the ids: two tokenizers with the same one give the same ids."""
         content = json.loads(self._source)
-        described = {name: content.get(name) for name in ("normalizer", "pre_tokenizer", "post_processor", "model")}
+        described = {name: content.get(name) for name in ("normalizer", "pre_tokenizer", "model")}
         merges = described["model"].get("merges")
         if merges:
             # 旧文件把一次合并写成 "a b"，新文件写成 ["a", "b"]：同一个分词器
             described["model"]["merges"] = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in merges]
         described["added"] = sorted(content["added_tokens"], key=lambda token: int(token["id"]))
-        described["special"] = list(self.special_tokens)
+        described["special"] = [*self.special_tokens, None if self._template is None else asdict(self._template)]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -68,7 +68,7 @@ def parse_library_json(source: str, names: Mapping[str, str], place: str) -> tup
         token["special"] = bool(token.get("special"))
     content["added_tokens"] = added
     by_name = {token["content"]: token for token in added}
-    ids = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+    ids = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab or ())}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     for name in dict.fromkeys(names.values()):
         if name in by_name and not by_name[name]["special"]:
