@@ -192,7 +192,10 @@ def _processor(library: Any, layout: str, made: Any) -> Any:
     template = library.processors.TemplateProcessing(
         single=f"{cls[0]} $A {sep[0]}", pair=f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1", special_tokens=[cls, sep]
     )
-    return library.processors.Sequence([library.processors.ByteLevel(trim_offsets=True), template])
+    if isinstance(made.model, library.models.Unigram):
+        return template
+    trimmed = library.processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+    return library.processors.Sequence([trimmed, template])
 
 
 def _in_order(made: Any, num_special: int) -> str:

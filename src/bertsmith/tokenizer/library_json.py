@@ -20,6 +20,8 @@ from bertsmith.tokenizer.template import Template
 
 _AGAIN = "save the tokenizer again"
 _SPACE_SIGNS = {"ByteLevel": "Ġ", "Metaspace": "▁"}
+_CHINESE_LEADS = b"\xe4\xe5\xe6\xe7\xe8\xe9"
+"""First bytes in UTF-8 of U+4000 to U+9FFF."""
 _FAMILIAR = {
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]"),
@@ -222,13 +224,14 @@ def word_borders(vocab: Sequence[str], content: Mapping[str, Any], special: NDAr
             found.continuing[index] = bool(suffix) or bool(prefix and piece.startswith(prefix))
             found.ending[index] = bool(suffix and piece.endswith(suffix))
             continue
-        text = piece
-        if letters:
-            text = bytes(letters.get(char, 0) for char in piece).decode("utf-8", "replace")
+        data = bytes(letters.get(char, 0) for char in piece)
+        text = data.decode("utf-8", "replace") if letters else piece
         first, last = text[:1], text[-1:]
+        # 没学全的汉字：首字节就看得出是汉字，同样自成一词
+        is_apart = bool(first) and (is_standalone(first) or (first == "\ufffd" and data[:1] in _CHINESE_LEADS))
         found.beginning[index] = piece.startswith(sign) or first.isspace()
         found.is_space[index] = piece == sign
-        found.continuing[index] = not (found.beginning[index] or (first and is_standalone(first)))
+        found.continuing[index] = not (found.beginning[index] or is_apart)
         found.ending[index] = piece != sign and bool(last) and is_standalone(last)
     return found
 
