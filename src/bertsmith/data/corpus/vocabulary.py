@@ -30,16 +30,16 @@ _REQUEST = "vocabulary.json"
 class VocabularyOptions:
     """How a vocabulary is learned from files."""
 
+    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+    cased: bool = option(False, help="Keep capitals and accents.")
+    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1; of text files.")
+    text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
     kind: TokenizerKind = option("wordpiece", help="Kind of pieces: BERT's, RoBERTa's byte pairs, or ALBERT's.")
     special_layout: SpecialLayout | None = option(
         None,
         help="Special tokens: \\[CLS] A \\[SEP] B \\[SEP], or <s> A </s></s> B </s>.",
         shown_default="roberta for bpe, else bert",
     )
-    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
-    cased: bool = option(False, help="Keep capitals and accents.")
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1; of text files.")
-    text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
 
 
 def learn_vocabulary(

@@ -115,10 +115,11 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         )
         self._second_type = template.second_type
         self._num_special = {is_pair: template.size(pair=is_pair) for is_pair in (False, True)}
-        if settings.sequence_length < self._num_special[True] + 2:
+        least = self._num_special[True] + 2
+        if self.needs.pairs != "none" and settings.sequence_length < least:
             raise ConfigError(
-                f"sequence length {settings.sequence_length} is too short: the tokenizer puts"
-                f" {self._num_special[True]} special tokens around a pair; use {self._num_special[True] + 2} or more"
+                f"sequence length {settings.sequence_length} is too short: the tokenizer puts {least - 2} special tokens"
+                f" around a pair; use {least} or more"
             )
         counts = corpus.counts[split]
         self._num_documents = counts.documents
