@@ -31,7 +31,9 @@ _HOMES = {
     "TokenClassifier": "bertsmith.model",
     "TransformerBlock": "bertsmith.model",
     "WordPieceTokenizer": "bertsmith.tokenizer",
+    "learn_tokenizer": "bertsmith.tokenizer",
     "load_pipeline": "bertsmith.inference",
+    "load_tokenizer": "bertsmith.tokenizer",
 }
 
 __all__ = [*_HOMES]
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from bertsmith.objectives import MaskedLMLoss as MaskedLMLoss
     from bertsmith.objectives import NSPLoss as NSPLoss
     from bertsmith.tokenizer import WordPieceTokenizer as WordPieceTokenizer
+    from bertsmith.tokenizer import learn_tokenizer as learn_tokenizer
+    from bertsmith.tokenizer import load_tokenizer as load_tokenizer
     from bertsmith.train.trainer import BertTrainer as BertTrainer
 
 

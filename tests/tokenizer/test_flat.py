@@ -85,7 +85,7 @@ def check_places(one: WordPieceTokenizer, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_stream_is_in_order_whatever_the_workers(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.tokenizer.wordpiece._BATCH_CHARS", 500)
+    monkeypatch.setattr("bertsmith.tokenizer.base._BATCH_CHARS", 500)
     draw = random.Random(0)
     texts = [" ".join(draw.choices(TEXTS, k=draw.randint(0, 5))) for _ in range(400)]
     one = tokenizer()
@@ -95,7 +95,7 @@ def test_a_stream_is_in_order_whatever_the_workers(workers: int, monkeypatch: py
 
 
 def test_an_endless_stream_is_read_only_a_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.tokenizer.wordpiece._BATCH_CHARS", 100)
+    monkeypatch.setattr("bertsmith.tokenizer.base._BATCH_CHARS", 100)
     read = 0
 
     def endless() -> Iterator[str]:

@@ -42,9 +42,9 @@ def corpus(
     from bertsmith.data.corpus.build import build_corpus
     from bertsmith.data.corpus.manifest import HELDOUT, TRAIN, read_manifest
     from bertsmith.progress import LiveProgress
-    from bertsmith.tokenizer import WordPieceTokenizer
+    from bertsmith.tokenizer import load_tokenizer
 
-    chosen, loaded = options.build(), WordPieceTokenizer.load(tokenizer)
+    chosen, loaded = options.build(), load_tokenizer(tokenizer)
     with LiveProgress(Console(stderr=True)) as progress:
 
         def show(done: int, total: int, ids: int) -> None:

@@ -22,9 +22,9 @@ def inspect_tokens(
     from rich.table import Table
     from rich.text import Text
 
-    from bertsmith.tokenizer import WordPieceTokenizer
+    from bertsmith.tokenizer import load_tokenizer
 
-    loaded = WordPieceTokenizer.load(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     encoding = loaded(text, pair, parse_special=special)
     table = Table("#", "piece", "id", "characters", "written", "word", "segment", box=None, header_style="bold")
     for number, (index, (start, end), word, segment) in enumerate(

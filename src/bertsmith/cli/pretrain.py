@@ -40,7 +40,7 @@ def pretrain(
 
     from bertsmith.data.corpus.shards import TokenCorpus
     from bertsmith.kernels.layers import native_precision
-    from bertsmith.tokenizer import WordPieceTokenizer
+    from bertsmith.tokenizer import load_tokenizer
     from bertsmith.train.distributed import connected_ranks
     from bertsmith.train.pretraining import pretrain as run_pretraining
     from bertsmith.train.recipe import chosen_recipe
@@ -48,7 +48,7 @@ def pretrain(
 
     with connected_ranks() as (ranks, device):
         resolved = chosen_recipe(recipe.values, recipe_file, precision=native_precision(device))
-        loaded = WordPieceTokenizer.load(tokenizer)
+        loaded = load_tokenizer(tokenizer)
         shards, console = TokenCorpus(corpus, loaded), Console()
         try:
             result = run_pretraining(

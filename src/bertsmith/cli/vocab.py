@@ -19,11 +19,11 @@ def vocab(
         list[str],
         typer.Argument(help="Files, folders, globs or URLs of .txt, .jsonl (plain, .gz, .zst) or .parquet."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for vocab.txt and the tokenizer's settings.")],
+    out: Annotated[Path, typer.Option(help="Folder for the vocabulary and the tokenizer's settings.")],
     options: Given[VocabularyOptions],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that count; all cores if left out.")] = None,
 ) -> None:
-    """Learn a WordPiece vocabulary from text."""
+    """Learn a vocabulary from text: WordPiece, byte-level BPE or Unigram."""
     from rich.console import Console
 
     from bertsmith.data.corpus.vocabulary import learn_vocabulary

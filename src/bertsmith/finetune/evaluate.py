@@ -11,7 +11,7 @@ from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.kernels.layers import best_device
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import load_tokenizer
 
 
 def evaluate_folder(
@@ -43,5 +43,5 @@ def evaluate_folder(
     device = best_device()
     compute_dtype(precision, device)
     inference = InferenceConfig(device, runs_in(precision), max_length)
-    predictions = task.predict(model, WordPieceTokenizer.load(folder), examples, inference)
+    predictions = task.predict(model, load_tokenizer(folder), examples, inference)
     return task.evaluate(examples, predictions)

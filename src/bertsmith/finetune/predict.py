@@ -25,7 +25,7 @@ from bertsmith.inference.pipeline import load_pipeline
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_detection import task_of_folder
 from bertsmith.inference.task_file import paired_of
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Predictor:
         if adapter is None:
             return cls(kind, load_pipeline(kind, folder, precision=precision), paired)
         # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
-        model, tokenizer = load_adapted(folder, adapter), WordPieceTokenizer.load(folder)
+        model, tokenizer = load_adapted(folder, adapter), load_tokenizer(folder)
         pipeline = spec.pipeline
         return cls(kind, pipeline.over(model, tokenizer, pipeline.settings_in(described), precision=precision), paired)
 

@@ -35,7 +35,7 @@ from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.surgery import freeze
 from bertsmith.objectives.loss_output import RunningAverages
 from bertsmith.seeding import generator, torch_seed
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.monitor import MetricsLog, StepProgress
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
@@ -148,7 +148,7 @@ def fine_tune(
         "task": {"task": task.name, **task.describe()},
         "model": fingerprint_weights(model_folder),
         "config": asdict(config),
-        "tokenizer": WordPieceTokenizer.load(model_folder).fingerprint,
+        "tokenizer": load_tokenizer(model_folder).fingerprint,
         "settings": asdict(settings),
         "train": _fingerprint(train),
         "dev": _fingerprint(dev),
@@ -182,7 +182,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.settings = settings
         self.console = console
         self.device = torch.device(device)
-        self.tokenizer = WordPieceTokenizer.load(model_folder)
+        self.tokenizer = load_tokenizer(model_folder)
         require_fit(self.tokenizer, ModelConfig.load(model_folder), model_folder)
         self.model = self._start()
         self.dtype = compute_dtype(settings.precision, device)

@@ -29,7 +29,7 @@ from bertsmith.inference.task_file import TaskFile
 from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.model.heads import SpanScores
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 WINDOWS_AT_ONCE = 1024
 """Windows that are sorted and packed together: enough to pack well, few enough to be forgotten soon."""
@@ -108,7 +108,7 @@ class Answer(Pipeline, name="answer"):
     def __init__(
         self,
         model: ModelForQuestionAnswering,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
         stride: int = 128,
@@ -143,7 +143,10 @@ class Answer(Pipeline, name="answer"):
         self.cutter = WindowCutter(tokenizer, self.max_length, stride)
         self.n_best = n_best
         self.max_answer_tokens = max_answer_tokens
-        self._read = BestSpans(n_best, max_answer_tokens)
+        template = tokenizer.template
+        # 只认一种句段的分词器（RoBERTa）靠分隔符找段落：句段编号全是 0，分不出问题与段落
+        borders = 0 if template.second_type else len(template.between)
+        self._read = BestSpans(n_best, max_answer_tokens, tokenizer.sep_token_id, borders)
         self.null_threshold = null_threshold
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
@@ -201,17 +204,45 @@ class BestSpans:
     Attributes:
         count: spans for each window.
         max_tokens: longest span.
+        separator: the id of `[SEP]`.
+        borders: how many of them stand between question and passage; 0 where segments tell them apart.
     """
 
     count: int
     max_tokens: int
+    separator: int = 0
+    borders: int = 0
 
     def __call__(self, model: ModelForQuestionAnswering, batch: RaggedBatch) -> Tensor:
         """Returns [N, 1 + count, 3], see `best_of_each`."""
-        return best_of_each(model(batch), batch, self.count, self.max_tokens)
+        outside = outside_passages(batch, self.separator, self.borders) if self.borders else None
+        return best_of_each(model(batch), batch, self.count, self.max_tokens, outside)
 
 
-def best_of_each(scores: SpanScores, batch: RaggedBatch, count: int, max_tokens: int) -> Tensor:
+def outside_passages(batch: RaggedBatch, separator: int, borders: int) -> Tensor:
+    """Finds the tokens that belong to no passage, by the separators between question and passage.
+
+    Args:
+        batch: N windows, see `Window`.
+        separator: the id of `[SEP]`.
+        borders: how many of them stand between question and passage.
+
+    Returns:
+        [T] bool.
+    """
+    is_separator = batch.input_ids == separator
+    seen = is_separator.cumsum(0)
+    firsts = batch.first_token_positions
+    # 每条序列从 0 数起：减去它之前的序列里已有的分隔符
+    before = (seen - is_separator.long()).index_select(0, firsts)
+    lengths = batch.cu_seqlens.long().diff()
+    outside: Tensor = (seen - before.repeat_interleave(lengths) != borders) | is_separator
+    return outside
+
+
+def best_of_each(
+    scores: SpanScores, batch: RaggedBatch, count: int, max_tokens: int, outside: Tensor | None = None
+) -> Tensor:
     """Finds the best spans of every sequence of a batch, all at once.
 
     Args:
@@ -219,6 +250,7 @@ def best_of_each(scores: SpanScores, batch: RaggedBatch, count: int, max_tokens:
         batch: N windows, see `Window`.
         count: spans for each sequence.
         max_tokens: longest span.
+        outside: [T] tokens that no answer may hold; None for all of segment 0 and the last of each sequence.
 
     Returns:
         [N, 1 + count, 3] float32: first token, last token and score; tokens are counted within the sequence. The first
@@ -227,8 +259,9 @@ def best_of_each(scores: SpanScores, batch: RaggedBatch, count: int, max_tokens:
         infinity fill up where there are fewer spans.
     """
     start, end = (part.float() for part in scores)
-    outside = batch.token_type_ids == 0
-    outside[batch.cu_seqlens[1:].long() - 1] = True
+    if outside is None:
+        outside = batch.token_type_ids == 0
+        outside[batch.cu_seqlens[1:].long() - 1] = True
     start_rows, end_rows = (
         batch.pad(part.masked_fill(outside, -torch.inf)[:, None], fill=-torch.inf).squeeze(-1) for part in (start, end)
     )

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model import ModelConfig
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 PART = 4096
 """Inputs encoded and sorted by length at a time: enough to sort well, few enough that memory does not grow."""
 
 
-def require_fit(tokenizer: WordPieceTokenizer, config: ModelConfig, folder: str | Path = "model folder") -> None:
+def require_fit(tokenizer: Tokenizer, config: ModelConfig, folder: str | Path = "model folder") -> None:
     """Makes sure that a model knows every id a tokenizer can make.
 
     Raises:

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checks import parts, require_list
 from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import ModelForMultipleChoice
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 from bertsmith.tokenizer.encoding import Encoding
 
 
@@ -74,7 +74,7 @@ def choice_score(model: ModelForMultipleChoice, batch: RaggedBatch) -> Tensor:
 
 
 def encode_choices(
-    tokenizer: WordPieceTokenizer, contexts: Sequence[str], choices: Sequence[Sequence[str]], max_length: int
+    tokenizer: Tokenizer, contexts: Sequence[str], choices: Sequence[Sequence[str]], max_length: int
 ) -> Encoding:
     """Returns one row `[CLS] context [SEP] choice [SEP]` for every choice, one question after the other."""
     repeated = chain.from_iterable(map(repeat, contexts, map(len, choices)))

@@ -21,7 +21,7 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import ModelConfig, ModelForSequenceClassification
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 """The names that `config.problem_type` has in the field."""
@@ -74,7 +74,7 @@ class TextPipeline(Pipeline):
     def __init__(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
@@ -192,7 +192,7 @@ class MultiLabel(TextPipeline, name="multilabel"):
     def __init__(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
         threshold: float = 0.5,
@@ -223,7 +223,7 @@ class Regress(TextPipeline, name="regress"):
     def __init__(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,

@@ -37,7 +37,7 @@ from bertsmith.model import (
     ModelForPreTraining,
     ModelForReplacedTokenDetection,
 )
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
 
@@ -71,7 +71,7 @@ class Embed(Pipeline, name="embed"):
     def __init__(
         self,
         model: Backbone,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
         *,
         pooling: Pooling = "mean",
@@ -101,7 +101,7 @@ class Embed(Pipeline, name="embed"):
             CheckpointError: the folder asks for vectors in a way that is not known here.
         """
         says = read_sentence_folder(folder)
-        if says.lowercase and not WordPieceTokenizer.load(folder).lowercase:
+        if says.lowercase and not load_tokenizer(folder).lowercase:
             raise CheckpointError(
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"

@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checks import require_list
 from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import ModelForMaskedLM, ModelForPreTraining
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 MASKS_AT_ONCE = 256
 """Each mask brings a row of logits as long as the vocabulary: 30 MB for this many and 30,000 pieces."""
@@ -22,7 +22,7 @@ MASKS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece that could stand at a mask, and its probability in [0, 1]."""
+    """A piece that could stand at a mask, as a person reads it, and its probability in [0, 1]."""
 
     piece: str
     probability: float
@@ -50,7 +50,8 @@ class FillMask(Pipeline, name="fill-mask"):
         """Fills the masks of one text, or of many.
 
         Args:
-            texts: a text that holds `[MASK]` at least once, or a list of such texts.
+            texts: a text that holds `[MASK]` (or what the tokenizer calls it, such as `<mask>`) at least once, or a
+                list of such texts.
             top_k: most candidates per mask, at least 1.
             candidates: consider these words alone; each must be one piece of the vocabulary. Their probabilities are
                 those among all pieces, so they add up to less than 1: how little is itself an answer.
@@ -78,7 +79,8 @@ class FillMask(Pipeline, name="fill-mask"):
     def _sequence(self, text: str) -> list[int]:
         ids = add_special_tokens(self.tokenizer, self.tokenizer.encode(text, parse_special=True))
         if self.tokenizer.mask_token_id not in ids:
-            raise InputError(f"no [MASK] in {text[:60]!r}; write [MASK] where a word is to be filled in")
+            mask = self.tokenizer.special_tokens.mask
+            raise InputError(f"no {mask} in {text[:60]!r}; write {mask} where a word is to be filled in")
         # 不截断：被截掉的部分可能正含有要填的词
         if len(ids) > self.max_length:
             raise InputError(f"{text[:60]!r} has {len(ids)} tokens, the model reads {self.max_length}; shorten it")
@@ -93,9 +95,11 @@ class FillMask(Pipeline, name="fill-mask"):
             raise InputError("give a list of candidates: ['bread', 'cheese']")
         found = []
         for word in candidates:
-            # 「##ing」这样的词内片段按原样查找，其余像文本一样规范化
-            ids = [self.tokenizer.piece_to_id[word]] if word in self.tokenizer.piece_to_id else []
-            ids = ids or self.tokenizer.encode(word)
+            # 像文本里的词一样切；「##ing」这样的词内片段切不出来，按原样查找
+            ids = self.tokenizer.encode_words([word]).ids.tolist()
+            is_whole = len(ids) == 1 and self.tokenizer.piece_text(ids[0]) == word
+            if not is_whole and word in self.tokenizer.piece_to_id:
+                ids = [self.tokenizer.piece_to_id[word]]
             if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
                 pieces = " ".join(self.tokenizer.vocab[index] for index in ids) or "nothing"
                 raise InputError(f"candidate {word[:60]!r} is not one piece of the vocabulary but {pieces[:80]}")
@@ -111,7 +115,7 @@ class FillMask(Pipeline, name="fill-mask"):
         best = probabilities.topk(min(top_k, probabilities.shape[1]))
         indices = best.indices if allowed is None else allowed[best.indices]
         return [
-            [Candidate(self.tokenizer.vocab[i], p) for p, i in zip(values, pieces, strict=True)]
+            [Candidate(self.tokenizer.piece_text(i), p) for p, i in zip(values, pieces, strict=True)]
             for values, pieces in zip(best.values.tolist(), indices.tolist(), strict=True)
         ]
 
@@ -130,9 +134,9 @@ def mask_logits(model: ModelForMaskedLM | ModelForPreTraining, batch: RaggedBatc
     return logits
 
 
-def add_special_tokens(tokenizer: WordPieceTokenizer, ids: Sequence[int]) -> list[int]:
-    """Puts `[CLS]` before and `[SEP]` behind the ids of one text."""
-    return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
+def add_special_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """Puts `[CLS]` before and `[SEP]` behind the ids of one text, or what the tokenizer has instead."""
+    return tokenizer.template.wrap(ids)
 
 
 def _parts_of_masks(positions: Sequence[Sequence[int]]) -> Iterator[slice]:

@@ -25,7 +25,7 @@ from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, Sequenc
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
 Device = torch.device | str | None
@@ -74,7 +74,7 @@ class Pipeline:
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
 
-    def __init__(self, model: PretrainedModel, tokenizer: WordPieceTokenizer, inference: InferenceConfig = DEFAULT):
+    def __init__(self, model: PretrainedModel, tokenizer: Tokenizer, inference: InferenceConfig = DEFAULT):
         """Prepares a model.
 
         Args:
@@ -116,14 +116,14 @@ class Pipeline:
             ConfigError: the model is for another pipeline, or the precision is not available on this device.
         """
         told = cls.settings_in(folder)
-        model, tokenizer = cls.model_in(folder), WordPieceTokenizer.load(folder)
+        model, tokenizer = cls.model_in(folder), load_tokenizer(folder)
         return cls.over(model, tokenizer, told, precision=precision, device=device, batch_tokens=batch_tokens)
 
     @classmethod
     def over(
         cls: type[PipelineT],
         model: PretrainedModel,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         told: TaskFile,
         *,
         precision: Precision | None = None,

@@ -20,7 +20,7 @@ from bertsmith.inference.classify import MULTI, REGRESSION, sequence_logits
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import ModelConfig, ModelForSequenceClassification
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 _OTHERS = (MULTI, REGRESSION)
 
@@ -44,7 +44,7 @@ class Rank(Pipeline, name="rank"):
     def __init__(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:
         """Takes a model with one output and no `problem_type`; see `Pipeline`."""

@@ -30,7 +30,7 @@ from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
 from bertsmith.inference.pipeline import Pipeline, label_names
 from bertsmith.inference.windows import behind_marks
 from bertsmith.model import ModelForTokenClassification, PretrainedModel
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 OVERLAP = 4
 """Neighbouring windows share a quarter of their pieces: every word then has an eighth of a window on either side."""
@@ -94,7 +94,7 @@ class Tag(Pipeline, name="tag"):
     def __init__(
         self,
         model: PretrainedModel,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
     ) -> None:
         """Takes a model that scores every token; see `Pipeline`."""
@@ -188,26 +188,24 @@ def marks_entities(labels: Sequence[str]) -> bool:
     return OUTSIDE in labels or not is_plain([labels])
 
 
-def pieces_of_words(tokenizer: WordPieceTokenizer, sentences: Sequence[Sequence[str]]) -> list[WordPieces]:
+def pieces_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[WordPieces]:
     """Cuts the words of N sentences into pieces, each word by itself."""
-    flat = tokenizer.encode_flat(chain.from_iterable(sentences))
+    flat = tokenizer.encode_words(chain.from_iterable(sentences))
     sizes = np.diff(flat.bounds)
     # 切不出词片的词（只有零宽字符）用 [UNK] 占位：每个词都要有一处可读标签的地方
     silent = np.flatnonzero(sizes == 0)
-    ids = np.insert(flat.ids, flat.bounds[silent], tokenizer.unk_token_id)
+    ids = np.insert(flat.ids, flat.bounds[silent], tokenizer.blank_token_id)
     sizes[silent] = 1
     return _by_sentence(ids, sizes, [len(sentence) for sentence in sentences])
 
 
-def words_in_texts(
-    tokenizer: WordPieceTokenizer, texts: Sequence[str]
-) -> tuple[list[WordPieces], list[NDArray[np.int64]]]:
+def words_in_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[WordPieces], list[NDArray[np.int64]]]:
     """Finds the words of raw texts.
 
     Returns:
         For each text its W words as pieces, and [W, 2] their first characters and the ones behind their last.
     """
-    flat = tokenizer.align_flat(texts)
+    flat = tokenizer.align_words(texts)
     if not len(flat.ids):
         return [WordPieces([], []) for _ in texts], [np.zeros((0, 2), dtype=np.int64) for _ in texts]
     begins = np.ones(len(flat.ids), dtype=bool)
@@ -226,9 +224,7 @@ def words_in_texts(
     return _by_sentence(flat.ids, sizes, np.diff(bounds).tolist()), rows
 
 
-def word_windows(
-    tokenizer: WordPieceTokenizer, sentences: Sequence[WordPieces], max_length: int
-) -> Iterator[WordWindow]:
+def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_length: int) -> Iterator[WordWindow]:
     """Lays sentences out as sequences of at most `max_length` ids; every word is read in exactly one of them.
 
     Of a single word with more pieces than a sequence holds the first ones are kept.
@@ -244,7 +240,8 @@ def word_windows(
     Raises:
         InputError: there is no room for a piece between `[CLS]` and `[SEP]`.
     """
-    room = max_length - 2
+    template = tokenizer.template
+    room = max_length - template.size(pair=False)
     if room < 1:
         raise InputError(f"max_length={max_length} leaves no room for a word between [CLS] and [SEP]; raise it")
     for number, given in enumerate(sentences):
@@ -252,8 +249,8 @@ def word_windows(
         bounds = [0, *accumulate(sentence.sizes)]
         for first, last, words in _spans(bounds, room):
             ids = sentence.ids[bounds[first] : bounds[last]]
-            positions = [1 + bounds[word] - bounds[first] for word in words]
-            yield WordWindow(number, [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id], words, positions)
+            positions = [len(template.before) + bounds[word] - bounds[first] for word in words]
+            yield WordWindow(number, template.wrap(ids), words, positions)
 
 
 def _spans(bounds: list[int], room: int) -> Iterator[tuple[int, int, range]]:

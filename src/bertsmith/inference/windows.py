@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Template, Tokenizer
 
 
 class Window(NamedTuple):
@@ -20,7 +20,7 @@ class Window(NamedTuple):
 
     Attributes:
         input_ids: of all tokens.
-        token_type_ids: 0 up to the first `[SEP]`, then 1.
+        token_type_ids: 0 up to the first `[SEP]`, then 1; all 0 for a tokenizer that knows a single segment.
         head: how many tokens come before the passage.
         first: which token of the passage comes first.
         size: how many tokens of the passage there are.
@@ -50,18 +50,18 @@ class WindowedQuestion:
     """A question and its passage, to be read in windows.
 
     Attributes:
-        head: `[CLS] question [SEP]`.
+        head: `[CLS] question [SEP]`, or as the tokenizer's template says.
         passage: its tokens.
         room: tokens of the passage that fit beside the question.
         overlap: tokens that neighbouring windows share.
-        separator: the id of `[SEP]`.
+        template: of the tokenizer.
     """
 
     head: list[int]
     passage: PassageTokens
     room: int
     overlap: int
-    separator: int
+    template: Template
 
     def windows(self) -> Iterator[Window]:
         """Yields the windows from left to right; the last one reaches the end of the passage."""
@@ -69,14 +69,14 @@ class WindowedQuestion:
         # 最后一窗到文末为止：不再多出一个只含重叠部分的窗口
         for first in range(0, max(len(self.passage.ids) - self.room, 0) + step, step):
             part = self.passage.ids[first : first + self.room]
-            types = [0] * head + [1] * (len(part) + 1)
-            yield Window([*self.head, *part, self.separator], types, head, first, len(part))
+            types = [0] * head + [self.template.second_type] * (len(part) + len(self.template.after))
+            yield Window([*self.head, *part, *self.template.after], types, head, first, len(part))
 
 
 class WindowCutter:
     """Cuts questions and passages into windows; consecutive questions on one passage tokenize it once."""
 
-    def __init__(self, tokenizer: WordPieceTokenizer, max_length: int, stride: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_length: int, stride: int) -> None:
         """Chooses the size of the windows.
 
         Args:
@@ -104,18 +104,27 @@ class WindowCutter:
             tokens = self.tokenizer.align_flat([context])
             # 分词去掉了重音符号：词尾的组合符号不在词元里，却是答案文字的一部分
             ends = [behind_marks(context, end) for end in tokens.ends.tolist()]
-            passage = PassageTokens(context, tokens.ids.tolist(), tokens.starts.tolist(), ends)
+            starts = [behind_spaces(context, *span) for span in zip(tokens.starts.tolist(), ends, strict=True)]
+            passage = PassageTokens(context, tokens.ids.tolist(), starts, ends)
             self.passage = passage
         if not passage.ids:
             raise InputError(f"question {question[:60]!r}: its passage {context[:60]!r} holds no word")
-        head = [self.tokenizer.cls_token_id, *ids, self.tokenizer.sep_token_id]
-        room = self.max_length - len(head) - 1
+        template = self.tokenizer.template
+        head = template.head(ids)
+        room = self.max_length - len(head) - len(template.after)
         if room < 1:
             raise InputError(
                 f"question {question[:60]!r} has {len(ids)} tokens, which leaves no room for its passage among the"
                 f" {self.max_length} of a sequence; shorten it, or raise max_length if the model reads more"
             )
-        return WindowedQuestion(head, passage, room, min(self.stride, room // 2), self.tokenizer.sep_token_id)
+        return WindowedQuestion(head, passage, room, min(self.stride, room // 2), template)
+
+
+def behind_spaces(text: str, start: int, end: int) -> int:
+    """Returns where a token's text begins behind the space that some vocabularies keep in front of a word."""
+    while start < end and text[start].isspace():
+        start += 1
+    return start
 
 
 def behind_marks(text: str, end: int) -> int:

@@ -30,7 +30,7 @@ from bertsmith.interop.pytorch import find_pickled_weights, read_pickled_weights
 from bertsmith.interop.tensorflow import TensorBundle
 from bertsmith.json_files import read_json
 from bertsmith.model import BertConfig
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 
 _OPTIMIZER = re.compile(r"(^|/)(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?|global_step)$")
 """What training left in a TensorFlow checkpoint besides the model."""
@@ -196,14 +196,14 @@ def _guess_architecture(tensors: dict[str, Tensor]) -> str:
 
 def _read_tokenizer(
     source: Path, config: BertConfig, lowercase: bool | None, *, required: bool
-) -> tuple[WordPieceTokenizer | None, bool | None, str]:
+) -> tuple[Tokenizer | None, bool | None, str]:
     """Reads the tokenizer, if there is one: with whether it lower-cases, and what decided that."""
     tokenizer = load_tokenizer(source, config, lowercase=lowercase, required=required)
     if tokenizer is None:
         return None, None, "there are no tokenizer files"
     if lowercase is not None:
         return tokenizer, lowercase, "as asked"
-    if _tokenizer_says(source):
+    if _tokenizer_says(source) or not isinstance(tokenizer, WordPieceTokenizer):
         return tokenizer, tokenizer.lowercase, "as the tokenizer's files say"
     decided, reason = _decide_lowercase(source, tokenizer.vocab)
     return WordPieceTokenizer.load(source, lowercase=decided), decided, reason

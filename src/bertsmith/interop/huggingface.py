@@ -18,9 +18,9 @@ from bertsmith.inference.task_file import TASK_FILE, read_task_file
 from bertsmith.model import ModelConfig, PretrainedModel, load_any
 from bertsmith.model.feature_tagger import TENSOR_FILE
 from bertsmith.model.folder import read_architecture, stored_rows
-from bertsmith.tokenizer import WordPieceTokenizer
-
-_TOKENIZER_FILES = ("vocab.txt", "tokenizer.json")
+from bertsmith.tokenizer import Tokenizer
+from bertsmith.tokenizer import load_tokenizer as read_tokenizer
+from bertsmith.tokenizer.loading import TOKENIZER_FILES
 
 
 def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
@@ -109,22 +109,22 @@ def load_whole_model(folder: Path) -> PretrainedModel:
 
 def load_tokenizer(
     folder: Path, config: ModelConfig, *, lowercase: bool | None = None, required: bool = False
-) -> WordPieceTokenizer | None:
+) -> Tokenizer | None:
     """Loads the tokenizer of a model folder, or returns None where there is none.
 
     Args:
         folder: a model folder, or a foreign checkpoint's.
         config: of the model.
-        lowercase: as in `WordPieceTokenizer.load`.
+        lowercase: as in `bertsmith.tokenizer.load_tokenizer`.
         required: refuse a folder without a tokenizer.
 
     Raises:
         InputError: a file cannot be used, or is missing though required.
         CheckpointError: it has more pieces than the model.
     """
-    if not required and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not required and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None
-    tokenizer = WordPieceTokenizer.load(folder, lowercase=lowercase)
+    tokenizer = read_tokenizer(folder, lowercase=lowercase)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{folder}: the vocabulary has {tokenizer.vocab_size} pieces, the model {config.vocab_size}; one of them is"

@@ -20,7 +20,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.inference.checks import require_fit
 from bertsmith.model import Backbone, PretrainedModel
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 from bertsmith.tokenizer.encoding import Encoding
 
 Floats = NDArray[np.float32]
@@ -61,13 +61,13 @@ class AttentionMaps:
         )
 
 
-def load_for_maps(folder: str | Path) -> tuple[Backbone, WordPieceTokenizer]:
+def load_for_maps(folder: str | Path) -> tuple[Backbone, Tokenizer]:
     """Loads any model folder for `maps_of`: the encoder and the tokenizer; heads are left aside.
 
     Raises:
         CheckpointError: the folder holds no model, or one that its tokenizer does not belong to.
     """
-    model, tokenizer = Backbone.from_pretrained(folder, need_pooler=False), WordPieceTokenizer.load(folder)
+    model, tokenizer = Backbone.from_pretrained(folder, need_pooler=False), load_tokenizer(folder)
     require_fit(tokenizer, model.config, folder)
     return model, tokenizer
 
@@ -87,7 +87,7 @@ def backbone(model: PretrainedModel) -> Backbone:
 
 
 @torch.inference_mode()
-def maps_of(model: PretrainedModel, tokenizer: WordPieceTokenizer, text: str, pair: str | None = None) -> AttentionMaps:
+def maps_of(model: PretrainedModel, tokenizer: Tokenizer, text: str, pair: str | None = None) -> AttentionMaps:
     """Runs a text through a model and keeps the attention probabilities of all heads.
 
     A text longer than the model reads is cut, of a pair the longer one; see `AttentionMaps.note`.
@@ -118,7 +118,7 @@ def maps_of(model: PretrainedModel, tokenizer: WordPieceTokenizer, text: str, pa
 
 
 def encode_whole(
-    tokenizer: WordPieceTokenizer, max_length: int, text: str, pair: str | None, *, parse_special: bool = True
+    tokenizer: Tokenizer, max_length: int, text: str, pair: str | None, *, parse_special: bool = True
 ) -> tuple[Encoding, int]:
     """Encodes one text or pair as the pipelines do, cut to `max_length`.
 

@@ -25,7 +25,7 @@ from bertsmith.inference.task_file import paired_of
 from bertsmith.inference.windows import Window
 from bertsmith.interpret.maps import encode_whole
 from bertsmith.model import PretrainedModel
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 Read = Callable[[RaggedBatch], Tensor]
 """Calls a model on a batch of n sequences and returns [n, ...]."""
@@ -51,7 +51,7 @@ class ScoredText:
     """
 
     model: PretrainedModel
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     texts: tuple[str, ...]
     input_ids: list[int]
     token_type_ids: list[int]
@@ -79,7 +79,7 @@ class Explainable:
     kind: str
     pipeline: Any
     model: PretrainedModel
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     max_length: int
     paired: bool | None = None
 
@@ -220,14 +220,16 @@ def _tag(explained: Explainable, text: str, target: str | None, word: str | None
     window = next(window for window in windows if number in window.words)
     at = window.positions[number - window.words.start]
     # 每个词片在原文中的位置；比整窗还长的词只保留开头的词片，与 word_windows 一致
-    tokens = explained.tokenizer.align_flat([text])
-    sizes = [min(size, explained.max_length - 2) for size in pieces.sizes]
+    tokens = explained.tokenizer.align_words([text])
+    template = explained.tokenizer.template
+    sizes = [min(size, explained.max_length - template.size(pair=False)) for size in pieces.sizes]
     starts, bounds = [0, *accumulate(pieces.sizes)], [0, *accumulate(sizes)]
     kept = [start + piece for start, size in zip(starts, sizes, strict=False) for piece in range(size)]
     size = len(window.input_ids)
-    first = bounds[window.words.start] - window.positions[0] + 1
-    inside = kept[first : first + size - 2]
-    offsets = [(0, 0), *((int(tokens.starts[piece]), int(tokens.ends[piece])) for piece in inside), (0, 0)]
+    first = bounds[window.words.start] - window.positions[0] + len(template.before)
+    inside = kept[first : first + size - template.size(pair=False)]
+    places_inside = ((int(tokens.starts[piece]), int(tokens.ends[piece])) for piece in inside)
+    offsets = [*[(0, 0)] * len(template.before), *places_inside, *[(0, 0)] * len(template.after)]
     encoded = {"input_ids": window.input_ids, "token_type_ids": [0] * size, "offsets": offsets}
     model, labels = explained.model, explained.labels
 
@@ -282,8 +284,13 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
         key=lambda found: float(explained.run(found[0]._asdict(), reader(found[0], found[1], "span"))),
     )
     inside = range(window.first, window.first + window.size)
-    asked = explained.tokenizer(question)["offsets"]
-    offsets = [*asked, *((passage.starts[token], passage.ends[token]) for token in inside), (0, 0)]
+    template = explained.tokenizer.template
+    asked = explained.tokenizer(question)["offsets"][: -len(template.after) or None]
+    offsets = [
+        *(*asked, *[(0, 0)] * len(template.between)),
+        *((passage.starts[token], passage.ends[token]) for token in inside),
+        *[(0, 0)] * len(template.after),
+    ]
     note = ""
     if answered.no_answer:
         note = "The model says that the passage does not answer; what is explained is its best span."

@@ -75,6 +75,9 @@ def inserted(model: LabModel, text: str, mask_number: int, piece: str) -> str:
         raise LabError(Text("The text has changed; fill it again first.", "文本已经改过，请先重新填一次。"))
     start, end = places[mask_number]
     before, after = text[:start], text[end:]
+    if end > start and text[start].isspace():
+        # 有的 [MASK] 吞掉它前面的空格：写回单词时要还给它
+        before += " "
     # 词内片段要与前一个词连写，英文词之间的空格须去掉
     return before.rstrip(" ") + piece[2:] + after if piece.startswith("##") else before + piece + after
 
@@ -128,7 +131,7 @@ def build(state: PageState) -> None:
     state.answer([button.click, text.submit], show, [text], place, [results, shown])
     state.answer([results.click], choose, [text, shown], place, [text, results, shown], with_event=True)
     mask.click(
-        lambda typed: f"{(typed or '').rstrip()} [MASK]".lstrip(),
+        lambda typed: f"{(typed or '').rstrip()} {state.first.tokenizer.special_tokens.mask}".lstrip(),
         [text],
         [text],
         queue=False,

@@ -30,7 +30,7 @@ from bertsmith.model import Backbone
 from bertsmith.serve.models import ServedModel
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import ServeSettings
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 MOST_CHARACTERS = 20_000
 """Characters of a text that one types; files are for the command line."""
@@ -64,7 +64,7 @@ class LabModel:
         self._maps: OrderedDict[tuple[str, str | None], AttentionMaps] = OrderedDict()
 
     @property
-    def tokenizer(self) -> WordPieceTokenizer:
+    def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.served.tokenizer
 
@@ -138,7 +138,7 @@ class LabModel:
             return self._study
 
     @cached_property
-    def _encoder(self) -> tuple[Backbone, WordPieceTokenizer]:
+    def _encoder(self) -> tuple[Backbone, Tokenizer]:
         return load_for_maps(self.served.folder)
 
     @cached_property
@@ -224,7 +224,7 @@ def received(text: str | None, name: Text, *, may_be_empty: bool = False) -> str
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
-def starting_text(tokenizer: WordPieceTokenizer, options: Sequence[str]) -> str:
+def starting_text(tokenizer: Tokenizer, options: Sequence[str]) -> str:
     """Returns the one of some texts that the vocabulary covers best: fewest unknown pieces, then fewest of all."""
 
     def cost(text: str) -> tuple[int, int]:

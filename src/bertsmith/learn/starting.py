@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 Sentences = Mapping[str, str]
 """The texts of a computation by the names of its inputs."""
@@ -26,7 +26,7 @@ LONG = 4
 
 
 def starting_sentences(
-    tokenizer: WordPieceTokenizer, options: Sequence[Sentences], suits: Suits | None = None
+    tokenizer: Tokenizer, options: Sequence[Sentences], suits: Suits | None = None
 ) -> dict[str, str]:
     """Chooses the sentences that a vocabulary writes in the fewest pieces, none of them unknown.
 
@@ -50,7 +50,7 @@ def starting_sentences(
     return dict(best) if best is not None else _in_own_pieces(tokenizer, options[0])
 
 
-def _in_own_pieces(tokenizer: WordPieceTokenizer, sentences: Sentences) -> dict[str, str]:
+def _in_own_pieces(tokenizer: Tokenizer, sentences: Sentences) -> dict[str, str]:
     words = list(dict.fromkeys(word for text in sentences.values() for word in text.split()))
     pieces = list(islice(_whole_pieces(tokenizer), len(words)))
     if not pieces:
@@ -60,7 +60,7 @@ def _in_own_pieces(tokenizer: WordPieceTokenizer, sentences: Sentences) -> dict[
     return {name: " ".join(replaced[word] for word in text.split()) for name, text in sentences.items()}
 
 
-def _whole_pieces(tokenizer: WordPieceTokenizer) -> Iterator[str]:
+def _whole_pieces(tokenizer: Tokenizer) -> Iterator[str]:
     """Yields the pieces that are words by themselves: of letters first, of several before single ones."""
     # 词表大致按频率排列；同样长的保持原来的次序，得到的就是常见的词
     ordered = sorted(tokenizer.vocab, key=lambda piece: (not piece.isalpha(), -min(len(piece), LONG)))

@@ -22,7 +22,7 @@ from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.model.folder import stored_heads
 from bertsmith.seeding import torch_seed
 from bertsmith.tinyworld import draw_captions, draw_stories, render
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 
 HEADS = {"masked_lm": Text("masked-LM head", "MLM 头"), "next_sentence": Text("next-sentence head", "NSP 头")}
 """Our name of a head → its name for people."""
@@ -40,7 +40,7 @@ class Study:
     """
 
     model: BertForPreTraining
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     folder: Path | None = None
     fresh: tuple[Text, ...] = ()
 
@@ -54,7 +54,7 @@ class Study:
         """
         held = stored_heads(folder)
         missing = [name for name in HEADS if name not in held]
-        tokenizer = WordPieceTokenizer.load(folder)
+        tokenizer = load_tokenizer(folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(0, "learn/heads"))
             model = BertForPreTraining.from_pretrained(folder, new_heads=tuple(missing)).eval()

@@ -19,7 +19,7 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.backbone import PretrainedModel
 from bertsmith.model.heads import MaskedLMHead
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 
 def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) -> None:
@@ -155,11 +155,11 @@ def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequenc
 
 def extend_vocabulary(
     model: PretrainedModel,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     new_pieces: Sequence[str],
     *,
     user_tokens: Sequence[str] = (),
-) -> WordPieceTokenizer:
+) -> Tokenizer:
     """Adds pieces, such as the terms of a domain, to a vocabulary and to the model.
 
     Each starts as the mean of the pieces that the old tokenizer spells it with. Rows of the model that belong to no

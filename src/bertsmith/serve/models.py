@@ -15,7 +15,7 @@ from bertsmith.serve.batching import Batcher, BatchingEngine
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import Limits, ServeSettings
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 _WARM_UP_SECONDS = 120.0
 
@@ -37,7 +37,7 @@ class ServedModel:
     folder: str
     created: int
     pipelines: Mapping[str, Any]
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     config: ModelConfig
 
     def has(self, kind: type[Pipeline]) -> bool:
@@ -147,7 +147,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批
             pipeline.engine = BatchingEngine(batcher, pipeline.engine)
             pipelines[kind] = pipeline
-        config, tokenizer = ModelConfig.load(folder), WordPieceTokenizer.load(folder)
+        config, tokenizer = ModelConfig.load(folder), load_tokenizer(folder)
         created = int((Path(folder) / "config.json").stat().st_mtime)
         model = ServedModel(name, folder, created, pipelines, tokenizer, config)
         warm_up(model)

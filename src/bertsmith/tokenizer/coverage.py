@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.batches import split_batches
-from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
 
 _BATCH_CHARS = 1 << 20
 
@@ -58,9 +58,7 @@ class Coverage:
         return [word for word, _ in sorted(frequent, key=lambda pair: (-pair[1], pair[0]))[:count]]
 
 
-def measure_coverage(
-    tokenizer: WordPieceTokenizer, texts: Iterable[str], *, max_characters: int = 50_000_000
-) -> Coverage:
+def measure_coverage(tokenizer: Tokenizer, texts: Iterable[str], *, max_characters: int = 50_000_000) -> Coverage:
     """Counts what a tokenizer makes of a text.
 
     Args:

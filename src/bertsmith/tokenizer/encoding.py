@@ -14,11 +14,13 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.flat import Tokens
+from bertsmith.tokenizer.template import Template
 
 Truncation = Literal["longest_first", "only_first", "only_second", False]
 Padding = Literal["longest", "max_length", False]
 
 _COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask", "offsets", "word_ids")
+_NOWHERE = (0, 0)
 _Row = tuple[list[int], list[int], list[int], list[int], list[tuple[int, int]], list[int]]
 
 
@@ -37,8 +39,7 @@ class Layout:
     """How rows are built.
 
     Attributes:
-        cls_id: the id of `[CLS]`.
-        sep_id: the id of `[SEP]`.
+        template: the special ids around the texts.
         pad_id: the id of `[PAD]`, or None where the vocabulary has none.
         max_length: most tokens in a row, special ones included; None for no limit.
         truncation: which text gives way.
@@ -47,8 +48,7 @@ class Layout:
         return_overflowing: give every window of a long text instead of the first.
     """
 
-    cls_id: int
-    sep_id: int
+    template: Template
     pad_id: int | None
     max_length: int | None
     truncation: Truncation
@@ -151,7 +151,7 @@ def as_arrays(encoding: Encoding, kind: str) -> Encoding:
 
 def _windows(first: Tokens, second: Tokens | None, layout: Layout) -> list[tuple[Tokens, Tokens | None]]:
     """Cuts one sample to `max_length`: the first window, or all of them."""
-    special = 2 if second is None else 3
+    special = layout.template.size(pair=second is not None)
     lengths = (len(first.ids), 0 if second is None else len(second.ids))
     if layout.max_length is None or not layout.truncation or sum(lengths) + special <= layout.max_length:
         return [(first, second)]
@@ -210,21 +210,27 @@ def _cut(tokens: Tokens, size: int, layout: Layout) -> list[Tokens]:
 
 def _row(first: Tokens, second: Tokens | None, layout: Layout) -> _Row:
     """Joins one window with its special tokens; the columns in the order of `_COLUMNS`."""
-    head = len(first.ids) + 2
-    ids = [layout.cls_id, *first.ids, layout.sep_id]
-    offsets = [(0, 0), *first.offsets, (0, 0)]
-    word_ids = [-1, *first.word_ids, -1]
+    template = layout.template
+    before, after = template.before, template.after
+    ids = [*before, *first.ids]
+    offsets = [_NOWHERE] * len(before) + first.offsets
+    word_ids = [-1] * len(before) + first.word_ids
+    special = [1] * len(before) + [0] * len(first.ids)
+    head = 0
     if second is not None:
+        between = template.between
+        ids += between
+        head = len(ids)
         ids += second.ids
-        ids.append(layout.sep_id)
-        offsets += second.offsets
-        offsets.append((0, 0))
-        word_ids += second.word_ids
-        word_ids.append(-1)
+        offsets += [_NOWHERE] * len(between) + second.offsets
+        word_ids += [-1] * len(between) + second.word_ids
+        special += [1] * len(between) + [0] * len(second.ids)
+    ids += after
+    offsets += [_NOWHERE] * len(after)
+    word_ids += [-1] * len(after)
+    special += [1] * len(after)
     length = len(ids)
-    special = [0] * length
-    special[0] = special[head - 1] = special[-1] = 1
-    types = [0] * length if length == head else [0] * head + [1] * (length - head)
+    types = [0] * length if second is None else [0] * head + [template.second_type] * (length - head)
     return ids, types, [1] * length, special, offsets, word_ids
 
 

@@ -59,11 +59,11 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         vocab_file, json_file, config_file = (
             folder / name for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
         )
-        config = _read_config(folder)
+        config = read_config(folder)
         _check_rules(config, folder, config_file, has_rules=json_file.is_file())
     elif path.suffix != ".json":
         return read_vocab(path, BERT_TOKENS.unk), Settings()
-    settings = Settings(special_tokens=_special_names(config, config_file))
+    settings = Settings(special_tokens=SpecialTokens(**special_names(config, config_file)))
     content: dict[str, Any] = {}
     if json_file.is_file():
         content = _read_json(json_file)
@@ -298,8 +298,12 @@ def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules:
         )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    """Reads `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none."""
+def read_config(folder: Path) -> dict[str, Any]:
+    """Reads `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none.
+
+    Raises:
+        InputError: one of them is damaged.
+    """
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -307,8 +311,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _special_names(config: dict[str, Any], path: Path) -> SpecialTokens:
-    """Finds what the special tokens are called; a name may be written plainly or as an added token."""
+def special_names(config: dict[str, Any], path: Path) -> dict[str, str]:
+    """Finds what the special tokens are called; a name may be written plainly or as an added token.
+
+    Args:
+        config: what `tokenizer_config.json` says.
+        path: that file, for the message.
+
+    Returns:
+        Names by role (`pad`, `mask`, …), of the roles that the file names.
+
+    Raises:
+        InputError: a name is no string.
+    """
     names = {}
     for role, field in zip(_ROLES, SpecialTokens._fields, strict=True):
         value = config.get(role)
@@ -318,7 +333,7 @@ def _special_names(config: dict[str, Any], path: Path) -> SpecialTokens:
         if not isinstance(name, str) or not name:
             raise InputError(f"{path}: {role} is {value!r}; write the token as a string")
         names[field] = name
-    return SpecialTokens(**names)
+    return names
 
 
 def _read_json(path: Path) -> dict[str, Any]:

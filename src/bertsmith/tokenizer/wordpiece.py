@@ -4,39 +4,39 @@ Notable:
 - `encode` is one dictionary lookup per chunk of text (see `lookup`), so it is as fast as C on text that repeats
 - special tokens written in a text (`[MASK]`, `[SEP]`) are plain text unless the caller passes `parse_special=True`:
   what a user types cannot forge a segment border
-- everything else lives next door: rules for words in `normalize`, matching in `match`, the hot loop in `lookup`, rows
-  in `encoding`, learning in `learn`
+- what all tokenizers share (rows of model inputs, streams) is in `base`; the rest lives next door: rules for words in
+  `normalize`, matching in `match`, the hot loop in `lookup`, learning in `learn`
 """
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.parallel import parallel_map
+from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.batches import collector_paused, split_batches
 from bertsmith.tokenizer.decode import join_pieces
-from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
 from bertsmith.tokenizer.files import read_tokenizer, write_tokenizer
-from bertsmith.tokenizer.flat import FlatIds, FlatTokens
+from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens
 from bertsmith.tokenizer.learn import Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder
 from bertsmith.tokenizer.match import WordMatcher
 from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens, WrittenTokens, check_user_tokens
+from bertsmith.tokenizer.template import Template
 from bertsmith.tokenizer.vocabulary import check_vocab
 
 # 每代缓存的容量（字符数加每条固定开销）：约十六万个英文块；两代都满时实测 ids 约 90 MB，带位置的最多 200 MB
 CACHE_CAPACITY = 1 << 22
-_BATCH_CHARS = 1 << 20
 # 查表时合成一批的字符数：中间结果留在高速缓存里
 _LOOKUP_CHARS = 1 << 13
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(Tokenizer):
     """Cuts text into pieces of a vocabulary (Wu et al. 2016, as used by Devlin et al. 2019, §3).
 
     Attributes:
@@ -246,34 +246,6 @@ class WordPieceTokenizer:
         """
         return self._encoder.align_flat(texts, self._written[False])
 
-    def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
-        """Turns a corpus of any size into arrays, batch by batch, over several processes if wanted.
-
-        Args:
-            texts: any texts; read a few batches of about a million characters ahead.
-            workers: processes; 1 works right here.
-
-        Returns:
-            An iterator over the ids of consecutive texts, in the order of the texts whatever `workers` is.
-
-        Raises:
-            InputError: `texts` is one string or holds something else, or `workers` is below 1.
-            BertsmithError: a worker process was killed (while iterating).
-        """
-        return parallel_map(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers=workers)
-
-    def tokenize(self, text: str, *, parse_special: bool = False) -> list[str]:
-        """Cuts a text into pieces.
-
-        Args:
-            text: any text.
-            parse_special: as in `encode`.
-
-        Returns:
-            The pieces, `##` marking those inside a word.
-        """
-        return [self.vocab[index] for index in self.encode(text, parse_special=parse_special)]
-
     def spell(self, piece: str) -> list[int]:
         """Spells a piece that is not in the vocabulary with those that are.
 
@@ -323,96 +295,45 @@ class WordPieceTokenizer:
                 pieces.append(self.vocab[index])
         return join_pieces(pieces, self.tokenize_chinese_chars)
 
-    def __call__(
-        self,
-        text: str | Sequence[str],
-        pair: str | Sequence[str] | None = None,
-        *,
-        max_length: int | None = None,
-        truncation: Truncation = "longest_first",
-        padding: Padding = False,
-        stride: int = 0,
-        return_overflowing: bool = False,
-        parse_special: bool = False,
-        return_tensors: Literal["np", "pt"] | None = None,
-    ) -> Encoding:
-        """Builds model inputs: `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]`.
+    def piece_text(self, index: int) -> str:
+        """Returns a piece as the vocabulary spells it: `##` marks one inside a word."""
+        return self.vocab[index]
 
-        Args:
-            text: one text, or a list of them.
-            pair: the second text, or as many of them as there are texts.
-            max_length: most tokens in a row, special ones included; None does not truncate.
-            truncation: which text gives way: the longer one, always the first, always the second, or none (False).
-            padding: fill rows up to the longest of the batch or to `max_length`; False leaves them ragged.
-            stride: tokens that neighbouring windows share, where windows are asked for.
-            return_overflowing: a text that is too long gives several rows; `overflow_to_sample` says from which text.
-            parse_special: recognise special tokens written in the texts.
-            return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
+    def encode_words(self, words: Iterable[str]) -> FlatIds:
+        """Turns words into ids, each by itself; a word gives the same ids wherever it stands."""
+        return self.encode_flat(words)
 
-        Returns:
-            `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets`, `word_ids`: lists over
-            the tokens for one text, lists of such lists for many (also for one text, where windows are asked for).
+    def align_words(self, texts: Iterable[str]) -> FlatTokens:
+        """Finds the words of texts and their pieces: those of `align_flat`, whose rules for words these are."""
+        return self.align_flat(texts)
 
-        Raises:
-            InputError: the options contradict each other, or a text cannot be cut as asked.
-        """
-        samples = pair_up(text, pair)
-        pad_id = self.piece_to_id.get(self.special_tokens.pad)
-        layout = Layout(
-            self.cls_token_id, self.sep_token_id, pad_id, max_length, truncation, padding, stride, return_overflowing
-        )
+    def _aligned(
+        self, samples: Sequence[tuple[str, str | None]], *, parse_special: bool
+    ) -> Iterator[tuple[Tokens, Tokens | None]]:
         written, align = self._written[parse_special], self._encoder.align
-        with collector_paused():
-            # 逐条生成：一条的中间结果用完即释放，内存总是热的
-            tokens = (
-                (align(first, written), None if second is None else align(second, written)) for first, second in samples
-            )
-            encoding = build_rows(tokens, layout)
-        if return_tensors is not None:
-            encoding = as_arrays(encoding, return_tensors)
-        if isinstance(text, str) and not return_overflowing:
-            return Encoding({name: values[0] for name, values in encoding.items()})
-        return encoding
-
-    def __len__(self) -> int:
-        return len(self.vocab)
-
-    def __repr__(self) -> str:
-        return f"WordPieceTokenizer({len(self.vocab)} pieces, lowercase={self.lowercase})"
+        return (
+            (align(first, written), None if second is None else align(second, written)) for first, second in samples
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # 缓存不随对象序列化：别的进程只收到词表，自己重新积累
         return _rebuild, (self.vocab, self._settings)
 
-    @property
-    def vocab_size(self) -> int:
-        """How many pieces there are."""
-        return len(self.vocab)
-
-    @property
-    def pad_token_id(self) -> int:
-        """The id of `[PAD]`."""
-        return self._special_id(self.special_tokens.pad)
+    @functools.cached_property
+    def template(self) -> Template:
+        """`[CLS] A [SEP]`, and `[CLS] A [SEP] B [SEP]` with B in segment 1."""
+        start, separator = (self.cls_token_id,), (self.sep_token_id,)
+        return Template(start, separator, separator)
 
     @property
     def unk_token_id(self) -> int:
-        """The id of `[UNK]`."""
-        return self._special_id(self.special_tokens.unk)
+        """The id of `[UNK]`, which every vocabulary has."""
+        return self.piece_to_id[self.special_tokens.unk]
 
-    @property
-    def cls_token_id(self) -> int:
-        """The id of `[CLS]`."""
-        return self._special_id(self.special_tokens.cls)
-
-    @property
-    def sep_token_id(self) -> int:
-        """The id of `[SEP]`."""
-        return self._special_id(self.special_tokens.sep)
-
-    @property
-    def mask_token_id(self) -> int:
-        """The id of `[MASK]`."""
-        return self._special_id(self.special_tokens.mask)
+    @functools.cached_property
+    def continuing(self) -> NDArray[np.bool_]:
+        """[V], True for `##` pieces."""
+        return np.fromiter((piece.startswith("##") for piece in self.vocab), np.bool_, len(self.vocab))
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -20,7 +20,7 @@ from bertsmith.model import ModelConfig
 from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts, MatmulWeights
 from bertsmith.objectives.pretraining import Objective
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
@@ -86,7 +86,7 @@ def _lengths_of(tokens: RaggedBatch) -> tuple[list[int], list[int]]:
 def steps_for(
     recipe: PreTrainingRecipe,
     corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     device: torch.device | str = "cpu",
     *,
     ranks: Ranks | None = None,
@@ -119,9 +119,7 @@ def steps_for(
     return ranks.on_first(lambda: max(1, min(limits)))
 
 
-def _sample_costs(
-    recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, phase: int
-) -> StepCosts:
+def _sample_costs(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, phase: int) -> StepCosts:
     stream = open_stream(recipe, corpus, tokenizer, phase=phase)
     config, objective = recipe.model_config(tokenizer), recipe.build_objective()
     batches = [next(stream) for _ in range(SAMPLED_BATCHES)]
@@ -132,7 +130,7 @@ def _sample_costs(
 def _steps_within(
     recipe: PreTrainingRecipe,
     corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     device: torch.device | str,
     shares: list[float],
     ranks: Ranks,

@@ -35,7 +35,7 @@ from bertsmith.files import locked, make_folder
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.options import option
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
@@ -123,7 +123,7 @@ class RunProgress:
 def pretrain(
     run: str | Path,
     corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     recipe: PreTrainingRecipe,
     options: RunOptions | None = None,
     *,
@@ -193,7 +193,7 @@ class PreTrainingRun:
         self,
         run: Path,
         corpus: TokenCorpus,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         recipe: PreTrainingRecipe,
         *,
         options: RunOptions,

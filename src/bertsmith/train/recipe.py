@@ -31,7 +31,7 @@ from bertsmith.files import write_text
 from bertsmith.model import Family, ModelConfig, family_named
 from bertsmith.objectives.pretraining import Objective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):
@@ -173,7 +173,7 @@ class PreTrainingRecipe:
         phases = self.length.phases
         return replace(self.data, sequence_length=phases[phase][0]) if phases else self.data
 
-    def model_config(self, tokenizer: WordPieceTokenizer) -> ModelConfig:
+    def model_config(self, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the architecture for a tokenizer, or that of the model that is trained on."""
         dropout = {
             "hidden_dropout_prob": self.model.dropout,

@@ -19,7 +19,8 @@ from bertsmith.errors import CheckpointError
 from bertsmith.model import PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.seeding import torch_seed
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
+from bertsmith.tokenizer.loading import TOKENIZER_FILES
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.trainer import BertTrainer
@@ -34,7 +35,7 @@ EXPLODED_LOSS = 3.0
 def open_stream(
     recipe: PreTrainingRecipe,
     corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     *,
     phase: int = 0,
     ranks: Ranks | None = None,
@@ -52,16 +53,14 @@ def open_stream(
     )
 
 
-def heldout_set(
-    recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer
-) -> list[PreTrainingBatch]:
+def heldout_set(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> list[PreTrainingBatch]:
     """Returns the validation batches, always the same, at the length of the last phase: what the model is to read."""
     settings, needs = recipe.stream_settings(-1), recipe.build_objective().needs
     sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> nn.Module:
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> nn.Module:
     """Returns what the objective trains, before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
@@ -95,7 +94,7 @@ def _start_at_frequencies(model: PretrainedModel, corpus: TokenCorpus) -> None:
 def make_trainer(
     recipe: PreTrainingRecipe,
     corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
 ) -> BertTrainer[nn.Module]:
@@ -113,7 +112,7 @@ def make_trainer(
     )
 
 
-def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) -> PreTrainingRecipe:
+def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTrainingRecipe:
     """Notes which weights a recipe starts from, after making sure that the tokenizer is theirs.
 
     Raises:
@@ -123,13 +122,13 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
         return recipe
     folder = Path(recipe.model.start_from)
     vocab_size = recipe.model_config(tokenizer).vocab_size
-    has = {name: (folder / name).exists() for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")}
+    has = {name: (folder / name).exists() for name in (*TOKENIZER_FILES, "tokenizer_config.json")}
     different = "another vocabulary"
-    if has["vocab.txt"] or has["tokenizer.json"]:
-        own = WordPieceTokenizer.load(folder)
+    if any(has[name] for name in TOKENIZER_FILES):
+        own = load_tokenizer(folder)
         fits = own.vocab == tokenizer.vocab
         # 只有 vocab.txt 的文件夹没有说大小写等规则：只能比词表
-        if fits and (has["tokenizer.json"] or has["tokenizer_config.json"]):
+        if fits and (not has["vocab.txt"] or has["tokenizer.json"] or has["tokenizer_config.json"]):
             fits = own.fingerprint == tokenizer.fingerprint
             different = "text by other rules (its casing, accents or special tokens)"
     else:

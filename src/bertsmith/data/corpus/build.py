@@ -32,7 +32,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder
 from bertsmith.json_files import read_json, write_json
 from bertsmith.parallel import Engine, parallel_map
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 _PLAN, _PLAN_VERSION = "plan.json", 2
 _PICTURE = "statistics.png"
@@ -43,7 +43,7 @@ Progress = Callable[[int, int, int], None]
 
 def build_corpus(
     paths: Sequence[str | Path],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     folder: str | Path,
     options: CorpusOptions | None = None,
     *,
@@ -97,7 +97,7 @@ def build_corpus(
 
 def build_from_documents(
     documents: Iterable[Document],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     folder: str | Path,
     *,
     heldout_share: float = 0.02,
@@ -141,7 +141,7 @@ class _ChunkWork:
     """Makes the partial shards of a chunk; travels to the workers."""
 
     parts: Path
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     options: CorpusOptions
     read: Callable[[InputChunk], Iterable[Document]]
 
@@ -210,7 +210,7 @@ class _Plan:
 def _planned(
     folder: Path,
     sources: Sequence[Source],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     options: CorpusOptions,
     settings: Mapping[str, Any],
 ) -> Sequence[InputChunk]:

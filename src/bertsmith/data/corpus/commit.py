@@ -29,7 +29,7 @@ from bertsmith.data.corpus.verified import note_verified
 from bertsmith.errors import InputError
 from bertsmith.files import write_text
 from bertsmith.json_files import from_json, to_json
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 PARTS = ".parts"
 STATISTICS = "statistics.json"
@@ -40,7 +40,7 @@ SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrow")
 def commit(
     folder: Path,
     partial_shards: Sequence[PartialShard],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     options: CorpusOptions,
     settings: Mapping[str, Any],
 ) -> None:

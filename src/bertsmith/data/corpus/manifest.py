@@ -11,7 +11,7 @@ from typing import Any
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.json_files import from_json, read_json, to_json
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -116,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def require_same_settings(folder: Path, tokenizer: WordPieceTokenizer, settings: Mapping[str, Any]) -> None:
+def require_same_settings(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
     """Makes sure that a finished corpus is the one that is asked for.
 
     Raises:

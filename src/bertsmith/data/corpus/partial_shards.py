@@ -28,7 +28,7 @@ from bertsmith.data.reading.text import Document
 from bertsmith.errors import RunFolderError
 from bertsmith.files import atomic_path
 from bertsmith.json_files import read_json, write_json
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 from bertsmith.tokenizer.batches import collector_paused
 
 DROPPED = len(SPLITS)
@@ -72,7 +72,7 @@ class Shard:
 
 
 def write_partial_shards(
-    path: Path, documents: Iterable[Document], tokenizer: WordPieceTokenizer, options: CorpusOptions
+    path: Path, documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions
 ) -> int:
     """Turns the documents of a chunk into its folder.
 
@@ -168,7 +168,7 @@ def splits_by_hash(hashes: NDArray[np.uint64], heldout_share: float) -> NDArray[
 
 
 def _tokenized(
-    documents: Iterable[Document], tokenizer: WordPieceTokenizer, options: CorpusOptions
+    documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions
 ) -> Iterator[TokenizedDocuments]:
     """Gives the documents of one partial shard after another."""
     waiting: list[TokenizedDocuments] = []
@@ -185,7 +185,7 @@ def _tokenized(
         yield TokenizedDocuments.join(waiting)
 
 
-def _encode(documents: Sequence[Document], tokenizer: WordPieceTokenizer, *, words: bool) -> TokenizedDocuments:
+def _encode(documents: Sequence[Document], tokenizer: Tokenizer, *, words: bool) -> TokenizedDocuments:
     # 一批文档的句子一次编码成一整块数组：不产生任何 Python 整数列表
     sentences = [sentence for document in documents for sentence in document.sentences]
     encoded, continuations = (

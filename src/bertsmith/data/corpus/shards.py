@@ -19,7 +19,7 @@ from bertsmith.data.corpus.documents import MappedDocuments
 from bertsmith.data.corpus.manifest import BUILD_AGAIN, HELDOUT, MANIFEST, TRAIN, SplitCounts, read_manifest
 from bertsmith.data.corpus.verified import verify_shards
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 __all__ = ["HELDOUT", "TRAIN", "SplitCounts", "TokenCorpus"]
 
@@ -37,7 +37,7 @@ class TokenCorpus:
         fingerprint: of the manifest, and so of the shards, their settings and their tokenizer.
     """
 
-    def __init__(self, folder: str | Path, tokenizer: WordPieceTokenizer | None = None) -> None:
+    def __init__(self, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
         """Opens a corpus; shards that were touched since they were last checked are checked against the manifest.
 
         Args:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus.documents import TokenizedDocuments
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 SENTENCE_EDGES = np.arange(1, 162, 4)
 """Ids of a sentence: bins of four; the last takes all that is longer."""
@@ -48,9 +48,7 @@ class ShardStatistics:
         )
 
 
-def summarize(
-    pieces: NDArray[np.int64], shards: Sequence[ShardStatistics], tokenizer: WordPieceTokenizer
-) -> dict[str, Any]:
+def summarize(pieces: NDArray[np.int64], shards: Sequence[ShardStatistics], tokenizer: Tokenizer) -> dict[str, Any]:
     """Turns counts into figures.
 
     Args:
@@ -62,14 +60,14 @@ def summarize(
         `words` (in BERT's sense: a punctuation mark is one), `pieces_per_word`, `unknown_rate` (the share of `[UNK]`
         among the tokens), and both histograms with the lower edges of their bins.
     """
-    continuing = np.fromiter((piece.startswith("##") for piece in tokenizer.vocab), dtype=np.bool_)
-    tokens, words = int(pieces.sum()), int(pieces[~continuing].sum())
+    tokens, words = int(pieces.sum()), int(pieces[~tokenizer.continuing].sum())
+    unknown = 0 if tokenizer.unk_token_id is None else int(pieces[tokenizer.unk_token_id])
     sentence_lengths = np.sum([shard.sentence_lengths for shard in shards], axis=0)
     document_lengths = np.sum([shard.document_lengths for shard in shards], axis=0)
     return {
         "words": words,
         "pieces_per_word": tokens / max(words, 1),
-        "unknown_rate": int(pieces[tokenizer.unk_token_id]) / max(tokens, 1),
+        "unknown_rate": unknown / max(tokens, 1),
         "sentence_lengths": {"from": SENTENCE_EDGES.tolist(), "count": sentence_lengths.tolist()},
         "document_lengths": {"from": DOCUMENT_EDGES.tolist(), "count": document_lengths.tolist()},
     }

@@ -19,7 +19,8 @@ from bertsmith.data.reading.records import read_all_lines
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.options import option, to_table
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
+from bertsmith.tokenizer.kinds import SpecialLayout
 from bertsmith.tokenizer.learn import Progress, VocabularySettings
 
 _REQUEST = "vocabulary.json"
@@ -33,6 +34,12 @@ class VocabularyOptions:
     cased: bool = option(False, help="Keep capitals and accents.")
     encoding: str = option("auto", help="auto, or a codec such as iso-8859-1; of text files.")
     text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
+    kind: TokenizerKind = option("wordpiece", help="Kind of pieces: BERT's, RoBERTa's byte pairs, or ALBERT's.")
+    special_layout: SpecialLayout | None = option(
+        None,
+        help="Special tokens: \\[CLS] A \\[SEP] B \\[SEP], or <s> A </s></s> B </s>.",
+        shown_default="roberta for bpe, else bert",
+    )
 
 
 def learn_vocabulary(
@@ -42,7 +49,7 @@ def learn_vocabulary(
     *,
     workers: int | None = None,
     on_progress: Progress | None = None,
-) -> tuple[WordPieceTokenizer, int]:
+) -> tuple[Tokenizer, int]:
     """Learns a vocabulary from files and writes a tokenizer folder.
 
     Args:
@@ -67,6 +74,9 @@ def learn_vocabulary(
     sizes = [source.text_size for source in sources]
     names = [[source.name, size] for source, size in zip(sources, sizes, strict=True)]
     request = {"text": names, **to_table(options)}
+    if options.kind == "wordpiece":
+        # 早先的文件夹没有记这两项：同一条命令照样能在那里重跑
+        request = {name: value for name, value in request.items() if name not in ("kind", "special_layout")}
     _require_free(out, request)
     # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
     expected = int(sum(sizes))
@@ -75,8 +85,10 @@ def learn_vocabulary(
         if on_progress is not None:
             on_progress(stage, done, total or max(expected, done + 1))
 
-    tokenizer = WordPieceTokenizer.train(
+    tokenizer = learn_tokenizer(
         read_all_lines(sources, encoding=options.encoding, field=options.text_field),
+        kind=options.kind,
+        special_layout=options.special_layout,
         lowercase=not options.cased,
         workers=workers or available_cores(),
         on_progress=tell,

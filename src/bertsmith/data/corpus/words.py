@@ -1,7 +1,8 @@
 """Which tokens continue a word: for masking whole words, also in Chinese, where a word is several tokens.
 
 BERT's tokenizer makes every Chinese character a word of its own. Masking whole words (Cui et al. 2019) needs the real
-words, which `jieba` finds. A token continues the word of the token before when it is a `##` piece, or when it begins
+words, which `jieba` finds. A token continues the word of the token before when it is a `##` piece (or what the
+tokenizer has instead), or when it begins
 inside a word of jieba's that has a Chinese character.
 """
 
@@ -18,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 from bertsmith.tokenizer.flat import FlatIds
 
 _CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 
 
-def encode_with_words(sentences: Sequence[str], tokenizer: WordPieceTokenizer) -> tuple[FlatIds, NDArray[np.bool_]]:
+def encode_with_words(sentences: Sequence[str], tokenizer: Tokenizer) -> tuple[FlatIds, NDArray[np.bool_]]:
     """Turns sentences into ids, and says of each whether it continues the word of the one before.
 
     Args:
@@ -44,10 +45,11 @@ def encode_with_words(sentences: Sequence[str], tokenizer: WordPieceTokenizer) -
     continues = np.zeros(len(tokens.ids), dtype=np.bool_)
     continues[1:] = tokens.word_ids[1:] == tokens.word_ids[:-1]
     # 每个字符一位：落在含汉字的词内部而不在词首。所有句子首尾相接，一次取出全部 token 的答案
-    inside = np.concatenate([_inside_words(cut(sentence), len(sentence)) for sentence in sentences])
+    inside = [_inside_words(cut(sentence), len(sentence)) for sentence in sentences]
     begins = np.cumsum([0, *(len(sentence) for sentence in sentences)])[:-1]
     places = tokens.starts + np.repeat(begins, np.diff(tokens.bounds))
-    continues |= inside[places]
+    # 末尾多一位：句末的空格片段可以没有字符，它的位置在最后一个字符之后
+    continues |= np.concatenate([*inside, np.zeros(1, dtype=np.bool_)])[places]
     return FlatIds(tokens.ids, tokens.bounds), continues & ~first
 
 

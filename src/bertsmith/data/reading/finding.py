@@ -16,7 +16,7 @@ from pathlib import Path
 from bertsmith.data.reading.sources import CORPUS_ENDINGS, TEXT_ENDINGS, Source, file_system, is_url, readable
 from bertsmith.errors import InputError
 
-_TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json"}
+_TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.json"}
 
 
 def find_sources(paths: Sequence[str | Path]) -> list[Source]:
@@ -44,8 +44,8 @@ def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_E
 
     A folder is searched with all its subfolders for `.txt`, `.txt.gz` and `.txt.zst`; links to folders are followed,
     hidden files and folders passed over (they are the droppings of editors and file managers), and so is the
-    `vocab.txt` of a tokenizer, known by the files beside it. A file that is named, or matched by a pattern, may have
-    any name. `**` in a pattern stands for any number of folders.
+    `vocab.txt` or `merges.txt` of a tokenizer, known by the files beside it. A file that is named, or matched by a
+    pattern, may have any name. `**` in a pattern stands for any number of folders.
 
     Args:
         paths: names of files and folders, and patterns with `*`, `?` or `[...]`.
@@ -141,7 +141,7 @@ def _walk(folder: str, endings: Sequence[str]) -> list[Path]:
             links = [os.path.join(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
             waiting += [link for link in links if not Path(real).is_relative_to(os.path.realpath(link))]
             # 分词器文件夹里的词表也叫 .txt：它不是文本
-            other = {"vocab.txt"} if _TOKENIZER_FILES & set(names) else set()
+            other = {"vocab.txt", "merges.txt"} if _TOKENIZER_FILES & set(names) else set()
             wanted = (name for name in names if name.lower().endswith(tuple(endings)) and not name.startswith("."))
             files += [Path(parent, name) for name in wanted if name not in other]
     return files

@@ -27,7 +27,7 @@ from bertsmith.data.stream.segments import draw_segments, pack_full
 from bertsmith.data.stream.settings import StreamNeeds, StreamPosition, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.seeding import generator
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 BLOCK_TOKENS = 2**18
 """About how many ids a block holds: enough to shuffle well, few enough to prepare in a fraction of a second."""
@@ -64,7 +64,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
     def __init__(
         self,
         corpus: TokenCorpus,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         settings: StreamSettings,
         needs: StreamNeeds | None = None,
         *,
@@ -107,11 +107,20 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         self._special_ids = np.array(sorted(tokenizer.special_ids), dtype=np.int64)
         # 词界是与编号并行的一列：切段、截断、拼接都按行进行，两列始终对齐
         self._carries_words = settings.masking.kind != "token" and corpus.has_words
-        self._continuing = np.array([piece.startswith("##") for piece in tokenizer.vocab])
-        self._cls, self._sep = (
-            np.array([[token_id, 0]] if self._carries_words else [token_id], dtype=np.int32)
-            for token_id in (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        # 特殊词元怎样摆放由分词器说了算：BERT 一个 [SEP] 分两段，RoBERTa 两个 </s> 且不分句段
+        template = tokenizer.template
+        self._before, self._between, self._after, self._separator = (
+            np.array([[index, 0] for index in ids] if self._carries_words else ids, dtype=np.int32)
+            for ids in (template.before, template.between, template.after, (tokenizer.sep_token_id,))
         )
+        self._second_type = template.second_type
+        self._num_special = {is_pair: template.size(pair=is_pair) for is_pair in (False, True)}
+        least = self._num_special[True] + 2
+        if self.needs.pairs != "none" and settings.sequence_length < least:
+            raise ConfigError(
+                f"sequence length {settings.sequence_length} is too short: the tokenizer puts {least - 2} special"
+                f" tokens around a pair; use {least} or more"
+            )
         counts = corpus.counts[split]
         self._num_documents = counts.documents
         mean_tokens = max(1, counts.tokens // max(1, counts.documents))
@@ -170,7 +179,8 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             examples = list(self._examples(self._drawn_epoch(epoch), block))
             order = generator(self.seed, "stream/pair order", epoch, block).permutation(len(examples))
             shuffled = [examples[index] for index in order.tolist()]
-            sizes = [len(pair.first) + 2 + (len(pair.second) + 1 if len(pair.second) else 0) for pair in shuffled]
+            special = self._num_special
+            sizes = [len(pair.first) + len(pair.second) + special[len(pair.second) > 0] for pair in shuffled]
             self._cached = _Block(epoch, block, shuffled, order, np.cumsum([0, *sizes]))
         return self._cached
 
@@ -183,8 +193,8 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         if self.settings.packing == "full":
             yield from pack_full(
                 (self._document(index) for index in documents),
-                separator=self._sep,
-                max_tokens=self.settings.sequence_length - 2,
+                separator=self._separator,
+                max_tokens=self.settings.sequence_length - self._num_special[False],
             )
         else:
             for index in documents:
@@ -199,6 +209,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         # 随机数的钥匙是（种子、轮次、文档号）：与读取顺序和进程无关，每一轮又都不同
         rng = generator(self.seed, "stream/pairs", epoch, index)
         document, short_probability = self._document(index), self.settings.short_probability
+        room_for_pair = self.settings.sequence_length - self._num_special[True]
 
         def draw_other() -> TokenDocument:
             if self._num_documents == 1:
@@ -210,18 +221,15 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             return draw_pairs(
                 document,
                 draw_other=draw_other,
-                max_tokens=self.settings.sequence_length - 3,
+                max_tokens=room_for_pair,
                 short_probability=short_probability,
                 rng=rng,
                 pairing=self.settings.pairing,
             )
         if self.needs.pairs == "sentence_order":
-            return draw_ordered_pairs(
-                document, max_tokens=self.settings.sequence_length - 3, short_probability=short_probability, rng=rng
-            )
-        return draw_segments(
-            document, max_tokens=self.settings.sequence_length - 2, short_probability=short_probability, rng=rng
-        )
+            return draw_ordered_pairs(document, max_tokens=room_for_pair, short_probability=short_probability, rng=rng)
+        room = self.settings.sequence_length - self._num_special[False]
+        return draw_segments(document, max_tokens=room, short_probability=short_probability, rng=rng)
 
     def _document(self, index: int, split: str | None = None) -> TokenDocument:
         """Returns the sentences of a document.
@@ -245,17 +253,19 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         pieces: list[NDArray[np.int32]] = []
         segments: list[tuple[int, int]] = []
         for pair in examples:
-            pieces += [self._cls, pair.first, self._sep]
+            pieces += [self._before, pair.first]
+            around = len(self._before) + len(pair.first)
             if len(pair.second):
-                pieces += [pair.second, self._sep]
-                segments.append((len(pair.first) + 2, len(pair.second) + 1))
+                pieces += [self._between, pair.second, self._after]
+                segments.append((around + len(self._between), len(pair.second) + len(self._after)))
             else:
-                segments.append((len(pair.first) + 2, 0))
+                pieces.append(self._after)
+                segments.append((around + len(self._after), 0))
         rows = np.concatenate(pieces)
         input_ids = (rows[:, 0] if self._carries_words else rows).astype(np.int64)
         parts = np.array(segments)
         lengths = parts.sum(1)
-        token_type_ids = np.repeat(np.tile([0, 1], len(parts)), parts.ravel())
+        token_type_ids = np.repeat(np.tile([0, self._second_type], len(parts)), parts.ravel())
         if self.needs.targets == "next_token":
             predicted = _next_tokens(input_ids, lengths)
         else:
@@ -272,7 +282,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Returns [T], True on pieces that go on with a word; None where nobody asks."""
         if self.settings.masking.kind == "token":
             return None
-        return rows[:, 1].astype(np.bool_) if self._carries_words else self._continuing[input_ids]
+        return rows[:, 1].astype(np.bool_) if self._carries_words else self._tokenizer.continuations(input_ids)
 
     def _masked(
         self,
@@ -327,7 +337,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
 
 def heldout_batches(
     corpus: TokenCorpus,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     settings: StreamSettings,
     needs: StreamNeeds | None = None,
     *,

@@ -42,7 +42,7 @@ from bertsmith.finetune.tasks.texts import columns_of
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.classify import Prediction
 from bertsmith.model import Backbone
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 BASELINES = ("majority", "tfidf", *NEURAL_BASELINES)
 """All baselines of classification, cheapest first."""
@@ -203,7 +203,7 @@ class _NeuralInputs:
     """The texts of all files as rows of one table of embeddings, made once for all neural baselines."""
 
     def __init__(self, files: Files, model_folder: str | Path) -> None:
-        tokenizer = WordPieceTokenizer.load(model_folder)
+        tokenizer = load_tokenizer(model_folder)
         model = Backbone.from_pretrained(model_folder, need_pooler=False)
         require_fit(tokenizer, model.config, model_folder)
         texts = [
@@ -214,9 +214,9 @@ class _NeuralInputs:
         self.train, self.dev, self.scored = map(self.table.rows, texts)
 
 
-def _pieces(tokenizer: WordPieceTokenizer, texts: list[str]) -> list[list[int]]:
+def _pieces(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Returns the ids of texts; one without any piece is `[UNK]`."""
-    return [ids[:MAX_PIECES] or [tokenizer.unk_token_id] for ids in tokenizer.encode_batch(texts)]
+    return [ids[:MAX_PIECES] or [tokenizer.blank_token_id] for ids in tokenizer.encode_batch(texts)]
 
 
 def _neural(

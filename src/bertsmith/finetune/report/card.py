@@ -24,7 +24,7 @@ from bertsmith.finetune.trials import SearchResult
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelConfig
 from bertsmith.reporting.page import environment
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def model_card(
     missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
     if missing:
         raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")
-    config, tokenizer = ModelConfig.load(model_folder), WordPieceTokenizer.load(model_folder)
+    config, tokenizer = ModelConfig.load(model_folder), load_tokenizer(model_folder)
     described = task.describe()
     evaluations = {"dev": result.dev} | ({} if result.test is None else {"test": result.test})
     return (
@@ -162,12 +162,12 @@ def _by_label(evaluations: Mapping[str, Evaluation]) -> list[list[str]]:
     return rows
 
 
-def _scripts(tokenizer: WordPieceTokenizer) -> str:
+def _scripts(tokenizer: Tokenizer) -> str:
     """Says in which scripts the vocabulary is: `78 % are Latin, 12 % CJK`."""
     counts: Counter[str] = Counter()
-    for piece in tokenizer.vocab:
-        letters = [character for character in piece.removeprefix("##") if character.isalpha()]
-        if letters and not (piece.startswith("[") and piece.endswith("]")):
+    for index, piece in enumerate(tokenizer.vocab):
+        letters = [character for character in tokenizer.piece_text(index) if character.isalpha()]
+        if letters and index not in tokenizer.special_ids and not (piece.startswith("[") and piece.endswith("]")):
             # Unicode 字符名的第一个词就是它的文字系统：LATIN SMALL LETTER A、CJK UNIFIED IDEOGRAPH-4E00
             script = unicodedata.name(letters[0], "other").split()[0]
             counts[script if script == "CJK" else script.capitalize()] += 1

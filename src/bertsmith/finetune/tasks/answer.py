@@ -33,7 +33,7 @@ from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives import LabelledBatch, SpanObjective
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.options import option
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 Scoring = Literal["squad", "cmrc"]
 NO_ANSWER = "(no answer)"
@@ -138,7 +138,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
             raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
 
     def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[QuestionExample], max_length: int
+        self, tokenizer: Tokenizer, examples: Sequence[QuestionExample], max_length: int
     ) -> list[EncodedExample]:
         """Returns one sequence for each window, with the first and last token of the answer in it.
 
@@ -166,7 +166,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
     def predict(
         self,
         model: ModelForQuestionAnswering,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[QuestionExample],
         inference: InferenceConfig,
     ) -> list[Answered]:

@@ -27,7 +27,7 @@ from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForMultipleChoice
 from bertsmith.objectives import ChoiceObjective, LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             raise InputError("no question of the training file has two choices or more; there is nothing to learn")
         return cls()
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ChoiceExample], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[ChoiceExample], max_length: int) -> list[EncodedExample]:
         """Returns the choices of each question as sequences, labelled with how many there are and which is right."""
         for example in examples:
             _require_right(example)
@@ -98,7 +96,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
     def predict(
         self,
         model: ModelForMultipleChoice,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[ChoiceExample],
         inference: InferenceConfig,
     ) -> list[Choice]:

@@ -45,7 +45,7 @@ from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import ClassificationObjective, LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.options import option
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         """Returns one output for each class."""
         return {"id2label": dict(enumerate(self.labels)), "problem_type": SINGLE}
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[LabelledText], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[LabelledText], max_length: int) -> list[EncodedExample]:
         """Returns one sequence for each text or pair, with the number of its class."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self.numbers(examples))
 
@@ -133,7 +131,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
     def predict(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[LabelledText],
         inference: InferenceConfig,
     ) -> list[Prediction]:

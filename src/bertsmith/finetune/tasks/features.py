@@ -32,7 +32,7 @@ from bertsmith.model.feature_tagger import FeatureTagger, Packs, Top, sequence_k
 from bertsmith.model.features import LayerChoice
 from bertsmith.options import option
 from bertsmith.seeding import torch_seed
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 BILSTM_SIZE = 768
 """The paper's; read as the width of each direction."""
@@ -137,9 +137,7 @@ class FeatureTaggingTask(TaggingTask):
         """Returns a trained tagger; it remembers nothing, since it may meet any number of sentences."""
         return FeatureTagger.load(folder, self.labels, self.layers, self.tagger_head, self.tagger_head_size)
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[EncodedExample]:
         """Encodes as `TaggingTask` does, and settles which sequences the frozen encoder reads together."""
         encoded = super().encode(tokenizer, examples, max_length)
         sequences = [example.input_ids[0] for example in encoded]

@@ -29,7 +29,7 @@ from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import LabelledBatch, MultiLabelObjective
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         return {"id2label": dict(enumerate(self.labels)), "problem_type": MULTI}
 
     def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[MultiLabelledText], max_length: int
+        self, tokenizer: Tokenizer, examples: Sequence[MultiLabelledText], max_length: int
     ) -> list[EncodedExample]:
         """Returns one sequence for each text or pair, with a 0 or 1 for each label."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self._indicators(examples).tolist())
@@ -96,7 +96,7 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
     def predict(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[MultiLabelledText],
         inference: InferenceConfig,
     ) -> list[LabelsPrediction]:

@@ -27,7 +27,7 @@ from bertsmith.inference.rank import Rank
 from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import LabelledBatch, MultiLabelObjective
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 RELEVANT = 0.5
 """A text of at least this relevance counts as relevant; graded judgements count in full in the loss."""
@@ -82,9 +82,7 @@ class RankingTask(Task[RankingExample, float]):
         """Returns one output, without a problem type: what `CrossEncoder` saves."""
         return {"id2label": {0: "relevance"}, "problem_type": None}
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[RankingExample], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[RankingExample], max_length: int) -> list[EncodedExample]:
         """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
 
         Raises:
@@ -109,7 +107,7 @@ class RankingTask(Task[RankingExample, float]):
     def predict(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[RankingExample],
         inference: InferenceConfig,
     ) -> list[float]:

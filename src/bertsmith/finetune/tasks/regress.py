@@ -22,7 +22,7 @@ from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForSequenceClassification, PretrainedModel
 from bertsmith.objectives import LabelledBatch, RegressionObjective
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,7 @@ class RegressionTask(Task[ScoredText, float]):
         if len({example.score for example in dev}) < 2:
             raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ScoredText], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[ScoredText], max_length: int) -> list[EncodedExample]:
         """Returns one sequence for each text or pair, with its number in units of the spread, from the mean."""
         # 目标先标准化：否则 AdamW 每步至多挪一个学习率，永远够不到上千的数，梯度也步步被截断
         scores = [(example.score - self.mean) / self.spread for example in examples]
@@ -128,7 +126,7 @@ class RegressionTask(Task[ScoredText, float]):
     def predict(
         self,
         model: ModelForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[ScoredText],
         inference: InferenceConfig,
     ) -> list[float]:

@@ -32,7 +32,7 @@ from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives import LabelledBatch, TaggingObjective
 from bertsmith.objectives.labelled import NO_LABEL
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 SHOWN_WORDS = 8
 """Words of context on either side of a mistake."""
@@ -87,9 +87,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         """Returns one output for each tag."""
         return {"id2label": dict(enumerate(self.labels)), "problem_type": None}
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[TaggedWords], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], max_length: int) -> list[EncodedExample]:
         """Returns one sequence for each sentence, several where it is too long.
 
         Their labels are as long as the sequence: the number of the tag where a word begins that is learned there,
@@ -128,7 +126,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
     def predict(
         self,
         model: ModelForTokenClassification,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         examples: Sequence[TaggedWords],
         inference: InferenceConfig,
     ) -> list[WordTags]:

@@ -28,7 +28,7 @@ from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.seeding import torch_seed
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 SHOWN_MISTAKES = 20
 """How many of the worst mistakes are kept."""
@@ -174,9 +174,7 @@ class Task(Generic[ExampleT, PredictionT]):
             InputError: it would be the same whatever the model predicts.
         """
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ExampleT], max_length: int
-    ) -> list[EncodedExample]:
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
         """Turns examples into sequences and labels; one example may give several, or none."""
         raise NotImplementedError
 
@@ -193,7 +191,7 @@ class Task(Generic[ExampleT, PredictionT]):
         return nullcontext()
 
     def predict(
-        self, model: Any, tokenizer: WordPieceTokenizer, examples: Sequence[ExampleT], inference: InferenceConfig
+        self, model: Any, tokenizer: Tokenizer, examples: Sequence[ExampleT], inference: InferenceConfig
     ) -> list[PredictionT]:
         """Predicts every example, whatever its label."""
         raise NotImplementedError

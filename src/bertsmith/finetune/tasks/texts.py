@@ -9,7 +9,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.tasks.spec import CardText, InputFields
 from bertsmith.finetune.tasks.task import EncodedExample, Rows
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 AnyText = LabelledText | MultiLabelledText | ScoredText
 
@@ -39,7 +39,7 @@ def text_card(does: str, limit: str, *, arguments: str = "", call: str = "") -> 
 
 
 def encode_texts(
-    tokenizer: WordPieceTokenizer, examples: Sequence[AnyText], paired: bool, max_length: int, labels: Sequence[Any]
+    tokenizer: Tokenizer, examples: Sequence[AnyText], paired: bool, max_length: int, labels: Sequence[Any]
 ) -> list[EncodedExample]:
     """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its label.
 

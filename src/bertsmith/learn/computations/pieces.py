@@ -5,6 +5,7 @@ from __future__ import annotations
 from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study
+from bertsmith.tokenizer import WordPieceTokenizer
 
 
 def pieces_of_a_word(*, id: str, title: str, language: Language, study: Study, text: str) -> Computation:
@@ -16,6 +17,8 @@ def pieces_of_a_word(*, id: str, title: str, language: Language, study: Study, t
     study.encode(text)
     tokenizer = study.tokenizer
     spelled = [[tokenizer.vocab[index] for index in ids] for ids in _by_word(study, text)]
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise InputError("the model does not read WordPiece; take one that does to see how it spells a word")
     known = [pieces for pieces in spelled if tokenizer.special_tokens.unk not in pieces]
     if not known:
         raise InputError(f"the vocabulary has none of the words in {text[:40]!r}; write another sentence")

@@ -27,7 +27,7 @@ from bertsmith.learn.lesson import Computation, Input, Language, Text
 from bertsmith.learn.starting import Ids, Suits, starting_sentences
 from bertsmith.learn.study import Study
 from bertsmith.model import NAMED_SIZES
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Recipe:
     needs_study: bool = False
     suits: Suits | None = None
 
-    def sentences(self, tokenizer: WordPieceTokenizer) -> dict[str, str]:
+    def sentences(self, tokenizer: Tokenizer) -> dict[str, str]:
         """Returns the texts that it starts from with a vocabulary, by name; empty where it takes none."""
         texts = [given for given in self.inputs if given.kind == "text"]
         options = [{given.name: given.default for given in texts}, {given.name: given.chinese for given in texts}]

@@ -126,7 +126,7 @@ def _with_special_tokens(pipeline: Embed, rows: Sequence[Sequence[int]]) -> list
     Raises:
         HttpError: 422, an id is not in the vocabulary.
     """
-    tokenizer, most = pipeline.tokenizer, pipeline.max_length - 2
+    tokenizer, most = pipeline.tokenizer, pipeline.max_length - pipeline.tokenizer.template.size(pair=False)
     for number, row in enumerate(rows):
         if not 0 <= min(row) <= max(row) < tokenizer.vocab_size:
             raise HttpError(
@@ -135,7 +135,7 @@ def _with_special_tokens(pipeline: Embed, rows: Sequence[Sequence[int]]) -> list
                 f"ids of this model lie between 0 and {tokenizer.vocab_size - 1}",
                 where=f"input[{number}]",
             )
-    return [[tokenizer.cls_token_id, *row[:most], tokenizer.sep_token_id] for row in rows]
+    return [tokenizer.template.wrap(row[:most]) for row in rows]
 
 
 def _encoded(vector: NDArray[np.float32], encoding: str) -> list[float] | str:

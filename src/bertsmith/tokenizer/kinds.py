@@ -1,0 +1,249 @@
+"""Learning a tokenizer of a chosen kind: WordPiece as BERT, byte-level BPE as RoBERTa, Unigram as ALBERT and XLM-R.
+
+Notable:
+- WordPiece is learned here (`learn`); the other two by the trainers of the `tokenizers` library, which stream the text
+  as well: what is kept in memory are the distinct words
+- the same text gives the same file, byte for byte. The library's Unigram trainer adds floating-point numbers in the
+  order of a hash table, so its scores differ from run to run; they are rounded and put in order
+- special tokens stand first and in one of two layouts: `roberta` (`<s> <pad> </s> <unk> <mask>`, ids 0 to 4, texts of a
+  pair in one segment) or `bert` (`[PAD] [UNK] [CLS] [SEP] [MASK]`, the second text in segment 1)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+from bertsmith.errors import InputError
+from bertsmith.tokenizer.base import Tokenizer
+from bertsmith.tokenizer.batches import split_batches
+from bertsmith.tokenizer.learn import AlphabetError, Progress
+from bertsmith.tokenizer.library import LibraryTokenizer, import_library
+from bertsmith.tokenizer.settings import BERT_TOKENS, SpecialTokens, check_user_tokens
+from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
+
+TokenizerKind = Literal["wordpiece", "bpe", "unigram"]
+SpecialLayout = Literal["bert", "roberta"]
+
+ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+_ORDER: dict[str, tuple[str, ...]] = {
+    "bert": BERT_TOKENS,
+    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+}
+_USUAL: dict[str, SpecialLayout] = {"bpe": "roberta", "unigram": "bert"}
+_BATCH_CHARS = 1 << 18
+_SCORE_DIGITS = 6
+_CHARACTER_STEP = 1e-4
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def learn_tokenizer(
+    texts: Iterable[str],
+    *,
+    kind: TokenizerKind = "wordpiece",
+    vocab_size: int = 30522,
+    lowercase: bool = True,
+    min_frequency: int = 2,
+    special_layout: SpecialLayout | None = None,
+    limit_alphabet: int | None = None,
+    num_unused: int = 0,
+    user_tokens: Sequence[str] = (),
+    workers: int = 1,
+    on_progress: Progress | None = None,
+) -> Tokenizer:
+    """Learns a tokenizer from text.
+
+    Args:
+        texts: lines, documents, anything that does not cut words; read once, in bounded memory.
+        kind: `wordpiece`, `bpe` (byte-level: it spells every text and needs no `[UNK]`) or `unigram` (chooses the
+            likeliest pieces, for text without spaces too).
+        vocab_size: most pieces; the vocabulary is smaller where the text supports no more.
+        lowercase: lower-case words and strip accents.
+        min_frequency: a pair seen less often is not merged; `unigram` has no such limit.
+        special_layout: which special tokens, see above; None takes what is usual for the kind.
+        limit_alphabet: as in `WordPieceTokenizer.train`, for `wordpiece` only.
+        num_unused: as in `WordPieceTokenizer.train`, for `wordpiece` only.
+        user_tokens: tokens that are to be one piece wherever they are written, such as `<url>`.
+        workers: processes that count words for `wordpiece`; the library takes all cores.
+        on_progress: told now and then what is done and how far.
+
+    Returns:
+        A tokenizer with the learned vocabulary.
+
+    Raises:
+        InputError: no words in the text, an option that the kind does not have, or a value out of range.
+        AlphabetError: `vocab_size` is below the size of the alphabet.
+        ConfigError: the library is needed and not installed.
+    """
+    if kind not in get_args(TokenizerKind):
+        raise InputError(f"kind {kind!r} is unknown; use {', '.join(get_args(TokenizerKind))}")
+    if kind == "wordpiece":
+        if special_layout not in (None, "bert"):
+            raise InputError("a WordPiece vocabulary has BERT's special tokens; leave special_layout out")
+        return WordPieceTokenizer.train(
+            texts,
+            vocab_size=vocab_size,
+            lowercase=lowercase,
+            min_frequency=min_frequency,
+            limit_alphabet=limit_alphabet,
+            num_unused=num_unused,
+            user_tokens=user_tokens,
+            workers=workers,
+            on_progress=on_progress,
+        )
+    if limit_alphabet is not None or num_unused:
+        raise InputError(f"limit_alphabet and num_unused belong to wordpiece; leave them out for {kind}")
+    layout = special_layout or _USUAL[kind]
+    if layout not in _ORDER:
+        raise InputError(f"special_layout {layout!r} is unknown; use {' or '.join(_ORDER)}")
+    users = check_user_tokens(user_tokens, _ORDER[layout])
+    library = import_library()
+    made = _untrained(library, kind, lowercase)
+    # 遮盖的词片带着它前面的空格，所以 [MASK] 也吞掉自己前面的空格
+    mask = _tokens(layout).mask
+    special = [library.AddedToken(name, lstrip=name == mask, special=True) for name in _ORDER[layout]]
+    feed = _Feed(texts, on_progress, cut=kind == "unigram")
+    settings: dict[str, Any] = {
+        "vocab_size": vocab_size - len(users),
+        "special_tokens": special,
+        "show_progress": False,
+    }
+    if kind == "bpe":
+        alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+        if settings["vocab_size"] < len(special) + len(alphabet):
+            raise _too_small(vocab_size, len(special) + len(users), f"{len(alphabet)} bytes")
+        trainer = library.trainers.BpeTrainer(**settings, min_frequency=min_frequency, initial_alphabet=alphabet)
+    else:
+        trainer = library.trainers.UnigramTrainer(**settings, unk_token=_tokens(layout).unk)
+    with _all_cores():
+        try:
+            made.train_from_iterator(feed, trainer)
+        except Exception as error:
+            if "not large enough" not in str(error):
+                raise
+            raise _too_small(vocab_size, len(special) + len(users), "the characters of this text") from None
+    if not feed.has_words:
+        raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
+    if on_progress is not None:
+        on_progress("merging", made.get_vocab_size(), made.get_vocab_size())
+    made.post_processor = _processor(library, layout, made)
+    made.add_tokens([library.AddedToken(token, normalized=False) for token in users])
+    return LibraryTokenizer(_in_order(made, len(special)), _config(layout))
+
+
+class _Feed:
+    """The texts in batches, told on as they are read, with what no vocabulary can hold replaced."""
+
+    def __init__(self, texts: Iterable[str], on_progress: Progress | None, *, cut: bool) -> None:
+        self._batches = split_batches(texts, _BATCH_CHARS)
+        self._tell = on_progress
+        self._cut = cut
+        self.has_words = False
+
+    def __iter__(self) -> Iterator[list[str]]:
+        done = 0
+        for batch in self._batches:
+            done += sum(map(len, batch))
+            self.has_words = self.has_words or any(not text.isspace() and text for text in batch)
+            # 孤立的代理字符不能写成 UTF-8，学不了：当作空格
+            clean = [_SURROGATE.sub(" ", text) for text in batch]
+            yield [text.replace("\0", " ") for text in clean] if self._cut else clean
+            if self._tell is not None:
+                self._tell("counting", done, 0)
+
+
+def _untrained(library: Any, kind: str, lowercase: bool) -> Any:
+    normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
+    # 去掉重音之后再合成（NFC）：否则韩文音节会留下一串字母
+    lowered = [
+        normalizers.NFKD() if kind == "unigram" else normalizers.NFD(),
+        normalizers.StripAccents(),
+        normalizers.Lowercase(),
+        normalizers.NFC(),
+    ]
+    if kind == "bpe":
+        made = library.Tokenizer(library.models.BPE())
+        if lowercase:
+            made.normalizer = normalizers.Sequence(lowered)
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = library.decoders.ByteLevel()
+        return made
+    made = library.Tokenizer(library.models.Unigram())
+    one_space = normalizers.Replace(library.Regex(r"\s+"), " ")
+    made.normalizer = normalizers.Sequence(
+        [*(lowered if lowercase else [normalizers.NFKC()]), one_space, normalizers.Strip(left=False, right=True)]
+    )
+    # 只在整段文本的开头补空格：[MASK] 之后的逗号前面本来就没有空格
+    spaces = {"replacement": "▁", "prepend_scheme": "first"}
+    made.pre_tokenizer = pre_tokenizers.Metaspace(**spaces)
+    made.decoder = library.decoders.Metaspace(**spaces)
+    return made
+
+
+def _processor(library: Any, layout: str, made: Any) -> Any:
+    names = _tokens(layout)
+    cls, sep = ((name, made.token_to_id(name)) for name in (names.cls, names.sep))
+    if layout == "roberta":
+        return library.processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
+    template = library.processors.TemplateProcessing(
+        single=f"{cls[0]} $A {sep[0]}", pair=f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1", special_tokens=[cls, sep]
+    )
+    if isinstance(made.model, library.models.Unigram):
+        return template
+    trimmed = library.processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+    return library.processors.Sequence([trimmed, template])
+
+
+def _in_order(made: Any, num_special: int) -> str:
+    """Returns the `tokenizer.json`; of a Unigram model with rounded scores and its pieces in their order."""
+    content = json.loads(made.to_str())
+    model = content["model"]
+    if model["type"] == "Unigram":
+        special, vocab = model["vocab"][:num_special], dict(model["vocab"][num_special:])
+        # 库按哈希表的次序累加浮点数，末位不定：取整
+        scores = {piece: round(score, _SCORE_DIGITS) for piece, score in vocab.items()}
+        # 没学到的单字，库也按哈希表的次序给分：最低分起，每字多 0.0001；换成按文字的次序给
+        characters = [piece for piece in scores if len(piece) == 1]
+        limit = min(scores.values()) + _CHARACTER_STEP * len(characters)
+        rare = sorted(piece for piece in characters if scores[piece] <= limit)
+        scores |= dict(zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True))
+        model["vocab"] = special + sorted(map(list, scores.items()), key=lambda row: (-row[1], row[0]))
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def _config(layout: str) -> dict[str, Any]:
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config |= {f"{role}_token": name for role, name in _tokens(layout)._asdict().items()}
+    # 两段同属一个句段的模型没有句段向量：transformers 也就不要给出 token_type_ids
+    types = [] if layout == "roberta" else ["token_type_ids"]
+    return {
+        **config,
+        "model_input_names": ["input_ids", *types, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _tokens(layout: str) -> SpecialTokens:
+    return BERT_TOKENS if layout == "bert" else ROBERTA_TOKENS
+
+
+def _too_small(vocab_size: int, reserved: int, alphabet: str) -> AlphabetError:
+    return AlphabetError(
+        f"a vocabulary of {vocab_size} cannot hold the {reserved} reserved tokens and {alphabet}; give it more"
+    )
+
+
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """Lets the library count with threads: nothing is forked while it learns."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["TOKENIZERS_PARALLELISM"] = before

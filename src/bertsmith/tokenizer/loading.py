@@ -1,0 +1,98 @@
+"""Which tokenizer a folder holds: ours for WordPiece, the `tokenizers` library for the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.json_files import read_json
+from bertsmith.tokenizer.base import Tokenizer
+from bertsmith.tokenizer.files import read_config, special_names
+from bertsmith.tokenizer.library import LibraryTokenizer, import_library
+from bertsmith.tokenizer.library_json import model_type
+from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+"""Files by which a folder is known to hold a tokenizer, one that is read here or one that is refused."""
+_SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
+
+
+def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokenizer:
+    """Loads the tokenizer of a folder, whatever kind it is.
+
+    Args:
+        path: a model folder or tokenizer folder, a `tokenizer.json`, or a `vocab.txt`.
+        lowercase: overrules the folder's setting, for WordPiece.
+
+    Returns:
+        A `WordPieceTokenizer` where the folder says WordPiece or has a `vocab.txt` alone, else a `LibraryTokenizer`.
+
+    Raises:
+        InputError: a file is missing, malformed or of a kind that has to be converted first.
+        ConfigError: the library is needed and not installed.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    json_file = path / "tokenizer.json" if path.is_dir() else path
+    if path.suffix != ".json" and not path.is_dir():
+        return WordPieceTokenizer.load(path, lowercase=lowercase)
+    made: LibraryTokenizer
+    if json_file.is_file():
+        if model_type(read_json(json_file, dict, InputError, "save the tokenizer again")) == "WordPiece":
+            return WordPieceTokenizer.load(path, lowercase=lowercase)
+        config = _config(folder) if path.is_dir() else {}
+        made = LibraryTokenizer(json_file.read_text(encoding="utf-8"), config, str(json_file))
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        made = _read_merges(folder)
+    else:
+        held = next((name for name in _SENTENCEPIECE if (folder / name).is_file()), None)
+        if held is not None and not (folder / "vocab.txt").is_file():
+            raise InputError(
+                f"{folder / held}: a SentencePiece model without tokenizer.json; convert it where sentencepiece is"
+                f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            )
+        return WordPieceTokenizer.load(path, lowercase=lowercase)
+    if lowercase is not None and lowercase != made.lowercase:
+        raise InputError(f"{path}: its rules say lowercase={made.lowercase}, which only WordPiece lets one overrule")
+    return made
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config = read_config(folder)
+    special_names(config, folder / "tokenizer_config.json")
+    return config
+
+
+def _read_merges(folder: Path) -> LibraryTokenizer:
+    """Reads the two files of byte-level BPE that RoBERTa folders of old have instead of a `tokenizer.json`."""
+    library, config = import_library(), _config(folder)
+    names = special_names(config, folder / "tokenizer_config.json")
+    try:
+        model = library.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    except Exception as error:
+        reason = str(error).split("\n")[0][:120]
+        raise InputError(
+            f"{folder}: vocab.json and merges.txt make no tokenizer ({reason}); copy both again from where they came"
+        ) from None
+    made = library.Tokenizer(model)
+    adds_space = bool(config.get("add_prefix_space", False))
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
+    made.decoder = library.decoders.ByteLevel()
+    cls, sep = names.get("cls", "<s>"), names.get("sep", "</s>")
+    known = [name for name in (cls, names.get("pad", "<pad>"), sep, names.get("unk", "<unk>")) if _has(made, name)]
+    made.add_special_tokens([library.AddedToken(name, special=True) for name in known])
+    mask = names.get("mask", "<mask>")
+    if _has(made, mask):
+        # <mask> 吞掉它前面的空格：训练时遮住的正是带空格的词片
+        made.add_special_tokens([library.AddedToken(mask, lstrip=True, special=True)])
+    if _has(made, cls) and _has(made, sep):
+        places = [(name, made.token_to_id(name)) for name in (sep, cls)]
+        made.post_processor = library.processors.RobertaProcessing(
+            *places, trim_offsets=True, add_prefix_space=adds_space
+        )
+    return LibraryTokenizer(made.to_str(pretty=True), config, str(folder / "vocab.json"))
+
+
+def _has(made: Any, name: str) -> bool:
+    return made.token_to_id(name) is not None
