@@ -7,7 +7,6 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
+from bertsmith.hub import commit_of, model_folder
 from bertsmith.model import ModelForPreTraining
 from bertsmith.model.folder import fingerprint_weights, stored_heads
 from bertsmith.seeding import torch_seed
@@ -110,14 +110,15 @@ def make_trainer(
 
 
 def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) -> PreTrainingRecipe:
-    """Notes which weights a recipe starts from, after making sure that the tokenizer is theirs.
+    """Notes which weights a recipe starts from, and of which commit, after making sure that the tokenizer is theirs.
 
     Raises:
         CheckpointError: the folder holds no weights, or its model reads another vocabulary or by other rules.
     """
     if not recipe.model.start_from:
         return recipe
-    folder = Path(recipe.model.start_from)
+    start = recipe.model.start_from
+    folder = model_folder(start)
     vocab_size = recipe.model_config(tokenizer).vocab_size
     has = {name: (folder / name).exists() for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json")}
     different = "another vocabulary"
@@ -132,7 +133,7 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
         fits = tokenizer.vocab_size <= vocab_size
     if not fits:
         raise CheckpointError(
-            f"{folder}: the model reads {different} than the tokenizer of the corpus;"
-            f" build the corpus with --tokenizer {folder}"
+            f"{start}: the model reads {different} than the tokenizer of the corpus;"
+            f" build the corpus with --tokenizer {start}"
         )
-    return recipe.changed(start_weights=fingerprint_weights(folder))
+    return recipe.changed(start_weights=fingerprint_weights(folder), start_commit=commit_of(start))
