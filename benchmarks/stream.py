@@ -27,7 +27,7 @@ from bertsmith.data.stream.settings import StreamPosition, StreamSettings
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import BertConfig
-from bertsmith.objectives import PreTrainingObjective, objective_named
+from bertsmith.objectives import Objective, objective_named
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
@@ -81,7 +81,7 @@ def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
 
 def against_step(
     kind: str,
-    objective: PreTrainingObjective,
+    objective: Objective,
     settings: StreamSettings,
     corpus: TokenCorpus,
     tokenizer: WordPieceTokenizer,
@@ -94,7 +94,8 @@ def against_step(
     config = BertConfig.named("mini", vocab_size=tokenizer.vocab_size)
     model = objective.build_model(config)
     dtype = best_compute_dtype()
-    model.set_compute_dtype(dtype)
+    for part in objective.models(model).values():
+        part.set_compute_dtype(dtype)
     trainer = BertTrainer(model, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4))
     stream = PreTrainingStream(corpus, tokenizer, settings, objective.needs)
     batches = [next(stream) for _ in range(STEPS)]

@@ -8,7 +8,7 @@ to get wrong. `cu_seqlens` says where each sequence starts and ends. The padded 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -232,16 +232,19 @@ class AttentionMask:
     """Which tokens of its own sequence a token reads.
 
     Three kinds: all of them (BERT), itself and those before it (a left-to-right LM), or a prefix that all tokens read
-    and otherwise those before it (a prefix LM: Dong et al. 2019, Raffel et al. 2020, figure 4).
+    and otherwise those before it (a prefix LM: Dong et al. 2019, Raffel et al. 2020, figure 4). Each can be narrowed
+    to a window around the token (Beltagy et al. 2020, §3.1).
 
     Attributes:
         is_causal: a token reads itself and those before it only.
         prefix_lengths: [N] int64, for each sequence how many of its first tokens all its tokens read; None is no
             prefix.
+        window: most tokens between a token and one that it reads, on either side; None is no window.
     """
 
     is_causal: bool = False
     prefix_lengths: Tensor | None = None
+    window: int | None = None
 
     @classmethod
     def prefix(cls, lengths: Sequence[int] | Tensor) -> AttentionMask:
@@ -270,14 +273,18 @@ class AttentionMask:
         if self.prefix_lengths is None:
             return [self] * len(counts)
         self._check(sum(counts))
-        return [AttentionMask(self.is_causal, lengths) for lengths in self.prefix_lengths.split(list(counts))]
+        return [replace(self, prefix_lengths=lengths) for lengths in self.prefix_lengths.split(list(counts))]
+
+    def within(self, window: int | None) -> AttentionMask:
+        """Returns the same mask narrowed to a window; None leaves it as it is."""
+        return self if window is None else replace(self, window=window)
 
     def _check(self, num_sequences: int) -> None:
         if self.prefix_lengths is not None and len(self.prefix_lengths) != num_sequences:
             raise InputError(f"{len(self.prefix_lengths)} prefix lengths for {num_sequences} sequences")
 
-    def hidden_later(self, length: int, device: torch.device) -> Tensor | None:
-        """Returns which keys are hidden because they come later.
+    def hidden_by_place(self, length: int, device: torch.device) -> Tensor | None:
+        """Returns which keys are hidden because of their place: they come later, or lie outside the window.
 
         Args:
             length: S, of the rectangle.
@@ -286,14 +293,22 @@ class AttentionMask:
         Returns:
             [1, 1, S, S] bool, or [N, 1, S, S] with prefixes, True where the key must not be read; None hides nothing.
         """
+        far = self._hidden_far(length, device)
         if not self.is_causal:
-            return None
+            return far
         later = torch.ones((1, 1, length, length), dtype=torch.bool, device=device).triu(1)
-        if self.prefix_lengths is None:
-            return later
-        # 前缀里的词谁都看得见：只遮住前缀之后的、比自己晚的词
-        after_prefix = torch.arange(length, device=device) >= self.prefix_lengths.to(device)[:, None]
-        return later & after_prefix[:, None, None, :]
+        if self.prefix_lengths is not None:
+            # 前缀里的词谁都看得见：只遮住前缀之后的、比自己晚的词
+            after_prefix = torch.arange(length, device=device) >= self.prefix_lengths.to(device)[:, None]
+            later = later & after_prefix[:, None, None, :]
+        return later if far is None else later | far
+
+    def _hidden_far(self, length: int, device: torch.device) -> Tensor | None:
+        """Returns [1, 1, S, S] bool, True outside the window; None where the window holds every pair."""
+        if self.window is None or (not torch.compiler.is_compiling() and length <= self.window + 1):
+            return None
+        places = torch.arange(length, device=device)
+        return ((places[:, None] - places).abs() > self.window)[None, None]
 
     def hidden_keys(self, batch: RaggedBatch) -> Tensor | None:
         """Returns which keys of a padded batch are hidden, padding among them.
@@ -305,12 +320,18 @@ class AttentionMask:
             InputError: there is not one prefix for each sequence.
         """
         self._check(batch.num_sequences)
-        later = self.hidden_later(batch.max_seqlen, batch.cu_seqlens.device)
+        placed = self.hidden_by_place(batch.max_seqlen, batch.cu_seqlens.device)
         # 因果时补齐都在右边，本来就看不见；前缀却可能比句子还长
         if batch.has_equal_lengths or (self.is_causal and self.prefix_lengths is None):
-            return later
+            return placed
         padding = ~batch.padding_mask[:, None, None, :]
-        return padding if later is None else later | padding
+        if placed is None:
+            return padding
+        hidden = placed | padding
+        if self.window is not None:
+            # 补齐处的查询离真词太远时一个键也看不见，softmax 会得出 NaN 并传进梯度：让它看自己
+            hidden = hidden & ~torch.eye(batch.max_seqlen, dtype=torch.bool, device=hidden.device)
+        return hidden
 
     def summary_positions(self, batch: RaggedBatch) -> Tensor:
         """Returns [N] int64, among the T tokens, the one of each sequence that has read all of it."""

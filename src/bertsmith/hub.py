@@ -28,8 +28,9 @@ _FILE_ENDINGS = (".txt", ".json", ".safetensors", ".toml", ".csv", ".tsv")
 
 _TEXTS = ("*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors",)
-_OTHER_FOLDERS = ("[!1-9]*/*", "*/*/*")
-"""Folders such as `onnx/` or `checkpoint-500/`; those of sentence-transformers (`1_Pooling/`) begin with a number."""
+_OTHER_FOLDERS = ("[!1-9g]*/*", "g[!e]*/*", "*/*/*")
+"""Folders such as `onnx/` or `checkpoint-500/`, but neither the steps of sentence-transformers, which begin with a
+number (`1_Pooling/`), nor the `generator/` of an ELECTRA."""
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot")
 

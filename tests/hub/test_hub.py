@@ -157,9 +157,10 @@ def test_embedding_that_was_broken_off_goes_on_with_its_commit(named, moved, run
     def stop(*_):
         raise CheckpointError("stopped")
 
-    with monkeypatch.context() as broken, pytest.raises(CheckpointError, match="stopped"):
+    with monkeypatch.context() as broken:
         broken.setattr(embed_files, "_put_together", stop)
-        embed_files.embed_files(["texts.txt"], "org/tiny", "v.npy", workers=1)
+        with pytest.raises(CheckpointError, match="stopped"):
+            embed_files.embed_files(["texts.txt"], "org/tiny", "v.npy", workers=1)
     moved()
     run("embed", "texts.txt", "--model", "org/tiny", "--out", "v.npy")
     assert np.array_equal(np.load("v.npy"), expected)
@@ -199,7 +200,7 @@ def test_pretraining_on_from_a_name_notes_its_commit(named, moved, run, fails):
     job = ("pretrain", "--corpus", "corpus", "--tokenizer", "org/tiny", "--out", "run", "--no-tensorboard")
     run(*job, "--from", "org/tiny", "--steps", 2)
     model = tomllib.loads(Path("run/recipe.toml").read_text())["model"]
-    assert (model["from"], model["start_commit"]) == ("org/tiny", named.commit)
+    assert (model["start_from"], model["start_commit"]) == ("org/tiny", named.commit)
     commit = moved()
     run(*job, "--from", "org/tiny", "--steps", 2)
     assert "start_commit" in fails(*job, "--from", f"org/tiny@{commit}", "--steps", 2)

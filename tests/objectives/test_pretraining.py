@@ -10,7 +10,7 @@ from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining
+from bertsmith.model import BertForMaskedLM, BertForPreTraining, family_named
 from bertsmith.objectives import (
     CausalLMLoss,
     MaskedLMLoss,
@@ -35,7 +35,11 @@ COMBINATIONS = [(objective, MaskingSettings()) for objective in objectives()] + 
     ("mlm+nsp", SPANS),
     ("mlm+sop", SPANS),
 ]
-FIGURES = {"mlm": {"mlm_loss", "mlm_accuracy"}, "ltr": {"ltr_loss", "ltr_accuracy"}}
+FIGURES = {
+    "mlm": {"mlm_loss", "mlm_accuracy"},
+    "ltr": {"ltr_loss", "ltr_accuracy"},
+    "rtd": {"mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_accuracy", "rtd_recall"},
+}
 
 
 def make(village_small, objective, masking, **changes):
@@ -43,7 +47,7 @@ def make(village_small, objective, masking, **changes):
     settings = StreamSettings(sequence_length=48, batch_size=8, masking=masking, **changes)
     measured = objective_named(objective).for_masking(masking.kind)
     torch.manual_seed(0)
-    config = BertConfig.named(
+    config = family_named("electra" if objective == "rtd" else "bert").config.named(
         "2/64", vocab_size=tokenizer.vocab_size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     return (

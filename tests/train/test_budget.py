@@ -9,7 +9,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import ConfigError
-from bertsmith.model import BertConfig
+from bertsmith.model import BertConfig, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives.pretraining import objective_named, objectives
 from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops
@@ -23,7 +23,8 @@ RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, precision="float32
 def equal_batch(sequences, length, masked, *, label=0, spans=None):
     tokens = RaggedBatch.from_flat(np.ones(sequences * length, np.int64), np.full(sequences, length))
     labels = torch.full((sequences,), label)
-    return PreTrainingBatch(tokens, torch.arange(masked), torch.ones(masked, dtype=torch.int64), labels, spans)
+    draws = torch.linspace(0, 0.99, masked)
+    return PreTrainingBatch(tokens, torch.arange(masked), torch.ones(masked, dtype=torch.int64), labels, spans, draws)
 
 
 def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
@@ -32,12 +33,20 @@ def test_the_operations_of_equal_sequences_are_those_of_the_closed_form():
     assert training_flops(config, equal_batch(32, 128, costs.num_masked)) == costs.training_flops
 
 
-@pytest.mark.parametrize("objective", [*objectives(), "mlm with spans", "mlm+sop with spans"])
-def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(objective, monkeypatch):
+@pytest.mark.parametrize(
+    ("objective", "family"),
+    [
+        *((name, "electra" if name == "rtd" else "bert") for name in objectives()),
+        *(("mlm with spans", "bert"), ("mlm+sop with spans", "bert")),
+        *(("mlm+sop", "albert"), ("mlm with spans", "albert"), ("mlm", "electra")),
+    ],
+)
+def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(objective, family, monkeypatch):
     # torch's counter knows its own matmuls, not those of oneDNN
     monkeypatch.setattr("bertsmith.kernels.matmul.onednn_is_faster", lambda: False)
     name, _, spans = objective.partition(" with ")
-    config = BertConfig.named("2/128", vocab_size=90)
+    narrow = {} if family == "bert" else {"embedding_size": 32}
+    config = family_named(family).config.named("2/128", vocab_size=90, **narrow)
     batch = equal_batch(
         4,
         16,
@@ -49,7 +58,7 @@ def test_the_operations_of_every_objective_are_those_of_the_matmuls_that_run(obj
     model = objective.build_model(config).train()
     with FlopCounterMode(display=False) as counter:
         objective(model, batch).loss.backward()
-    assert training_flops(config, batch) == counter.get_total_flops()
+    assert training_flops(config, batch, objective) == counter.get_total_flops()
 
 
 def test_the_operations_of_unequal_sequences_add_up():

@@ -16,11 +16,12 @@ def sizes(
     size: Annotated[
         list[str] | None, typer.Argument(help="Names or L/H such as 6/384; default: all names.", show_default=False)
     ] = None,
+    family: Annotated[str, typer.Option(help="Architecture: bert, roberta, modernbert and others.")] = "bert",
     vocab_size: Annotated[int, typer.Option(help="Pieces in the vocabulary.")] = 30522,
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens in a sequence, at most 512.")] = 128,
     published: Annotated[bool, typer.Option("--all", help="Add the 24 small published models.")] = False,
-    measure: Annotated[bool, typer.Option(help="LossOutput the matmul speed of this machine.")] = True,
+    measure: Annotated[bool, typer.Option(help="Measure the matmul speed of this machine.")] = True,
 ) -> None:
     """Show parameters, operations, memory and the speed to expect of model sizes."""
     from rich.console import Console
@@ -28,12 +29,13 @@ def sizes(
 
     from bertsmith.kernels.layers import best_compute_dtype, best_device
     from bertsmith.kernels.speed import measure_matmul_flops
-    from bertsmith.model import NAMED_SIZES, BertConfig
+    from bertsmith.model import NAMED_SIZES, family_named
     from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts
 
     asked = list(size or ([] if published else NAMED_SIZES))
     asked += [f"{layers}/{hidden}" for layers, hidden in PUBLISHED_SHAPES] if published else []
-    configs = [BertConfig.named(name, vocab_size=vocab_size) for name in asked]
+    shape = family_named(family).config
+    configs = [shape.named(name, vocab_size=vocab_size, pad_token_id=0) for name in asked]
     # 同一形状只占一行：tiny 与 2/128 是同一个模型
     costs = {(c.num_hidden_layers, c.hidden_size): BatchCosts(c, batch, length) for c in configs}
     device = best_device()

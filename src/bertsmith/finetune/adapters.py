@@ -20,7 +20,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import make_folder
 from bertsmith.hub import model_folder
 from bertsmith.json_files import read_json, write_json
-from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
+from bertsmith.model import BertConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.architectures import LabelledModel
 from bertsmith.model.folder import read_modules, write_modules
 from bertsmith.model.peft import (
@@ -75,8 +75,8 @@ class AdapterDescription:
             raise CheckpointError(f"format {self.format}; this version of bertsmith reads {_FORMAT}")
         if sorted(self.id2label) != list(range(len(self.id2label))):
             raise ValueError("id2label does not count from 0")
-        # 借用配置和适配器自己的检查
-        ModelConfig(**self.changes)
+        # 借用配置和适配器自己的检查：这几个字段在每个家族里都一样
+        BertConfig(**self.changes)
         assert self.settings
         if not self.id2label and issubclass(
             architectures_by_name().get(self.architecture, PretrainedModel), LabelledModel

@@ -35,6 +35,7 @@ from bertsmith.model import (
     ModelForMaskedLM,
     ModelForNextSentencePrediction,
     ModelForPreTraining,
+    ModelForReplacedTokenDetection,
 )
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -60,7 +61,10 @@ class Embed(Pipeline, name="embed"):
         hidden_size: H, width of a vector; four times that with `last-four`.
     """
 
-    architectures = (Backbone, ModelForMaskedLM, ModelForNextSentencePrediction, ModelForPreTraining)
+    architectures = (
+        *(Backbone, ModelForMaskedLM, ModelForNextSentencePrediction),
+        *(ModelForPreTraining, ModelForReplacedTokenDetection),
+    )
     needs_fine_tuning = False
     endpoints: ClassVar[tuple[str, ...]] = ("/embed", "/similarity", "/v1/embeddings")
 

@@ -19,7 +19,9 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.hub import HubName, why_hub_failed
 from bertsmith.model.folder import stored_heads
 
-_FILES = ("*.safetensors", "*.json", "*.txt", "[1-9]_*/*.safetensors", "[1-9]_*/*.json")
+_FILES = ("*.safetensors", "*.json", "*.txt")
+_FOLDERS = ("", "[1-9]_*/", "generator/")
+"""The folder itself, the steps of sentence-transformers, and the generator of an ELECTRA."""
 _CARDS = ("README.md", "card.md")
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
@@ -66,7 +68,7 @@ def push_model(
         if branch:
             api.create_branch(name.repository, branch=branch, exist_ok=True)
         there = api.list_repo_files(name.repository, revision=branch or None)
-        stale = [path for path in there if "/" not in path and path.endswith(_WEIGHTS) and path not in files]
+        stale = [path for path in there if path not in files and _is_of_model(path)]
         operations: list[Any] = [CommitOperationAdd(path, source) for path, source in files.items()]
         operations += [CommitOperationDelete(path) for path in stale]
         api.create_commit(
@@ -96,9 +98,15 @@ def _repository_name(text: str) -> HubName:
     return HubName(text)
 
 
+def _is_of_model(path: str) -> bool:
+    """Whether a file of the repository would be read as a part of the model."""
+    return path.startswith("generator/") or ("/" not in path and path.endswith(_WEIGHTS))
+
+
 def _files_of(folder: Path) -> dict[str, Path]:
     """Returns path in the repository → file."""
-    found = {str(path.relative_to(folder)): path for pattern in _FILES for path in sorted(folder.glob(pattern))}
+    patterns = [inner + pattern for inner in _FOLDERS for pattern in _FILES]
+    found = {str(path.relative_to(folder)): path for pattern in patterns for path in sorted(folder.glob(pattern))}
     card = next((folder / name for name in _CARDS if (folder / name).is_file()), None)
     return found if card is None else {**found, "README.md": card}
 

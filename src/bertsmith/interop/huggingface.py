@@ -100,7 +100,8 @@ def load_whole_model(folder: Path) -> PretrainedModel:
             f'{folder}/config.json: has no "architectures"; add the class that the weights are of, such as'
             ' "architectures": ["BertModel"]'
         )
-    poolers = (f"{prefix}{family.names.backbone['pooler']}.weight" for prefix in ("", family.names.prefix))
+    pooler = family.names.backbone.get("pooler", "pooler")
+    poolers = (f"{prefix}{pooler}.weight" for prefix in ("", family.names.prefix))
     # 用于取向量的模型常常不带 pooler：照样可用，只是少一个输出
     if architecture == f"{family.name}Model" and all(stored_rows(folder, name) is None for name in poolers):
         return family.backbone.from_pretrained(folder, need_pooler=False).eval()

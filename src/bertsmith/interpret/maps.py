@@ -104,7 +104,7 @@ def maps_of(model: PretrainedModel, tokenizer: WordPieceTokenizer, text: str, pa
     bert = backbone(model)
     encoded, dropped = encode_whole(tokenizer, bert.config.position_limit, text, pair)
     ids, types = encoded["input_ids"], encoded["token_type_ids"]
-    if max(types) >= bert.config.type_vocab_size:
+    if pair is not None and not bert.config.reads_pairs:
         raise InputError("the model knows a single segment; give one text, not a pair")
     device = bert.embedding.word.weight.device
     output = bert.eval()(RaggedBatch.from_sequences([ids], [types]).to(device), need_maps=True)

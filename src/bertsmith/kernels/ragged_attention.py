@@ -7,6 +7,8 @@ The equation itself is in `model/attention.py`, which hands it in. What is here 
 - the CPU cuts a batch with unequal lengths into rectangles, where that computes enough less for padding
 - the CPU's fused kernel is used for long sequences in float32 without dropout; in bf16, with dropout or on short
   sequences the plain equation, two batched matmuls and a softmax, is up to three times as fast
+- where tokens read a window, the CPU cuts a long sequence into blocks of queries, each with the keys around it: time
+  and memory then grow with the length, not with its square
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ Equation = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 SHORT = 32
 """Up to this length the plain equation beats the fused kernel on the CPU at float32 too."""
+
+LONG_IN_WINDOWS = 3
+"""From this many windows on, a sequence is cut into blocks; a block reads three windows of keys."""
 
 CUT_COST, CUT_COST_IN_TRAINING = 2_500, 15_000
 """Cost of one more rectangle, in attention weights that could be computed in the same time; in training half or twice
@@ -128,17 +133,56 @@ def _attend_padded(
 ) -> Tensor:
     """One rectangle: equal lengths are a view, unequal ones are laid out with their padding hidden."""
     # [T, 3, A, D] → 三个 [N, A, S, D]；长度全相同时 pad 只是改变视图，不复制
-    query, key, value = batch.pad(qkv).permute(2, 0, 3, 1, 4)
     on_cpu = not qkv.is_cuda
+    window = None if mask.is_causal or torch.compiler.is_compiling() else mask.window
+    if on_cpu and window is not None and batch.max_seqlen > LONG_IN_WINDOWS * window:
+        return _attend_in_windows(qkv, batch, window, equation, dropout=dropout)
+    query, key, value = batch.pad(qkv).permute(2, 0, 3, 1, 4)
     if on_cpu and (dropout or qkv.dtype == torch.bfloat16 or torch.compiler.is_exporting() or query.shape[2] <= SHORT):
         mixed = equation(query, key, value, mask.hidden_keys(batch))
-    elif mask.is_causal and mask.prefix_lengths is None:
+    elif mask.is_causal and mask.prefix_lengths is None and mask.window is None:
         mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
     else:
         hidden = mask.hidden_keys(batch)
         readable = None if hidden is None else ~hidden
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=readable, dropout_p=dropout)
     return batch.unpad(mixed.transpose(1, 2)).flatten(1)
+
+
+def _attend_in_windows(qkv: Tensor, batch: RaggedBatch, window: int, equation: Equation, *, dropout: float) -> Tensor:
+    """A rectangle of long sequences whose tokens read a window: blocks of `window` queries, 3 `window` keys each."""
+    padded = batch.pad(qkv)  # [N, S, 3, A, D]
+    length = batch.max_seqlen
+    blocks = -(-length // window)
+    query, key, value = F.pad(padded, (0, 0, 0, 0, 0, 0, 0, blocks * window - length)).unbind(2)  # [N, B W, A, D]
+    queries = query.unflatten(1, (blocks, window)).transpose(2, 3)  # [N, B, A, W, D]
+    # 每块查询配上左右各一个窗口的键：步长为 W 的滑窗只是视图，三倍的键也不先复制
+    around = [F.pad(each, (0, 0, 0, 0, window, window)).unfold(1, 3 * window, window) for each in (key, value)]
+    keys, values = (each.transpose(3, 4) for each in around)  # [N, B, A, 3 W, D]
+    hidden = _hidden_in_windows(batch, window, blocks)
+    if dropout or qkv.dtype == torch.bfloat16:
+        mixed = equation(queries, keys, values, hidden)
+    else:
+        # 融合内核一块一块地算，不把 [W, 3 W] 的分数写进内存：float32 下快将近四倍
+        shape, readable = queries.shape[:2], ~hidden.expand(len(padded), *hidden.shape[1:]).flatten(0, 1)
+        query, key, value = (each.flatten(0, 1) for each in (queries, keys, values))
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=readable).unflatten(0, shape)
+    return batch.unpad(mixed.transpose(2, 3).flatten(1, 2)[:, :length]).flatten(1)
+
+
+def _hidden_in_windows(batch: RaggedBatch, window: int, blocks: int) -> Tensor:
+    """Returns [N or 1, B, 1, W, 3 W] bool, True where a key of a block must not be read."""
+    known: dict[int, Tensor] = vars(batch).setdefault("_windows", {})
+    if window not in known:
+        with torch.inference_mode(False):
+            places = torch.arange(window)
+            distance = torch.arange(-window, 2 * window) - places[:, None]  # [W, 3 W]
+            keys = torch.arange(blocks)[:, None] * window + torch.arange(-window, 2 * window)  # [B, 3 W]
+            lengths = torch.tensor([batch.max_seqlen] if batch.has_equal_lengths else batch.lengths)
+            outside = (keys < 0) | (keys >= lengths[:, None, None])  # [N, B, 3 W]
+            # 补齐处的查询至少看得见自己，否则 softmax 得出 NaN
+            known[window] = (distance.abs() > window) | (outside[:, :, None, None] & (distance != 0))
+    return known[window]
 
 
 def _attend_varlen(qkv: Tensor, batch: RaggedBatch, mask: AttentionMask) -> Tensor:
@@ -148,7 +192,8 @@ def _attend_varlen(qkv: Tensor, batch: RaggedBatch, mask: AttentionMask) -> Tens
     query, key, value = qkv.unbind(1)
     cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
     # 窗口 (-1, 0)：左边不限，右边一个也不看，即因果注意力
-    window = (-1, 0) if mask.is_causal else (-1, -1)
+    reach = -1 if mask.window is None else mask.window
+    window = (reach, 0) if mask.is_causal else (reach, reach)
     mixed = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
     # 没有要 log-sum-exp，返回的只会是一个张量
     assert isinstance(mixed, Tensor)

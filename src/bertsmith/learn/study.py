@@ -108,7 +108,7 @@ class Study:
                 raise InputError(f"there are no words in {given[:40]!r}; write a sentence")
         encoded = self.tokenizer(text, pair) if pair is not None else self.tokenizer(text)
         ids, segments = list(encoded["input_ids"]), list(encoded["token_type_ids"])
-        if max(segments) >= self.model.config.type_vocab_size:
+        if pair is not None and not self.model.config.reads_pairs:
             raise InputError("the model knows a single segment, and this takes a pair; name a model that knows two")
         longest = self.model.config.position_limit
         if len(ids) > longest:

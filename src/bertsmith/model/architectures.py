@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from torch import Tensor
 
 from bertsmith.batch import FULL, AttentionMask, RaggedBatch
-from bertsmith.errors import CheckpointError, InputError
+from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model.backbone import BackboneOutput, PretrainedModel, initialize_weights
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import families
@@ -53,11 +53,19 @@ class TaskModel(PretrainedModel):
             leave_out: our names of heads that this model does without.
 
         Raises:
+            ConfigError: the family has no such head.
             InputError: a head needs labels, and the configuration names none.
         """
         super().__init__()
         self.config = config
-        classes = {name: config.family.heads[kind] for name, kind in self.head_kinds.items() if name not in leave_out}
+        kinds = {name: kind for name, kind in self.head_kinds.items() if name not in leave_out}
+        lacking = [kind for kind in kinds.values() if kind not in config.family.heads]
+        if lacking:
+            raise ConfigError(
+                f"the family {config.model_type!r} has no {lacking[0]} head, which a {type(self).__name__} needs; its"
+                f" heads: {', '.join(config.family.heads)}"
+            )
+        classes = {name: config.family.heads[kind] for name, kind in kinds.items()}
         # 只有读 pooled 的头才需要 pooler
         need_pooler = any(cast("Any", head).reads == "pooled" for head in classes.values())
         self.backbone = config.family.backbone(config, need_pooler=need_pooler)
@@ -172,7 +180,7 @@ class ModelForPreTraining(TaskModel):
         output = self(batch)
         if output.nsp_logits is None:
             return {"logits": output.mlm_logits}
-        return {"prediction_logits": output.mlm_logits, "seq_relationship_logits": output.nsp_logits}
+        return {"prediction_logits": output.mlm_logits, self.next_sentence.published: output.nsp_logits}
 
 
 class ModelForMaskedLM(TaskModel):
@@ -192,6 +200,20 @@ class ModelForMaskedLM(TaskModel):
         """
         states = _select(self.backbone(batch, mask=mask).hidden_states, masked_positions)
         logits: Tensor = self.masked_lm(states, self.backbone.embedding.word.weight)
+        return logits
+
+
+class ModelForReplacedTokenDetection(TaskModel):
+    """A head that tells of every token whether it was replaced (Clark et al. 2020, §2): ELECTRA's discriminator."""
+
+    suffix = "ForPreTraining"
+    head_kinds: ClassVar[Mapping[str, str]] = {"replaced_tokens": "replaced_tokens"}
+    token_outputs = ("logits",)
+    replaced_tokens: Any
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """Returns logits [T]; above 0 the token is likelier replaced than original."""
+        logits: Tensor = self.read("replaced_tokens", self.backbone(batch))
         return logits
 
 
@@ -220,7 +242,8 @@ class LabelledModel(TaskModel):
         """Names the labels of a folder that holds a head but no names: `LABEL_0`, `LABEL_1` …, as its writer does."""
         if config.id2label or fresh:
             return config
-        rows = stored_rows(folder, f"{config.family.names.heads['classifier.linear']}.weight")
+        head = cast("Any", config.family.heads[cls.head_kinds["classifier"]])
+        rows = stored_rows(folder, f"{config.family.names.heads[f'classifier.{head.output}']}.weight")
         if rows is None:
             raise CheckpointError(
                 f"{folder}: holds no classifier; fine-tune one, or start one with new_heads=True and id2label"

@@ -19,6 +19,7 @@ from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.kernels.layers import Dropout, Linear
 from bertsmith.kernels.ragged_attention import ragged_attention
 from bertsmith.model.config import ModelConfig
+from bertsmith.model.rotary import rotated
 
 Checkpointing = Literal["none", "attention", "blocks"]
 """What a training step runs again in the backward pass, instead of keeping what it gave."""
@@ -38,19 +39,31 @@ class MultiHeadSelfAttention(nn.Module):
         gradient_checkpointing: see `PretrainedModel.set_gradient_checkpointing`.
     """
 
-    def __init__(self, config: ModelConfig, *, num_heads: int | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        num_heads: int | None = None,
+        bias: bool = True,
+        rotary_base: float | None = None,
+        window: int | None = None,
+    ) -> None:
         """Builds the projections.
 
         Args:
             config: the shape.
             num_heads: how many heads this layer has, where some were pruned; None for all of them.
+            bias: whether the projections have one.
+            rotary_base: turns queries and keys by their place, see `rotary.py`; None leaves them.
+            window: most tokens between a token and one that it reads; None is all of the sequence.
         """
         super().__init__()
         self.num_heads = config.num_attention_heads if num_heads is None else num_heads
         self.head_size = config.head_size
         self.dropout = Dropout(config.attention_probs_dropout_prob)
-        self.qkv = Linear(config.hidden_size, 3 * self.num_heads * self.head_size)
-        self.output = Linear(self.num_heads * self.head_size, config.hidden_size)
+        self.rotary_base, self.window = rotary_base, window
+        self.qkv = Linear(config.hidden_size, 3 * self.num_heads * self.head_size, bias=bias)
+        self.output = Linear(self.num_heads * self.head_size, config.hidden_size, bias=bias)
         self.gradient_checkpointing: Checkpointing = "none"
 
     def forward(
@@ -68,6 +81,10 @@ class MultiHeadSelfAttention(nn.Module):
             `states` [T, H], and `maps`: a list of N tensors [A, S_n, S_n], or None.
         """
         qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_size)  # [T, 3, A, D]
+        if self.rotary_base is not None:
+            # 位置写进查询与键的角度：它们的内积只看相隔多远
+            qkv = rotated(qkv, batch, self.rotary_base)
+        mask = mask.within(self.window)
         if need_maps:
             mixed, maps = self._attend_with_maps(qkv, batch, mask)
         else:
@@ -109,7 +126,7 @@ class MultiHeadSelfAttention(nn.Module):
         for sequence, own in zip(qkv.split(batch.lengths), masks, strict=True):
             query, key, value = sequence.permute(1, 2, 0, 3).unbind(0)  # each [A, S, D]
             scores = query @ key.transpose(1, 2) / math.sqrt(self.head_size)
-            hidden = own.hidden_later(len(sequence), scores.device)
+            hidden = own.hidden_by_place(len(sequence), scores.device)
             if hidden is not None:
                 scores = scores.masked_fill(hidden.squeeze(0), -torch.inf)
             probabilities = scores.float().softmax(dim=-1)

@@ -224,14 +224,14 @@ class Backbone(PretrainedModel):
 
     Attributes:
         embedding: ids → [T, H] in its `compute_dtype`; `embedding.word` is the table of the word pieces.
-        encoder: runs the L blocks `encoder.blocks`, one after the other.
+        encoder: runs the L blocks `encoder.blocks`, one after the other; see `family.py` for blocks that are shared.
         pooler: the layer over `[CLS]`, or None.
     """
 
     suffix = "Model"
-    heads = ("pooler",)
+    heads: ClassVar[Collection[str]] = ("pooler",)
     token_outputs = ("last_hidden_state",)
-    sequence_outputs = ("pooler_output",)
+    sequence_outputs: ClassVar[tuple[str, ...]] = ("pooler_output",)
     embedding: Any
     encoder: Any
     pooler: nn.Module | None
@@ -341,7 +341,8 @@ def layer_numbers(model: nn.Module) -> dict[str, int]:
         model: holds a backbone; anything around it counts as above it.
 
     Returns:
-        Name of the parameter → 0 in the embeddings, 1 to L in the blocks, L + 1 in what lies above them.
+        Name of the parameter → 0 in the embeddings, 1 to L in the blocks, L + 1 in what lies above them. A block that
+        runs in several layers is as high as the highest of them.
     """
     numbers: dict[Tensor, int] = {}
     top = 1

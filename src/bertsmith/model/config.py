@@ -100,7 +100,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Checks what no model can be built from."""
-        for name in (*self.required, "max_position_embeddings", "type_vocab_size"):
+        for name in (*self.required, "embedding_size", "max_position_embeddings", "type_vocab_size"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
                 raise ConfigError(f"{name} is {value!r}; it must be a positive whole number")
@@ -284,6 +284,11 @@ class ModelConfig:
     def family(self) -> Family:
         """The family of which this is a shape."""
         return families()[self.model_type]
+
+    @property
+    def embedding_size(self) -> int:
+        """E, the width of the word embedding and of the decoder tied to it; a family may have one that is not H."""
+        return self.hidden_size
 
     @property
     def reads_pairs(self) -> bool:

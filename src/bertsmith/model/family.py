@@ -8,6 +8,8 @@ The contract of a family's modules:
 
 - the backbone is a `Backbone` (`backbone.py`): `embedding` with a table `word` and a switch `compute_dtype`; `encoder`
   with the L blocks, `blocks`, in the order in which they run; `pooler`, or None
+- `blocks` is a `ModuleList`; where layers share their weights it is a plain list that names a module several times, and
+  the module itself is registered once, under another name, so that it is counted, saved and moved once
 - a block has its heads in `attention`, a `MultiHeadSelfAttention`, and names its matrices in `BlockLayers`
 - `backbone(batch)` returns a `BackboneOutput`
 """

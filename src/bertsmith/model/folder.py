@@ -232,12 +232,14 @@ def stored_heads(folder: str | Path) -> set[str]:
     """
     names = ModelConfig.load(folder).family.names
     with StoredTensors.of_folder(model_folder(folder)) as stored:
-        # 解码矩阵通常与词嵌入共享，在不在都说明不了什么
-        return {
+        # 各部分齐了才算有这个头：有的家族让几种头共用底下一层；解码矩阵通常与词嵌入共享，在不在都说明不了什么
+        parts = {ours: theirs for ours, theirs in names.heads.items() if not ours.endswith(".decoder")}
+        absent = {
             ours.partition(".")[0]
-            for ours, theirs in names.heads.items()
-            if theirs != names.decoder and f"{theirs}.weight" in stored.names
+            for ours, theirs in parts.items()
+            if not {f"{theirs}.weight", f"{theirs}.bias", names.same_bias.get(f"{theirs}.bias")} & stored.names.keys()
         }
+        return {ours.partition(".")[0] for ours in parts} - absent
 
 
 def fingerprint_weights(folder: str | Path) -> str:

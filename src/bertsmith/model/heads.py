@@ -1,6 +1,7 @@
 """The heads: what reads the encoder's states and turns them into predictions.
 
-Each is the few lines the paper gives it, and says in `reads` which field of a `BackboneOutput` it takes. A head knows
+Each is the few lines the paper gives it, and says in `reads` which field of a `BackboneOutput` it takes. A classifier
+says in `output` which of its layers has a row for each label, for folders that do not name theirs. A head knows
 nothing of losses or labels; those are in `objectives` and `finetune`. `HEADS` are the kinds that BERT has; a
 family whose published heads differ defines its own modules for these kinds.
 """
@@ -46,21 +47,21 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.transform = Linear(config.hidden_size, config.hidden_size)
+        self.transform = Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
-        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         if config.tie_word_embeddings:
             self.decoder = None
             self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         else:
-            self.decoder = Linear(config.hidden_size, config.vocab_size)
+            self.decoder = Linear(config.embedding_size, config.vocab_size)
 
     def forward(self, states: Tensor, word_embedding: Tensor) -> Tensor:
         """Scores every piece.
 
         Args:
             states: [M, H], the encoder's states at the masked positions.
-            word_embedding: [V, H], the embedding matrix that is also the decoder.
+            word_embedding: [V, E], the embedding matrix that is also the decoder; E is H in BERT.
 
         Returns:
             [M, V] logits in the dtype of `states`.
@@ -68,7 +69,7 @@ class MaskedLMHead(nn.Module):
         return self.decode(self.norm(self.activation(self.transform(states))), word_embedding)
 
     def decode(self, transformed: Tensor, word_embedding: Tensor) -> Tensor:
-        """Scores every piece by its similarity with states [M, H] that are transformed already."""
+        """Scores every piece by its similarity with states [M, E] that are transformed already."""
         if self.decoder is not None:
             logits: Tensor = self.decoder(transformed)
             return logits
@@ -90,8 +91,8 @@ class SpanBoundaryHead(nn.Module):
         self.place = nn.Embedding(self.PLACES, self.PLACE_SIZE)
         self.first = Linear(2 * config.hidden_size + self.PLACE_SIZE, config.hidden_size)
         self.first_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.second = Linear(config.hidden_size, config.hidden_size)
-        self.second_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.second = Linear(config.hidden_size, config.embedding_size)
+        self.second_norm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
 
     def forward(self, states: Tensor, spans: Tensor) -> Tensor:
         """Maps boundaries to states for the decoder.
@@ -101,7 +102,7 @@ class SpanBoundaryHead(nn.Module):
             spans: [M, 3] int64: the tokens before and after each piece's span, among the T, and the piece's place.
 
         Returns:
-            [M, H].
+            [M, E], which the decoder reads.
         """
         left, right, place = spans.unbind(1)
         place = self.place(place.clamp(max=self.PLACES - 1)).to(states.dtype)
@@ -115,6 +116,8 @@ class NextSentenceHead(nn.Module):
     """One linear layer over the pooled `[CLS]`: class 0 is "B follows A", class 1 "B is random" (§3.1)."""
 
     reads: ClassVar[Reads] = "pooled"
+    published: ClassVar[str] = "seq_relationship_logits"
+    """What `transformers` calls its output in a pre-training model."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -131,14 +134,18 @@ class SequenceClassifier(nn.Module):
 
     What the outputs mean is up to `config.problem_type`: the classes of a softmax, labels with a sigmoid each, or,
     with one output, a number (the similarity of a pair).
+
+    Attributes:
+        output: the layer that has a row for each label.
     """
 
     reads: ClassVar[Reads] = "pooled"
+    output: ClassVar[str] = "linear"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dropout = _classifier_dropout(config)
-        self.linear = Linear(config.hidden_size, _num_labels(config))
+        self.dropout = classifier_dropout(config)
+        self.linear = Linear(config.hidden_size, count_labels(config))
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Maps pooled states [N, H] to logits [N, num_labels], in float32."""
@@ -148,14 +155,19 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece)."""
+    """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece).
+
+    Attributes:
+        output: the layer that has a row for each label.
+    """
 
     reads: ClassVar[Reads] = "hidden_states"
+    output: ClassVar[str] = "linear"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dropout = _classifier_dropout(config)
-        self.linear = Linear(config.hidden_size, _num_labels(config))
+        self.dropout = classifier_dropout(config)
+        self.linear = Linear(config.hidden_size, count_labels(config))
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps states [T, H] to logits [T, num_labels]."""
@@ -170,7 +182,7 @@ class MultipleChoiceHead(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dropout = _classifier_dropout(config)
+        self.dropout = classifier_dropout(config)
         self.linear = Linear(config.hidden_size, 1)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -251,12 +263,18 @@ def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_toke
     return Spans(spans, float(start[0] + end[0]))
 
 
-def _classifier_dropout(config: ModelConfig) -> Dropout:
+def classifier_dropout(config: ModelConfig) -> Dropout:
+    """Returns the dropout before a classifier: its own rate, or that of the hidden states."""
     own = config.classifier_dropout
     return Dropout(config.hidden_dropout_prob if own is None else own)
 
 
-def _num_labels(config: ModelConfig) -> int:
+def count_labels(config: ModelConfig) -> int:
+    """Returns how many labels a classifier has.
+
+    Raises:
+        InputError: the configuration names none.
+    """
     if not config.id2label:
         raise InputError("a classifier needs the names of its labels; give id2label")
     return len(config.id2label)

@@ -365,9 +365,11 @@ def _backbone_path(model: PretrainedModel) -> str:
 
 def _new_layers(model: PretrainedModel, settings: AdapterSettings) -> dict[str, nn.Module]:
     """Returns the fresh modules of an adapter by the paths of the layers they go to."""
+    # 共享权重的层只登记一次：从模块树里取它的名字，适配器也就只有一份
+    names = {module: name for name, module in model.named_modules()}
     return {
-        f"{_backbone_path(model)}encoder.blocks.{number}.{path}": module
-        for number, block in enumerate(model.backbone.encoder.blocks)
+        f"{names[block]}.{path}": module
+        for block in dict.fromkeys(model.backbone.encoder.blocks)
         for path, module in _block_layers(block, model.family.layers, settings, model.config).items()
     }
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.model.architectures import ModelForPreTraining
+from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.config import ModelConfig
 
 PUBLISHED_SHAPES: tuple[tuple[int, int], ...] = (
@@ -65,18 +66,27 @@ class MatmulWeights:
     """How many weights the matmuls of a pre-training model read, and how wide its attention is.
 
     Attributes:
-        encoder: in the L blocks; a block that runs several times counts each time.
-        attention: the widths of all heads of all layers, A D L where none was pruned.
+        encoder: in the L blocks, and between the embedding and them; a block that runs several times counts each time.
+        attention: the width of the heads of each layer, A D where none was pruned, and the tokens in its window, or
+            None where it reads the whole text.
         pooler: read for each sequence.
         masked_lm: read for each masked position, the decoder included, tied or not.
         next_sentence: read for each sequence.
     """
 
     encoder: int
-    attention: int
+    attention: tuple[tuple[int, int | None], ...]
     pooler: int
     masked_lm: int
     next_sentence: int
+
+    def attended(self, sequence_length: int) -> int:
+        """Returns how many numbers a token's queries are compared with: A D S, summed over layers.
+
+        Args:
+            sequence_length: S; a layer with a window reads at most that.
+        """
+        return sum(width * min(sequence_length, window or sequence_length) for width, window in self.attention)
 
     @classmethod
     def of(cls, config: ModelConfig) -> MatmulWeights:
@@ -122,12 +132,17 @@ def _count_matmul_weights(model: ModelForPreTraining) -> MatmulWeights:
     backbone = model.backbone
     decoder = 0 if model.masked_lm.decoder is not None else backbone.embedding.word.weight.numel()
     return MatmulWeights(
-        encoder=count(*backbone.encoder.blocks),
-        attention=sum(each.attention.num_heads * each.attention.head_size for each in backbone.encoder.blocks),
+        encoder=count(backbone.embedding, *backbone.encoder.blocks),
+        attention=tuple(_width_and_window(each.attention) for each in backbone.encoder.blocks),
         pooler=count(backbone.pooler),
         masked_lm=count(model.masked_lm) + decoder,
         next_sentence=count(model.get_submodule("next_sentence") if model.has_pair_head else None),
     )
+
+
+def _width_and_window(attention: MultiHeadSelfAttention) -> tuple[int, int | None]:
+    window = None if attention.window is None else 2 * attention.window + 1
+    return attention.num_heads * attention.head_size, window
 
 
 @dataclass(frozen=True)
@@ -184,7 +199,7 @@ class BatchCosts:
         those that are left stands for one H of each attention term.
         """
         # 注意力分数与加权求和各为 2·S·H：序列越长，这一项占比越大
-        return self.num_tokens * (2 * self.weights.encoder + 4 * self.sequence_length * self.weights.attention)
+        return self.num_tokens * (2 * self.weights.encoder + 4 * self.weights.attended(self.sequence_length))
 
     @property
     def head_flops(self) -> int:

@@ -33,7 +33,8 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
             heads that are gone already may be named again.
 
     Raises:
-        ConfigError: a layer or head does not exist, or a layer would lose its last head.
+        ConfigError: a layer or head does not exist, a layer would lose its last head, or layers that share their
+            weights would lose different heads.
     """
     config = model.config
     pruned = {layer: set(gone) for layer, gone in config.pruned_heads.items()}
@@ -42,7 +43,15 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
     smaller = config.changed(
         pruned_heads={layer: tuple(sorted(pruned[layer])) for layer in sorted(pruned) if pruned[layer]}
     )
-    for layer, block in enumerate(model.backbone.encoder.blocks):
+    blocks = model.backbone.encoder.blocks
+    first_of = {block: layer for layer, block in reversed(list(enumerate(blocks)))}
+    for layer, block in enumerate(blocks):
+        # 共享权重的几层其实是同一个模块：剪掉一层的头，就是剪掉每一层的
+        if smaller.heads_left(layer) != smaller.heads_left(first_of[block]):
+            raise ConfigError(
+                f"layers {first_of[block]} and {layer} share their weights; prune the same heads in each of them"
+            )
+    for block, layer in first_of.items():
         before, after = config.heads_left(layer), smaller.heads_left(layer)
         if before != after:
             _keep_heads(block.attention, [before.index(head) for head in after])
@@ -77,19 +86,21 @@ def extend_positions(model: PretrainedModel, num_positions: int) -> None:
 
     More: the learned table is stretched by linear interpolation, so that the first and the last row stay the first
     and the last. Neighbours are then closer than the model is used to: train it on before relying on it. Fewer: the
-    rows of the last positions are dropped.
+    rows of the last positions are dropped. A family that learns no positions reads as far as it is told to.
 
     Args:
         model: any model.
         num_positions: longest sequence it is to read.
 
     Raises:
-        ConfigError: it is not positive, or the model learns no positions.
+        ConfigError: it is not positive.
     """
     config = model.config.with_position_limit(num_positions)
     position = model.backbone.position_table
     if position is None:
-        raise ConfigError(f"{model.architecture} learns no positions; there is nothing to extend")
+        # 位置是角度（RoPE）：没有表可拉伸，只改允许的长度
+        model.set_config(config)
+        return
     # 有的家族头几行不是位置（RoBERTa 从第 2 行数起）：原样留下，只拉伸其余各行
     before, table = position.weight.detach().tensor_split([config.first_position])
     if num_positions > len(table):
@@ -200,16 +211,23 @@ def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
         layers: how many blocks are, from below: 0 to L.
 
     Raises:
-        ConfigError: there are not that many blocks.
+        ConfigError: there are not that many blocks, or one of them runs above them too.
     """
     if not 0 <= layers <= model.config.num_hidden_layers:
         raise ConfigError(
             f"freeze layers {layers}: the model has {model.config.num_hidden_layers}; give 0 or more of them"
         )
     backbone = model.backbone
+    lower, upper = backbone.encoder.blocks[:layers], backbone.encoder.blocks[layers:]
+    if set(lower) & set(upper):
+        raise ConfigError(
+            f"freeze layers {layers}: the layers share their weights; freeze none or all"
+            f" {model.config.num_hidden_layers} of them"
+        )
     if embeddings:
         backbone.embedding.requires_grad_(False)
-    backbone.encoder.blocks[:layers].requires_grad_(False)
+    for block in lower:
+        block.requires_grad_(False)
 
 
 @torch.no_grad()

@@ -9,7 +9,8 @@ from bertsmith.objectives.classification import ClassificationObjective, MultiLa
 from bertsmith.objectives.labelled import LabelledBatch
 from bertsmith.objectives.masked_lm import MaskedLMLoss
 from bertsmith.objectives.next_sentence import NSPLoss
-from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
+from bertsmith.objectives.pretraining import Objective, PreTrainingObjective, objective_named
+from bertsmith.objectives.replaced_tokens import ReplacedTokenLoss, ReplacedTokenObjective
 from bertsmith.objectives.sentence_order import SOPLoss
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
 from bertsmith.objectives.spans import SpanObjective
@@ -23,8 +24,11 @@ __all__ = [
     "MaskedLMLoss",
     "MultiLabelObjective",
     "NSPLoss",
+    "Objective",
     "PreTrainingObjective",
     "RegressionObjective",
+    "ReplacedTokenLoss",
+    "ReplacedTokenObjective",
     "SOPLoss",
     "SpanBoundaryLoss",
     "SpanObjective",

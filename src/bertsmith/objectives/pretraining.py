@@ -5,18 +5,22 @@
     mlm+sop    masked LM and sentence order (Lan et al. 2020)
     ltr        left-to-right LM (§5.1, "LTR & no NSP")
     ltr+nsp    left-to-right LM and next sentence, read from the last token
+    rtd        replaced-token detection (Clark et al. 2020); see `replaced_tokens.py`
 
-An objective says what it asks of the stream, which model it trains, its loss and its figures. Each is registered by
-the file of the term that makes it; another kind of objective is a file of its own in this package whose class has the
-attributes and methods of `PreTrainingObjective` and is given to `register`.
+An objective says what it asks of the stream, which model it trains, its loss and its figures: `Objective`. Most are a
+`PreTrainingObjective`, registered by the file of the term that makes it; another kind is a file of its own in this
+package whose class has the attributes and methods of `Objective` and is given to `register`.
 """
 
 from __future__ import annotations
 
+import math
 import pkgutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -24,10 +28,72 @@ from bertsmith.batch import FULL, AttentionMask
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.settings import Pairs, StreamNeeds, Targets
 from bertsmith.errors import ConfigError
-from bertsmith.model import ModelConfig, ModelForPreTraining
+from bertsmith.model import ModelConfig, ModelForPreTraining, PretrainedModel
+from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
+
+
+class Objective(Protocol):
+    """What a pre-training run knows of its objective."""
+
+    @property
+    def name(self) -> str:
+        """By which recipes and the command line know it."""
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """The part that predicts pieces."""
+
+    @property
+    def needs(self) -> StreamNeeds:
+        """What it asks of the stream."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The kinds of heads that it trains, as `Family.heads` names them."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The model folders that come of it, by their paths in the run's `model` folder; the first is `""`, itself."""
+
+    @property
+    def terms(self) -> Sequence[LossTerm]:
+        """The losses whose figures are shown."""
+
+    @property
+    def perplexity_of(self) -> str:
+        """The figure whose exponential is the perplexity."""
+
+    def for_masking(self, kind: str) -> Objective:
+        """Returns the objective that suits a kind of masking; raises `ConfigError` where there is none."""
+
+    def networks(self, config: ModelConfig) -> tuple[ModelConfig, ...]:
+        """Returns the shapes of what a step runs: first what predicts pieces, then what judges every token."""
+
+    def build_model(self, config: ModelConfig) -> nn.Module:
+        """Returns what is trained, with fresh weights."""
+
+    def load_model(self, folder: str | Path, **changes: Any) -> nn.Module:
+        """Returns what is trained, with the weights of a model folder; heads that it lacks are fresh.
+
+        Args:
+            folder: a model folder.
+            **changes: fields of the configuration to change.
+        """
+
+    def models(self, model: Any) -> Mapping[str, PretrainedModel]:
+        """Returns the models inside what is trained, by the `folders` they are saved to."""
+
+    def total_loss(self, figures: Mapping[str, float]) -> float:
+        """Returns the loss that figures add up to; NaN without any."""
+
+    def guessing_loss(self, num_pieces: int) -> float:
+        """Returns the loss of guessing evenly among so many pieces, and in each yes-or-no question."""
+
+    def __call__(self, model: Any, batch: PreTrainingBatch) -> LossOutput:
+        """Returns the loss and the figures of a batch."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +170,45 @@ class PreTrainingObjective:
         """The heads that stay in the model's folder: with the pair head where there are pairs."""
         return ("masked_lm", "next_sentence") if self.pair_task else ("masked_lm",)
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """One model is trained."""
+        return ("",)
+
+    def networks(self, config: ModelConfig) -> tuple[ModelConfig, ...]:
+        """One model is trained."""
+        return (config,)
+
     def build_model(self, config: ModelConfig) -> ModelForPreTraining:
         """Returns a fresh model of a shape."""
         return self.complete(ModelForPreTraining(config, pair_head=self.pair_task is not None))
+
+    def load_model(self, folder: str | Path, **changes: Any) -> ModelForPreTraining:
+        """Returns the model of a folder; heads that it lacks are fresh."""
+        missing = set(self.heads) - stored_heads(folder)
+        pair_head = self.pair_task is not None
+        return self.complete(
+            ModelForPreTraining.from_pretrained(folder, new_heads=missing, pair_head=pair_head, **changes)
+        )
+
+    def models(self, model: ModelForPreTraining) -> Mapping[str, PretrainedModel]:
+        """One model is trained."""
+        return {"": model}
 
     def complete(self, model: ModelForPreTraining) -> ModelForPreTraining:
         """Adds the heads that exist for the time of training; `save_pretrained` leaves them out."""
         if self.span_boundary:
             model.add_span_boundary()
         return model
+
+    def total_loss(self, figures: Mapping[str, float]) -> float:
+        """Returns the sum of the losses among figures; NaN without any."""
+        losses = [value for name, value in figures.items() if name.endswith("_loss")]
+        return sum(losses) if losses else math.nan
+
+    def guessing_loss(self, num_pieces: int) -> float:
+        """Returns log V of the pieces and log 2 of the pairs."""
+        return math.log(num_pieces) + math.log(2)
 
     def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
         """Returns the summed loss and the figures of all parts.
@@ -137,15 +233,15 @@ class PreTrainingObjective:
         return LossOutput(loss, {name: value for part in parts for name, value in part.sums.items()})
 
 
-_REGISTERED: dict[str, PreTrainingObjective] = {}
+_REGISTERED: dict[str, Objective] = {}
 
 
-def register(objective: PreTrainingObjective) -> None:
+def register(objective: Objective) -> None:
     """Makes an objective known by its name."""
     _REGISTERED[objective.name] = objective
 
 
-def objectives() -> dict[str, PreTrainingObjective]:
+def objectives() -> dict[str, Objective]:
     """Returns every objective by its name; the files of this package are the list."""
     package: Any = import_module("bertsmith.objectives")
     for module in pkgutil.iter_modules(package.__path__):
@@ -153,7 +249,7 @@ def objectives() -> dict[str, PreTrainingObjective]:
     return dict(_REGISTERED)
 
 
-def objective_named(name: str) -> PreTrainingObjective:
+def objective_named(name: str) -> Objective:
     """Returns an objective.
 
     Raises:

@@ -18,7 +18,8 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.model import ModelConfig
 from bertsmith.model.heads import SpanBoundaryHead
-from bertsmith.model.sizes import BatchCosts
+from bertsmith.model.sizes import BatchCosts, MatmulWeights
+from bertsmith.objectives.pretraining import Objective
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
@@ -43,26 +44,37 @@ class StepCosts:
     flops: float
 
 
-def training_flops(config: ModelConfig, batch: PreTrainingBatch) -> float:
+def training_flops(config: ModelConfig, batch: PreTrainingBatch, objective: Objective | None = None) -> float:
     """Returns the operations of a step on a batch, forward and backward, by the formula of `BatchCosts`.
 
     Args:
         config: the model's.
         batch: its sequences may differ in length; the logits are counted where they are made.
+        objective: says which networks run; None is one that predicts pieces and, where there are labels, judges pairs.
     """
-    lengths, counts = _lengths_of(batch.tokens)
-    forward = sum(
+    predicting, *judging = (config,) if objective is None else objective.networks(config)
+    weights, hidden, width = MatmulWeights.of(predicting), predicting.hidden_size, predicting.embedding_size
+    per_masked = 2 * weights.masked_lm
+    if batch.masked_spans is not None:
+        # 跨度边界头：两层感知机（左右边界各 H、位置嵌入，→H→E），再解码一遍词表
+        first = (2 * hidden + SpanBoundaryHead.PLACE_SIZE) * hidden
+        per_masked += 2 * (first + hidden * width + width * predicting.vocab_size)
+    # 不学句对的目标（mlm、ltr）既没有 pooler，也没有句对头
+    per_sequence = 2 * (weights.pooler + weights.next_sentence) if batch.global_labelled else 0
+    forward = _encoder_flops(predicting, batch.tokens)
+    forward += len(batch.masked_positions) * per_masked + batch.tokens.num_sequences * per_sequence
+    for judge in judging:
+        per_token = 2 * judge.hidden_size * (judge.hidden_size + 1)
+        forward += _encoder_flops(judge, batch.tokens) + batch.tokens.num_tokens * per_token
+    return 3.0 * forward
+
+
+def _encoder_flops(config: ModelConfig, tokens: RaggedBatch) -> float:
+    """Returns the operations of a forward pass through the blocks."""
+    lengths, counts = _lengths_of(tokens)
+    return sum(
         count * BatchCosts(config, 1, length).encoder_flops for length, count in zip(lengths, counts, strict=True)
     )
-    hidden, decoding = config.hidden_size, 2 * config.hidden_size * config.vocab_size
-    per_masked = 2 * hidden**2 + decoding
-    if batch.masked_spans is not None:
-        # 跨度边界头：两层感知机（左右边界各 H、位置嵌入，→H→H），再解码一遍词表
-        per_masked += 2 * (2 * hidden + SpanBoundaryHead.PLACE_SIZE) * hidden + 2 * hidden**2 + decoding
-    # 不学句对的目标（mlm、ltr）既没有 pooler，也没有句对头
-    per_sequence = 2 * hidden**2 + 4 * hidden if batch.global_labelled else 0
-    heads = len(batch.masked_positions) * per_masked + batch.tokens.num_sequences * per_sequence
-    return 3.0 * (forward + heads)
 
 
 def _lengths_of(tokens: RaggedBatch) -> tuple[list[int], list[int]]:
@@ -111,10 +123,10 @@ def _sample_costs(
     recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, phase: int
 ) -> StepCosts:
     stream = open_stream(recipe, corpus, tokenizer, phase=phase)
-    config = recipe.model_config(tokenizer)
+    config, objective = recipe.model_config(tokenizer), recipe.build_objective()
     batches = [next(stream) for _ in range(SAMPLED_BATCHES)]
     tokens = np.mean([batch.tokens.num_tokens for batch in batches])
-    return StepCosts(float(tokens), float(np.mean([training_flops(config, batch) for batch in batches])))
+    return StepCosts(float(tokens), float(np.mean([training_flops(config, batch, objective) for batch in batches])))
 
 
 def _steps_within(

@@ -5,7 +5,7 @@
     run/tensorboard/    the same for TensorBoard, where it is installed
     run/state/          crash-safe training state; the last ones and the best
     run/best/           the model folder with the lowest held-out loss so far
-    run/model/          the finished model folder
+    run/model/          the finished model folder; an objective that trains two networks puts the other one inside
 
 `pretrain` is called the same way every time, on one process or many. What it finds in the folder decides where it
 starts. What a run needs to go on is `RunProgress`, a handful of numbers, together with the weights and the optimizer.
@@ -211,7 +211,8 @@ class PreTrainingRun:
         self.objective = recipe.build_objective()
         self.heldout = heldout_set(recipe, corpus, tokenizer)
         self.trainer = make_trainer(recipe, corpus, tokenizer, device, ranks)
-        self.model = self.trainer.model
+        self.models = self.objective.models(self.trainer.model)
+        self.config = self.models[""].config
         self.progress = self._restored()
         self.window = RunningAverages({name: (value, count) for name, (value, count) in self.progress.window.items()})
         keep_bytes = self.progress.metrics_bytes
@@ -308,7 +309,7 @@ class PreTrainingRun:
     def _count(self, batch: PreTrainingBatch, output: LossOutput, request: StopRequest) -> tuple[bool, bool]:
         """Adds up a step, and finds out together with the other ranks whether to stop and whether to save."""
         due = self.ranks.is_first and time.monotonic() >= self.next_state
-        flops = training_flops(self.model.config, batch)
+        flops = training_flops(self.config, batch, self.objective)
         # 停止与保存由所有进程商定：任何一个收到信号，全体在同一步停下
         stopping, saving, tokens, flops = self.ranks.all_reduce_sum([request.made, due, batch.tokens.num_tokens, flops])
         self.progress.tokens_seen += round(tokens)
@@ -326,7 +327,7 @@ class PreTrainingRun:
             row["skipped"] = self.trainer.skipped
         rate, utilisation = self.speed.rates()
         self._append({**row, "tokens_per_second": round(rate), "mfu": round(utilisation, 4)})
-        shown = {"loss": f"{_loss_of(averages):.3f}"}
+        shown = {"loss": f"{self.objective.total_loss(averages):.3f}"}
         for term in self.objective.terms:
             if f"{term.name}_accuracy" in averages:
                 shown[f"{term.name.upper()} acc"] = f"{averages[f'{term.name}_accuracy']:.3f}"
@@ -342,7 +343,7 @@ class PreTrainingRun:
             figures["perplexity"] = math.exp(min(figures[self.objective.perplexity_of], 700.0))
         self.progress.heldout = figures
         self._append({"kind": "heldout", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **figures})
-        best, loss = self.progress.best_loss, _loss_of(figures)
+        best, loss = self.progress.best_loss, self.objective.total_loss(figures)
         # 第 0 步的模型什么也没学：不算最好；NaN 与任何数比较都为假，也不算
         if self.trainer.step == 0 or not loss < (best[0] if best else math.inf):
             return False
@@ -376,22 +377,17 @@ class PreTrainingRun:
         self.board.append(row)
 
     def _save_model(self, name: str) -> None:
-        self.model.save_pretrained(self.run / name)
-        self.tokenizer.save(self.run / name, model_max_length=self.model.config.position_limit)
+        for part, model in self.models.items():
+            model.save_pretrained(self.run / name / part)
+            self.tokenizer.save(self.run / name / part, model_max_length=self.config.position_limit)
 
     def _measure_peak(self, batch: PreTrainingBatch) -> None:
         """Finds the speed that utilisation is measured by: a matmul of this model's width, on the tokens of a pass."""
         with self.speed.paused():
             dtype = torch.bfloat16 if self.recipe.model.precision == "bf16" else torch.float32
             tokens = batch.tokens.num_tokens // min(self.options.accumulate, batch.tokens.num_sequences)
-            hidden_size, device = self.model.config.hidden_size, self.trainer.device
+            hidden_size, device = self.config.hidden_size, self.trainer.device
             self.speed.peak = self.ranks.on_first(lambda: measure_matmul_flops(hidden_size, tokens, dtype, device))
 
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self.speed.started
-
-
-def _loss_of(figures: dict[str, float]) -> float:
-    """Returns the sum of the losses among figures; NaN without any."""
-    losses = [value for name, value in figures.items() if name.endswith("_loss")]
-    return sum(losses) if losses else math.nan

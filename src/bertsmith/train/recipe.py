@@ -29,8 +29,8 @@ from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.hub import hub_name, pin
-from bertsmith.model import ModelConfig, family_named
-from bertsmith.objectives.pretraining import PreTrainingObjective, objective_named
+from bertsmith.model import Family, ModelConfig, family_named
+from bertsmith.objectives.pretraining import Objective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import TrainerSettings
@@ -131,7 +131,7 @@ class PreTrainingRecipe:
     panel: ClassVar[str] = "What is learned"
 
     objective: str = option(
-        "mlm+nsp", shown_default="the family's", help="mlm+nsp (the paper), mlm, mlm+sop, ltr or ltr+nsp."
+        "mlm+nsp", shown_default="the family's", help="mlm+nsp (the paper), mlm, mlm+sop, ltr, ltr+nsp or rtd."
     )
     seed: int = option(0, help="Of everything random.")
     corpus: str = option(
@@ -150,11 +150,13 @@ class PreTrainingRecipe:
                 f"sequence length {self.data.sequence_length} is not that of the longest phase; leave it out with"
                 " phases"
             )
+        if not self.model.start_from:
+            _require_heads(self, family_named(self.model.family))
         needs = self.build_objective().needs
         for phase in range(max(1, len(phases))):
             needs.require_fit(self.stream_settings(phase))
 
-    def build_objective(self) -> PreTrainingObjective:
+    def build_objective(self) -> Objective:
         """Returns the objective, which suits the masking.
 
         Raises:
@@ -325,6 +327,7 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
             f"{folder}: the model has {config.position_limit} positions, sequences of"
             f" {recipe.data.sequence_length} do not fit; choose --sequence-length or --phases within them"
         )
+    _require_heads(recipe, config.family)
     needs = recipe.build_objective().needs
     if needs.pairs != "none" and not config.reads_pairs:
         single = "mlm" if needs.targets == "masked" else "ltr"
@@ -333,6 +336,20 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
             f" --objective {single}"
         )
     return recipe
+
+
+def _require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
+    """Makes sure that a family has the heads that the objective trains.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
+    lacking = [kind for kind in recipe.build_objective().heads if kind not in family.heads]
+    if lacking:
+        raise ConfigError(
+            f"the family {family.model_type!r} has no {lacking[0]} head, which --objective {recipe.objective} trains;"
+            f" choose --objective {family.objective}, or another family"
+        )
 
 
 def _by_width(hidden_size: int) -> tuple[int, float]:

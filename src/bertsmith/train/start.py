@@ -6,18 +6,17 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
+from torch import nn
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import commit_of, model_folder
-from bertsmith.model import ModelForPreTraining
-from bertsmith.model.folder import fingerprint_weights, stored_heads
+from bertsmith.model import PretrainedModel
+from bertsmith.model.folder import fingerprint_weights
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import Ranks
@@ -61,31 +60,35 @@ def heldout_set(
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> ModelForPreTraining:
-    """Returns the model before its first step.
+def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> nn.Module:
+    """Returns what the objective trains, before its first step.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
     vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
-    config, start = recipe.model_config(tokenizer), recipe.model.start_from
-    objective = recipe.build_objective()
-    pair_head = "next_sentence" in objective.heads
-    missing = set(objective.heads)
+    objective, start = recipe.build_objective(), recipe.model.start_from
     if start:
-        missing -= stored_heads(start)
-        changes = {"hidden_dropout_prob": recipe.model.dropout, "attention_probs_dropout_prob": recipe.model.dropout}
-        model = ModelForPreTraining.from_pretrained(start, new_heads=missing, pair_head=pair_head, **changes)
+        dropout = recipe.model.dropout
+        model = objective.load_model(start, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     else:
-        model = ModelForPreTraining(config, pair_head=pair_head)
-    if "masked_lm" in missing and config.tie_word_embeddings:
+        model = objective.build_model(recipe.model_config(tokenizer))
+    for part in objective.models(model).values():
+        _start_at_frequencies(part, corpus)
+        part.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
+    return model
+
+
+def _start_at_frequencies(model: PretrainedModel, corpus: TokenCorpus) -> None:
+    """Gives the bias of a fresh masked-LM head the log frequencies of the pieces."""
+    name = "masked_lm.bias"
+    bias = dict(model.named_parameters()).get(name)
+    if bias is not None and (model.load_report is None or name in model.load_report.fresh):
         # 输出偏置即词频先验：加一平滑避免 log 0；模型词表可以比语料的大，多出的词按零次计
-        counts = np.ones(config.vocab_size)
+        counts = np.ones(len(bias))
         counts[: len(corpus.piece_counts)] += corpus.piece_counts
         with torch.no_grad():
-            model.masked_lm.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
-    model.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
-    return objective.complete(model)
+            bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
 
 
 def make_trainer(
@@ -94,16 +97,16 @@ def make_trainer(
     tokenizer: WordPieceTokenizer,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
-) -> BertTrainer[ModelForPreTraining]:
+) -> BertTrainer[nn.Module]:
     """Returns a trainer at step 0 for a recipe."""
-    # 均匀猜测的损失是 log V（句对再加 log 2）：超出它几倍的损失不是学习，是爆炸
-    even_guess = math.log(len(corpus.piece_counts)) + math.log(2)
+    objective = recipe.build_objective()
     return BertTrainer(
         build_model(recipe, corpus, tokenizer),
-        recipe.build_objective(),
+        objective,
         recipe.trainer,
         seed=recipe.seed,
-        loss_limit=EXPLODED_LOSS * even_guess,
+        # 均匀猜测的损失（如 log V）是起点：超出它几倍的损失不是学习，是爆炸
+        loss_limit=EXPLODED_LOSS * objective.guessing_loss(len(corpus.piece_counts)),
         device=device,
         ranks=ranks,
     )
@@ -136,4 +139,6 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: WordPieceTokenizer) 
             f"{start}: the model reads {different} than the tokenizer of the corpus;"
             f" build the corpus with --tokenizer {start}"
         )
-    return recipe.changed(start_weights=fingerprint_weights(folder), start_commit=commit_of(start))
+    parts = [folder / each for each in recipe.build_objective().folders]
+    found = [fingerprint_weights(part) for part in parts if part == folder or (part / "config.json").is_file()]
+    return recipe.changed(start_weights=" ".join(found), start_commit=commit_of(start))

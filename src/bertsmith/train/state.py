@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
@@ -161,10 +161,18 @@ def _read_record(state: Path) -> dict[str, Any] | None:
 
 
 def _tensors_of(trainer: BertTrainer[Any]) -> dict[str, Tensor]:
-    tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
+    tensors = {f"model.{name}": value for name, value in _weights_of(trainer.model).items()}
     for index, moments in trainer.optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{index}.{name}": moments[name] for name in (*_MOMENTS, "step")})
     return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def _weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the weights of a model by their names; one that several modules share has the first of its names."""
+    once = dict(model.named_parameters())
+    again = {name for name, _ in model.named_parameters(remove_duplicate=False)} - once.keys()
+    # safetensors 不存两个名字的同一块内存；共享的权重（如生成器与判别器的嵌入）也只该存一份
+    return {name: value for name, value in model.state_dict().items() if name not in again}
 
 
 def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: Path) -> None:
@@ -173,7 +181,7 @@ def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: P
     Raises:
         CheckpointError: a weight is missing, unknown or of another shape.
     """
-    wanted = {f"model.{name}": value.shape for name, value in trainer.model.state_dict().items()}
+    wanted = {f"model.{name}": value.shape for name, value in _weights_of(trainer.model).items()}
     parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
     moments = {
         f"optimizer.{index}.{kind}": parameter.shape for index, parameter in enumerate(parameters) for kind in _MOMENTS
@@ -195,7 +203,8 @@ def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: P
 
 def _restore(trainer: BertTrainer[Any], tensors: dict[str, Tensor]) -> None:
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    trainer.model.load_state_dict(weights)
+    # 不要求名字齐全：共享的权重只有第一个名字，写进去就等于都写了；缺什么早已由 _require_fit 查过
+    trainer.model.load_state_dict(weights, strict=False)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):

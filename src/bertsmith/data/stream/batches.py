@@ -30,6 +30,8 @@ class PreTrainingBatch:
         masked_labels: [M] int64, the true ids: of the same token, or of the next one.
         next_sentence_labels: [N] int64, 0 is next (or in order), 1 is random (or swapped), -100 has no second segment.
         masked_spans: [M, 3] int64 with span masking, see `MaskedTokens`; None otherwise.
+        masked_draws: [M] float32, a random number in [0, 1) for each masked position, where the objective samples;
+            drawn with the batch, so that a share of it, or the batch after a crash, has the same. None otherwise.
         global_masked: M of the global batch.
         global_labelled: labelled sequences of the global batch.
         global_tokens: T of the global batch. These three are counted here where the batch is the whole one.
@@ -40,6 +42,7 @@ class PreTrainingBatch:
     masked_labels: Tensor
     next_sentence_labels: Tensor
     masked_spans: Tensor | None = None
+    masked_draws: Tensor | None = None
     global_masked: int = -1
     global_labelled: int = -1
     global_tokens: int = -1
@@ -77,6 +80,7 @@ class PreTrainingBatch:
             torch.from_numpy(masked.labels),
             torch.from_numpy(next_sentence_labels),
             None if masked.spans is None else torch.from_numpy(masked.spans),
+            None if masked.draws is None else torch.from_numpy(masked.draws),
             *counts,
         )
 
@@ -88,12 +92,13 @@ class PreTrainingBatch:
         self,
     ) -> tuple[MaskedTokens, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[int, int, int]]:
         """Returns the arguments of `from_arrays`."""
-        tokens, spans = self.tokens, self.masked_spans
+        tokens, spans, draws = self.tokens, self.masked_spans, self.masked_draws
         masked = MaskedTokens(
             tokens.input_ids.cpu().numpy(),
             self.masked_positions.cpu().numpy(),
             self.masked_labels.cpu().numpy(),
             None if spans is None else spans.cpu().numpy(),
+            None if draws is None else draws.cpu().numpy(),
         )
         return (
             masked,
@@ -112,6 +117,7 @@ class PreTrainingBatch:
             masked_labels=self.masked_labels.to(device),
             next_sentence_labels=self.next_sentence_labels.to(device),
             masked_spans=None if self.masked_spans is None else self.masked_spans.to(device),
+            masked_draws=None if self.masked_draws is None else self.masked_draws.to(device),
         )
 
     def share(self, rank: int, world_size: int) -> PreTrainingBatch:
@@ -126,8 +132,9 @@ class PreTrainingBatch:
         if masked.spans is not None:
             spans = masked.spans[chosen]
             spans[:, :2] = renumbered[spans[:, :2]]
+        draws = None if masked.draws is None else masked.draws[chosen]
         own_masked = MaskedTokens(
-            masked.input_ids[kept], renumbered[masked.positions[chosen]], masked.labels[chosen], spans
+            masked.input_ids[kept], renumbered[masked.positions[chosen]], masked.labels[chosen], spans, draws
         )
         shared = PreTrainingBatch.from_arrays(own_masked, lengths[own], token_type_ids[kept], labels[own], counts)
         return shared.to(self.tokens.input_ids.device)

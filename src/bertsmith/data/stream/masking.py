@@ -73,12 +73,14 @@ class MaskedTokens:
         labels: [M], their true ids.
         spans: [M, 3] for spans: the tokens just before and just after the piece's span, both of the same sequence,
             and the piece's place in the span, counted from 0; None for other kinds.
+        draws: [M] float32 in [0, 1), a random number for each position, for objectives that sample; None for others.
     """
 
     input_ids: NDArray[np.int64]
     positions: NDArray[np.int64]
     labels: NDArray[np.int64]
     spans: NDArray[np.int64] | None = None
+    draws: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)

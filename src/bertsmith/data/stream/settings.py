@@ -75,10 +75,12 @@ class StreamNeeds:
     Attributes:
         pairs: whether sequences have a second segment, and what their label says of it.
         targets: the pieces to predict: hidden ones, or after each token the next.
+        draws: whether each hidden piece comes with a random number, for an objective that samples.
     """
 
     pairs: Pairs = "next_sentence"
     targets: Targets = "masked"
+    draws: bool = False
 
     def require_fit(self, settings: StreamSettings) -> None:
         """Makes sure that settings do what is needed.

@@ -260,6 +260,10 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             predicted = _next_tokens(input_ids, lengths)
         else:
             predicted = self._masked(input_ids, self._continuations(rows, input_ids), lengths, sources, start)
+        if self.needs.draws:
+            # 随机数随批次而来，只由批次的位置决定：断点续训、多进程、梯度累积时，每个位置抽到的都是同一个数
+            rng = generator(self.seed, "stream/draws", start.epoch, start.block, start.offset)
+            predicted = replace(predicted, draws=rng.random(len(predicted.positions), dtype=np.float32))
         labels = np.array([pair.label for pair in examples])
         counts = (len(predicted.labels), int((labels != NO_LABEL).sum()), len(input_ids))
         return PreTrainingBatch.from_arrays(predicted, lengths, token_type_ids, labels, counts)

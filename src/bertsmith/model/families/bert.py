@@ -11,7 +11,7 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -81,10 +81,10 @@ class BertEmbedding(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word = Embedding(config.vocab_size, config.hidden_size)
-        self.position = Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.word = Embedding(config.vocab_size, config.embedding_size)
+        self.position = Embedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type = Embedding(config.type_vocab_size, config.embedding_size)
+        self.norm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.compute_dtype = torch.float32
 
@@ -100,14 +100,8 @@ class BertEmbedding(nn.Module):
         Raises:
             InputError: a sequence is longer than the model has positions for, or an id is out of range.
         """
-        if not torch.compiler.is_exporting() and batch.max_seqlen > self.position.num_embeddings:
-            raise InputError(
-                f"a sequence has {batch.max_seqlen} tokens, but the model has {self.position.num_embeddings} positions;"
-                f" truncate it with max_length={self.position.num_embeddings}"
-            )
-        check_range(
-            "input_ids", batch.input_ids, self.word.num_embeddings, "was the text tokenized with another vocabulary?"
-        )
+        check_length(batch, self.position.num_embeddings)
+        check_ids(batch, self.word.num_embeddings)
         segments = self.token_type.num_embeddings
         known = f"the model knows {segments} segment{'s' if segments > 1 else ''}"
         check_range("token_type_ids", batch.token_type_ids, segments, known)
@@ -128,7 +122,7 @@ class TransformerBlock(nn.Module):
     residual path, the gradients of a fresh deep model are largest near the output.
     """
 
-    def __init__(self, config: BertConfig, layer: int = 0) -> None:
+    def __init__(self, config: ModelConfig, layer: int = 0) -> None:
         """Builds one block.
 
         Args:
@@ -183,10 +177,13 @@ class BertEncoder(nn.Module):
     """L Transformer blocks, one after the other.
 
     Attributes:
+        blocks: the layers, from below.
         gradient_checkpointing: see `PretrainedModel.set_gradient_checkpointing`.
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    blocks: Iterable[nn.Module]
+
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(config.num_hidden_layers))
         self.gradient_checkpointing: Checkpointing = "none"
@@ -303,6 +300,28 @@ PUBLISHED_NAMES = PublishedNames(
 """Query, key and value are one matrix [3H, H] inside and three [H, H] on disk."""
 
 FAMILY = Family("bert", "Bert", BertConfig, BertModel, PUBLISHED_NAMES, HEADS)
+
+
+def check_length(batch: RaggedBatch, limit: int) -> None:
+    """Refuses a sequence that is longer than the model reads.
+
+    Raises:
+        InputError: there is one.
+    """
+    if not torch.compiler.is_exporting() and batch.max_seqlen > limit:
+        raise InputError(
+            f"a sequence has {batch.max_seqlen} tokens, but the model has {limit} positions;"
+            f" truncate it with max_length={limit}"
+        )
+
+
+def check_ids(batch: RaggedBatch, vocab_size: int) -> None:
+    """Refuses ids outside the vocabulary.
+
+    Raises:
+        InputError: there is one.
+    """
+    check_range("input_ids", batch.input_ids, vocab_size, "was the text tokenized with another vocabulary?")
 
 
 def check_range(name: str, ids: Tensor, size: int, hint: str) -> None:

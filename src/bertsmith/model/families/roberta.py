@@ -1,0 +1,162 @@
+"""RoBERTa (Liu et al. 2019): BERT's network, trained better; XLM-RoBERTa and CamemBERT are the same in other languages.
+
+What differs from BERT (`bert.py`), and why:
+
+- no next sentence: full sentences up to the length taught more (§4.2), so there is one segment and no pair head; two
+  texts are told apart by the `</s></s>` between them
+- masks are drawn anew in every pass over the text (§4.1), which every run of this package does
+- the pieces are those of byte-level BPE (§4.4), which spells any text; XLM-RoBERTa and CamemBERT have Unigram pieces
+- positions count from `pad_token_id + 1`, as the published code does: the rows before are of padding
+- the classifier brings its own layer over `<s>`: the pooler is left out
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.kernels.layers import Linear
+from bertsmith.model.backbone import initialize_weights
+from bertsmith.model.config import ModelConfig
+from bertsmith.model.families import bert
+from bertsmith.model.families.bert import BertConfig, BertEmbedding, BertModel, check_ids, check_length
+from bertsmith.model.family import Family
+from bertsmith.model.heads import HEADS, MaskedLMHead, Reads, classifier_dropout, count_labels
+
+
+@dataclass(frozen=True)
+class RobertaConfig(BertConfig):
+    """BERT's fields with RoBERTa's values; `max_position_embeddings` counts the rows that no token takes."""
+
+    model_type: ClassVar[str] = "roberta"
+
+    vocab_size: int = 50265
+    max_position_embeddings: int = 514
+    type_vocab_size: int = 1
+    layer_norm_eps: float = 1e-5
+    pad_token_id: int = 1
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+    @property
+    def first_position(self) -> int:
+        """The row of the first token: those up to that of the padding are no positions."""
+        return self.pad_token_id + 1
+
+    @property
+    def reads_pairs(self) -> bool:
+        """True: the separators between two texts are enough."""
+        return True
+
+
+class RobertaEmbedding(BertEmbedding):
+    """Token + position embedding, and the one segment's; the positions begin after the row of the padding."""
+
+    def __init__(self, config: RobertaConfig) -> None:
+        super().__init__(config)
+        self.first_position = config.first_position
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """Turns ids into vectors [T, H] in `compute_dtype`; segments are not read.
+
+        Raises:
+            InputError: a sequence is longer than the model has positions for, or an id is out of range.
+        """
+        check_length(batch, self.position.num_embeddings - self.first_position)
+        check_ids(batch, self.word.num_embeddings)
+        # 只有一个段：不管批次怎么写段号，每个词都加同一行
+        summed = (
+            self.word(batch.input_ids)
+            + self.position(batch.position_ids + self.first_position)
+            + self.token_type.weight[0]
+        )  # [T, H]
+        embedded: Tensor = self.dropout(self.norm(summed).to(self.compute_dtype))
+        return embedded
+
+
+class RobertaModel(BertModel):
+    """BERT's encoder over RoBERTa's embedding."""
+
+    def __init__(self, config: RobertaConfig, *, need_pooler: bool = True) -> None:
+        super().__init__(config, need_pooler=need_pooler)
+        self.embedding = RobertaEmbedding(config)
+        initialize_weights(self.embedding, config.initializer_range)
+
+
+class RobertaMaskedLMHead(MaskedLMHead):
+    """BERT's masked-LM head; its activation is GELU whatever that of the layers is."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.activation = F.gelu
+
+
+class RobertaClassifier(nn.Module):
+    """Dense + tanh and one linear layer over `<s>`, with dropout before each: the pooler is part of the head."""
+
+    reads: ClassVar[Reads] = "cls"
+    output: ClassVar[str] = "projection"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dropout = classifier_dropout(config)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.projection = Linear(config.hidden_size, count_labels(config))
+
+    def forward(self, cls: Tensor) -> Tensor:
+        """Maps states [N, H] of `<s>` to logits [N, num_labels], in float32."""
+        # 没有“下一句”就没有东西训练 pooler：这一层从微调才开始学
+        pooled = torch.tanh(self.dense(self.dropout(cls)))
+        logits: Tensor = self.projection(self.dropout(pooled).float())
+        return logits
+
+
+PUBLISHED_NAMES = replace(
+    bert.PUBLISHED_NAMES,
+    prefix="roberta.",
+    heads={
+        "masked_lm.transform": "lm_head.dense",
+        "masked_lm.norm": "lm_head.layer_norm",
+        "masked_lm": "lm_head",
+        "masked_lm.decoder": "lm_head.decoder",
+        "classifier.dense": "classifier.dense",
+        "classifier.projection": "classifier.out_proj",
+        "classifier.linear": "classifier",
+        "spans.linear": "qa_outputs",
+    },
+    decoder="lm_head.decoder",
+)
+
+FAMILY = Family(
+    "roberta",
+    "Roberta",
+    RobertaConfig,
+    RobertaModel,
+    PUBLISHED_NAMES,
+    {
+        "masked_lm": RobertaMaskedLMHead,
+        "sequence_classifier": RobertaClassifier,
+        "token_classifier": HEADS["token_classifier"],
+        "multiple_choice": HEADS["multiple_choice"],
+        "spans": HEADS["spans"],
+    },
+    objective="mlm",
+    tokenizer="bpe",
+)
+
+
+def variant(model_type: str, name: str, config: type[RobertaConfig], **changes: Any) -> Family:
+    """Returns a family that is RoBERTa under another name.
+
+    Args:
+        model_type: in `config.json`.
+        name: how the names of its architectures begin.
+        config: its configuration.
+        **changes: of other fields of the `Family`.
+    """
+    return replace(FAMILY, model_type=model_type, name=name, config=config, **changes)

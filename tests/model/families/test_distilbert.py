@@ -1,0 +1,71 @@
+"""DistilBERT: no segments, no pooler, names of its own in `config.json` and among the tensors."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from against_transformers import check
+
+from bertsmith import RaggedBatch
+from bertsmith.errors import CheckpointError
+from bertsmith.interop.onnx import export_onnx
+from bertsmith.model import architectures_by_name, keep_layers, load_any, prune_heads
+from bertsmith.model.families.distilbert import DistilBertConfig
+
+SHAPE = {"vocab_size": 90, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 96}
+OURS = {
+    "vocab_size": 90,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+}
+HEADS = [
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    "ForMultipleChoice",
+]
+
+
+@pytest.mark.parametrize("suffix", HEADS)
+def test_it_is_the_one_of_transformers(suffix):
+    labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
+    config = transformers.DistilBertConfig(**SHAPE, **labels)
+    check(config, getattr(transformers, f"DistilBert{suffix}"), architectures_by_name()[f"DistilBert{suffix}"])
+
+
+def random_model(suffix="ForMaskedLM"):
+    torch.manual_seed(0)
+    labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
+    return architectures_by_name()[f"DistilBert{suffix}"](DistilBertConfig(**OURS, **labels)).eval()
+
+
+@torch.no_grad()
+def test_segments_are_not_read_and_its_config_has_its_own_names(tmp_path):
+    model, ids = random_model(), [[2, 5, 3, 7, 3]]
+    batch = RaggedBatch.from_sequences(ids, [[0, 0, 0, 1, 1]])
+    assert model(batch).equal(model(RaggedBatch.from_sequences(ids)))
+    model.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    assert {name: values[name] for name in SHAPE} == SHAPE
+    assert "hidden_size" not in values
+    del values["dim"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="has no hidden_size"):
+        load_any(tmp_path)
+
+
+@torch.no_grad()
+def test_it_is_changed_like_any_model(tmp_path):
+    model = random_model("ForSequenceClassification")
+    keep_layers(model, 1)
+    prune_heads(model, {0: [1]})
+    model.save_pretrained(tmp_path)
+    again, batch = load_any(tmp_path).eval(), RaggedBatch.from_sequences([[2, 5, 3]])
+    assert again(batch).equal(model(batch))
+
+
+@pytest.mark.parametrize("suffix", ["Model", "ForQuestionAnswering"])
+def test_it_is_exported(suffix, tmp_path):
+    random_model(suffix).save_pretrained(tmp_path / "model")
+    assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4

@@ -1,0 +1,120 @@
+"""ModernBERT: rotary positions, windows, GeGLU, both spellings of its `config.json`."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from against_transformers import check
+
+from bertsmith import RaggedBatch
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.interop.onnx import export_onnx
+from bertsmith.model import ModelConfig, architectures_by_name, extend_positions, load_any
+from bertsmith.model.families.modernbert import ModernBertConfig
+
+SHAPE = {
+    "vocab_size": 90,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "pad_token_id": 0,
+}
+THEIRS = {**SHAPE, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+HEADS = [
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    "ForMultipleChoice",
+]
+
+
+@pytest.mark.parametrize("suffix", HEADS)
+def test_it_is_the_one_of_transformers(suffix):
+    labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
+    config = transformers.ModernBertConfig(**THEIRS, **labels, local_attention=24)
+    check(config, getattr(transformers, f"ModernBert{suffix}"), architectures_by_name()[f"ModernBert{suffix}"])
+
+
+@pytest.mark.parametrize("suffix", ["Model", "ForSequenceClassification"])
+def test_long_texts_and_every_switch_of_the_configuration(suffix):
+    switches = {"classifier_pooling": "mean", "classifier_bias": True, "classifier_activation": "relu"}
+    biases = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+    config = transformers.ModernBertConfig(**THEIRS, **switches, **biases, hidden_activation="relu", num_labels=2)
+    lengths = [2048, 300, 5]
+    check(
+        config,
+        getattr(transformers, f"ModernBert{suffix}"),
+        architectures_by_name()[f"ModernBert{suffix}"],
+        lengths=lengths,
+    )
+
+
+def random_model(suffix="ForMaskedLM", **changes):
+    torch.manual_seed(0)
+    labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
+    config = ModernBertConfig(**{**SHAPE, "local_attention": 16, **labels, **changes})
+    return architectures_by_name()[f"ModernBert{suffix}"](config).eval()
+
+
+@pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_it_is_exported(suffix, tmp_path):
+    random_model(suffix).save_pretrained(tmp_path / "model")
+    assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4
+
+
+@torch.no_grad()
+def test_it_reads_as_far_as_it_is_told_to(tmp_path):
+    model = random_model(max_position_embeddings=20)
+    with pytest.raises(InputError, match="21 tokens, but the model has 20 positions"):
+        model(RaggedBatch.from_sequences([[5] * 21]))
+    extend_positions(model, 100)
+    model.save_pretrained(tmp_path)
+    again = load_any(tmp_path).eval()
+    batch = RaggedBatch.from_sequences([[5, 6, 7] * 30])
+    assert again(batch).equal(model(batch))
+
+
+def save_config(folder, **values):
+    shape = {**SHAPE, "hidden_activation": "gelu", "model_type": "modernbert"}
+    (folder / "config.json").write_text(json.dumps({**shape, **values}))
+
+
+def test_both_spellings_of_the_layers_are_read(tmp_path):
+    kinds = ["full_attention", "sliding_attention"] * 2
+    angles = {"full_attention": {"rope_type": "default", "rope_theta": 5.0}, "sliding_attention": {"rope_theta": 7.0}}
+    save_config(tmp_path, layer_types=kinds, rope_parameters=angles)
+    newer = ModelConfig.load(tmp_path)
+    save_config(tmp_path, global_attn_every_n_layers=2, global_rope_theta=5.0, local_rope_theta=7.0)
+    assert ModelConfig.load(tmp_path) == newer
+    assert [newer.reads_whole_text(layer) for layer in range(4)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 4}, r"layers \[\] of 4 read the whole text"),
+        ({"layer_types": 3}, "layer_types or rope_parameters cannot be read"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'yarn'.*only 'default'"),
+        ({"rope_parameters": [1]}, "layer_types or rope_parameters cannot be read"),
+        ({"decoder_bias": False}, "decoder_bias is False"),
+    ],
+)
+def test_another_network_is_refused(values, message, tmp_path):
+    save_config(tmp_path, **values)
+    with pytest.raises(CheckpointError, match=message):
+        ModelConfig.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"classifier_pooling": "max"}, "classifier_pooling 'max' is unknown"),
+        ({"classifier_activation": "swish"}, "classifier_activation 'swish' is unknown"),
+        ({"local_attention": 0}, "local_attention is 0"),
+        ({"global_rope_theta": float("inf")}, "global_rope_theta is inf"),
+        ({"num_attention_heads": 64}, "cannot be turned in pairs"),
+    ],
+)
+def test_a_shape_that_cannot_be_built_is_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        ModernBertConfig(**{**SHAPE, **values})

@@ -1,0 +1,108 @@
+"""RoBERTa and its two variants: positions after the padding's, one segment, heads of their own."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from against_transformers import check
+
+from bertsmith import RaggedBatch
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.interop.onnx import export_onnx
+from bertsmith.model import ModelForPreTraining, architectures_by_name, extend_positions, load_any
+from bertsmith.model.families.roberta import RobertaConfig
+
+SHAPE = {
+    "vocab_size": 90,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+}
+HEADS = [
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    "ForMultipleChoice",
+]
+
+
+@pytest.mark.parametrize("suffix", HEADS)
+def test_it_is_the_one_of_transformers(suffix):
+    labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
+    config = transformers.RobertaConfig(**SHAPE, **labels)
+    # id 1 is the padding, for which the reference counts no position
+    check(config, getattr(transformers, f"Roberta{suffix}"), architectures_by_name()[f"Roberta{suffix}"])
+
+
+@pytest.mark.parametrize("name", ["XLMRoberta", "Camembert"])
+@pytest.mark.parametrize("suffix", ["ForMaskedLM", "ForSequenceClassification"])
+def test_the_variants_differ_in_their_names_alone(name, suffix):
+    config = getattr(transformers, f"{name}Config")(**SHAPE)
+    check(config, getattr(transformers, name + suffix), architectures_by_name()[name + suffix], lengths=[1, 9, 40])
+
+
+def random_model(suffix="ForMaskedLM", **changes):
+    torch.manual_seed(0)
+    labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
+    model = architectures_by_name()[f"Roberta{suffix}"](RobertaConfig(**{**SHAPE, **labels, **changes})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+@torch.no_grad()
+def test_segments_are_not_read():
+    model, ids = random_model(), [[0, 5, 6, 2, 2, 7, 2]]
+    batch = RaggedBatch.from_sequences(ids, [[0, 0, 0, 0, 1, 1, 1]])
+    assert model(batch).equal(model(RaggedBatch.from_sequences(ids)))
+    assert model.config.reads_pairs
+
+
+@torch.no_grad()
+def test_its_positions_are_extended_after_the_rows_of_the_padding(tmp_path):
+    model = random_model(max_position_embeddings=12)
+    assert model.config.position_limit == 10
+    with pytest.raises(InputError, match="11 tokens, but the model has 10 positions"):
+        model(RaggedBatch.from_sequences([[5] * 11]))
+    before = model.backbone.position_table.weight.clone()
+    extend_positions(model, 19)
+    after = model.backbone.position_table.weight
+    assert model.config.max_position_embeddings == 21
+    assert after[:2].equal(before[:2])
+    torch.testing.assert_close(after[2::2], before[2:])
+    model.save_pretrained(tmp_path)
+    assert load_any(tmp_path).config == model.config
+    reference = transformers.RobertaForMaskedLM.from_pretrained(tmp_path).eval()
+    ids = torch.arange(2, 21)
+    torch.testing.assert_close(
+        model(RaggedBatch.from_sequences([ids.tolist()])), reference(ids[None]).logits[0], atol=1e-5, rtol=1e-5
+    )
+
+
+def test_there_is_no_next_sentence_to_train():
+    with pytest.raises(ConfigError, match="'roberta' has no next_sentence head"):
+        ModelForPreTraining(RobertaConfig(**SHAPE))
+    assert ModelForPreTraining(RobertaConfig(**SHAPE), pair_head=False).architecture == "RobertaForMaskedLM"
+
+
+@pytest.mark.parametrize("suffix", ["Model", "ForSequenceClassification"])
+def test_it_is_exported(suffix, tmp_path):
+    random_model(suffix).save_pretrained(tmp_path / "model")
+    assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4
+
+
+def test_a_folder_half_of_another_family_is_refused(tmp_path):
+    random_model().save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": "bert", "architectures": ["BertModel"]}))
+    with pytest.raises(CheckpointError, match=r"does not fit BertModel: .*missing"):
+        load_any(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": "bert"}))
+    with pytest.raises(CheckpointError, match="architecture 'RobertaForMaskedLM'; a model of type 'bert' is a Bert"):
+        load_any(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": "deberta"}))
+    with pytest.raises(CheckpointError, match=r"model_type is 'deberta'; 'albert', 'bert', .* can be read here"):
+        load_any(tmp_path)
