@@ -15,7 +15,12 @@ from matplotlib.patches import FancyBboxPatch
 BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "ground",
-        (("errors · files · json_files · options · seeding · progress · batch · cores · parallel", "used everywhere"),),
+        (
+            (
+                "errors · files · hub · json_files · options · seeding · progress · batch · cores · parallel",
+                "used everywhere",
+            ),
+        ),
     ),
     (
         "parts",

@@ -24,6 +24,7 @@ from bertsmith.cli import (
     learn,
     predict,
     pretrain,
+    push,
     quickstart,
     report,
     serve,
@@ -60,6 +61,7 @@ app.command("lab")(lab.lab)
 app.command("learn")(learn.learn)
 app.command("import")(convert.import_model)
 app.add_typer(export.app, name="export")
+app.command("push")(push.push)
 app.command("sizes")(sizes.sizes)
 app.add_typer(inspect.app, name="inspect")
 

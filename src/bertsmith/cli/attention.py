@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-ModelOption = Annotated[Path, typer.Option(help="Model folder.")]
+ModelOption = Annotated[Path, typer.Option(help="Model folder, or org/name of the Hub.")]
 
 
 def attention(

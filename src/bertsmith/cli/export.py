@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(help="Write a model for other tools.", no_args_is_help=True)
 
-ModelArgument = Annotated[Path, typer.Argument(help="Model folder.")]
+ModelArgument = Annotated[Path, typer.Argument(help="Model folder, or org/name of the Hub.")]
 
 
 @app.command("onnx")

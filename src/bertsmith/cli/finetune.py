@@ -36,11 +36,11 @@ def _options_of_all_tasks() -> type:
 )
 def finetune(
     task: Annotated[str, _task()],
-    model: Annotated[Path, typer.Option(help="Model folder to start from.")],
-    train: Annotated[Path, typer.Option(help="Labelled file: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")],
-    dev: Annotated[Path, typer.Option(help="The same, to choose the best epoch by.")],
+    model: Annotated[Path, typer.Option(help="Model to start from: a folder, or org/name of the Hub.")],
+    train: Annotated[str, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")],
+    dev: Annotated[str, typer.Option(help="The same, to choose the best epoch by.")],
     out: Annotated[Path, typer.Option(help="Run folder; the model goes to OUT/model. The same command goes on.")],
-    test: Annotated[Path | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
+    test: Annotated[str | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
     *,
     reading: Given[ReadingOptions],
     options: Given[Any],
@@ -92,7 +92,7 @@ def finetune(
 @declares(reading="bertsmith.finetune.datasets.reader.ReadingOptions")
 def evaluate(
     model: Annotated[Path, typer.Option(help="Folder that `bertsmith finetune` wrote.")],
-    file: Annotated[Path, typer.Option("--file", help="Labelled file, as in fine-tuning.")],
+    file: Annotated[str, typer.Option("--file", help="Labelled file or URL, as in fine-tuning.")],
     adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for all details.")] = None,
     precision: Annotated[str, typer.Option(help="auto, bf16 or float32.")] = "auto",
@@ -109,9 +109,9 @@ def evaluate(
     from bertsmith.json_files import write_json
 
     if out is not None:
-        require_other_file(out, file)
+        require_other_file(out, Path(file))
     found = evaluate_folder(model, file, reading.build(), adapter=adapter, precision=precision)
-    print(_line(str(file), found))
+    print(_line(file, found))
     if out is not None:
         write_json(out, found)
     if found.classes:

@@ -17,7 +17,9 @@ class PageLanguage(str, Enum):
 
 
 def lab(
-    model: Annotated[list[str], typer.Option(help="Model folder, or NAME=FOLDER; repeat it to look into several.")],
+    model: Annotated[
+        list[str], typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
+    ],
     *,
     runs: Annotated[
         list[Path] | None, typer.Option(help="Run folder to watch, or a folder that holds some; may be repeated.")

@@ -24,7 +24,7 @@ def learn(
         LanguageOption | None, typer.Option(help="Default: that of the environment.", show_default=False)
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Model folder to compute with; default: a small fresh one.")
+        Path | None, typer.Option(help="Folder or org/name of the Hub to compute with; default: a small fresh one.")
     ] = None,
     quiz: Annotated[bool, typer.Option("--quiz", help="Ask the questions of the part, or of all.")] = False,
     cards: Annotated[bool, typer.Option("--cards", help="Go through the flash cards that are due.")] = False,

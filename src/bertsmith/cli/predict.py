@@ -25,7 +25,7 @@ class PrecisionOption(str, Enum):
     auto = "auto"
 
 
-ModelOption = Annotated[Path, typer.Option(help="Model folder.")]
+ModelOption = Annotated[Path, typer.Option(help="Model folder, or org/name of the Hub.")]
 Precision = Annotated[
     PrecisionOption | None,
     typer.Option(help="auto measures and takes the fastest that is faithful; default: bf16 where native."),

@@ -47,7 +47,7 @@ def pretrain(
     from bertsmith.train.stopping import TrainingStopped
 
     with connected_ranks() as (ranks, device):
-        resolved = chosen_recipe(recipe.values, recipe_file, precision=native_precision(device))
+        resolved = chosen_recipe(recipe.values, recipe_file, precision=native_precision(device), run=out)
         loaded = load_tokenizer(tokenizer)
         shards, console = TokenCorpus(corpus, loaded), Console()
         try:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @declares(settings="bertsmith.serve.settings.ServeSettings")
 def serve(
-    model: Annotated[list[str], typer.Option(help="Model folder, or NAME=FOLDER; repeat it to serve several.")],
+    model: Annotated[
+        list[str], typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
+    ],
     *,
     settings: Given[ServeSettings],
 ) -> None:

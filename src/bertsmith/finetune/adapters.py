@@ -18,6 +18,7 @@ from typing import Any
 
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import make_folder
+from bertsmith.hub import model_folder
 from bertsmith.json_files import read_json, write_json
 from bertsmith.model import BertConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.architectures import LabelledModel
@@ -151,7 +152,7 @@ def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "defaul
             model is as before.
         ConfigError: the model has an adapter of that name.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     description = AdapterDescription.load(folder)
     if description.architecture != model.architecture:
         raise CheckpointError(
@@ -180,7 +181,7 @@ def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default"
     Raises:
         CheckpointError: either folder is not usable, or they do not belong together.
     """
-    description = AdapterDescription.load(Path(folder))
+    description = AdapterDescription.load(model_folder(folder))
     if description.architecture not in architectures_by_name():
         raise CheckpointError(
             f"{Path(folder) / DESCRIPTION_FILE}: architecture {description.architecture!r} is none of"

@@ -51,8 +51,8 @@ class Job:
 
     Attributes:
         task: its name.
-        model: the folder to start from.
-        train: the training file.
+        model: the folder to start from, or its name on the Hub.
+        train: the training file, or its URL.
         dev: the file that chooses.
         test: the file that is scored once; None for none.
         out: the run folder.
@@ -64,11 +64,11 @@ class Job:
 
     task: str
     model: Path
-    train: Path
-    dev: Path
+    train: str | Path
+    dev: str | Path
     out: Path
     settings: FineTuningSettings
-    test: Path | None = None
+    test: str | Path | None = None
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     options: Mapping[str, Any] = field(default_factory=dict)
     comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
@@ -107,7 +107,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         result = fine_tune(task, job.model, train, dev, job.out, job.settings, **how)
         settings = job.settings
     # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
-    named = {name: DataFile(path.name, len(examples[name])) for name, path in files.items()}
+    named = {name: DataFile(Path(path).name, len(examples[name])) for name, path in files.items()}
     _write_cards(job, result, settings, named, searched)
     write_report(job.out)
     if compared.baselines:

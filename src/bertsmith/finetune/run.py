@@ -26,6 +26,7 @@ from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import save_task
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, PredictionT, Task
+from bertsmith.hub import noted_start
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.json_files import read_json, write_json
@@ -117,7 +118,7 @@ def fine_tune(
 
     Args:
         task: what is learned.
-        model_folder: a model folder with its tokenizer.
+        model_folder: a model folder with its tokenizer, or its name on the Hub.
         train: labelled examples.
         dev: labelled examples to choose the best epoch, and thresholds, by.
         run: the run folder; the same call goes on where it was interrupted, or returns the result that is there.
@@ -138,6 +139,7 @@ def fine_tune(
         raise InputError("the training file and the dev file must hold at least one example each")
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
+    start = noted_start(model_folder, folder / "finetune.json")
     config = ModelConfig.load(model_folder)
     if settings.max_length > config.position_limit:
         raise ConfigError(
@@ -146,6 +148,7 @@ def fine_tune(
     request = {
         "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
+        **start,
         "model": fingerprint_weights(model_folder),
         "config": asdict(config),
         "tokenizer": load_tokenizer(model_folder).fingerprint,

@@ -32,6 +32,7 @@ from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
+from bertsmith.hub import noted_start
 
 Grid = Mapping[str, Sequence[Any]]
 """Field of `FineTuningSettings` → the values to try."""
@@ -102,6 +103,7 @@ def search(
         raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
     request = {
         "format": FORMAT,
+        **noted_start(model_folder, folder / "search.json"),
         "task": {"task": task.name, **task.describe()},
         "settings": asdict(settings),
         "grid": {name: list(values) for name, values in (grid or {}).items()},

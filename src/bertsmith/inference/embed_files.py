@@ -30,6 +30,7 @@ from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.reading.sources import Span
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder, write_text
+from bertsmith.hub import model_folder, noted_start
 from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import Engine, InferenceConfig
@@ -130,12 +131,17 @@ def embed_files(
         raise ConfigError(f"--out {out}: the name must end in {' or '.join(ENDINGS)}")
     if out.is_dir():
         raise RunFolderError(f"--out {out}: is a folder; choose another name")
-    _check(files, folder, settings)
-    parts = make_folder(out.with_name(out.name + ".parts"))
+    _check(files, settings)
+    parts = out.with_name(out.name + ".parts")
+    noted = noted_start(folder, parts / _REQUEST)
+    folder = model_folder(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such model folder")
+    make_folder(parts)
     count = available_cores() if workers is None and engine == "local" else workers
     with locked(parts):
         try:
-            todo, precision, width = _planned(parts, files, folder, settings, engine, count)
+            todo, precision, width = _planned(parts, files, folder, noted, settings, engine, count)
         except BertsmithError:
             # 计划没有成形：不留下空的部分文件夹，免得看上去像有未完成的工作
             if not (parts / _REQUEST).exists():
@@ -222,7 +228,7 @@ class _Part:
         return vectors
 
 
-def _check(files: Sequence[str | Path], folder: str | Path, settings: EmbedSettings) -> None:
+def _check(files: Sequence[str | Path], settings: EmbedSettings) -> None:
     """Finds what is wrong before any work is done."""
     if not files:
         raise InputError("no file to embed")
@@ -231,20 +237,19 @@ def _check(files: Sequence[str | Path], folder: str | Path, settings: EmbedSetti
         if not Path(file).is_file():
             raise InputError(f"{file}: no such file")
     InferenceConfig(precision=settings.precision, batch_tokens=settings.batch_tokens)
-    if not Path(folder).is_dir():
-        raise CheckpointError(f"{folder}: no such model folder")
 
 
 def _planned(
     parts: Path,
     files: Sequence[str | Path],
-    folder: str | Path,
+    folder: Path,
+    noted: dict[str, Any],
     settings: EmbedSettings,
     engine: ParallelEngine,
     workers: int | None,
 ) -> tuple[list[_File], str, int]:
     """Returns the files, precision and width of the work that was broken off here, or plans it and writes that down."""
-    request = {"model": str(Path(folder).resolve()), "model files": _state(folder), **asdict(settings)}
+    request = {"model": str(folder.resolve()), "model files": _state(folder), **asdict(settings)}
     request["files"] = [str(Path(file).resolve()) for file in files]
     path = parts / _REQUEST
     if path.is_file():
@@ -270,6 +275,7 @@ def _planned(
     )
     written = {
         "request": request,
+        **noted,
         "files": [asdict(file) for file in todo],
         "precision": precision,
         "width": width,

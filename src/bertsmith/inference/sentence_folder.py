@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bertsmith.errors import CheckpointError
+from bertsmith.hub import model_folder
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelConfig
 
@@ -47,7 +48,7 @@ def read_sentence_folder(folder: str | Path) -> SentenceFolder:
     Raises:
         CheckpointError: it asks for a step, a pooling or a prompt that is not known here, or a file is damaged.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     pooling = _pooling(folder / _pooling_path(folder) / "config.json")
     _refuse_prompt(folder / "config_sentence_transformers.json")
     settings = _read(folder / "sentence_bert_config.json", dict)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from bertsmith.errors import BertsmithError, CheckpointError
 from bertsmith.files import write_text
+from bertsmith.hub import model_folder
 from bertsmith.json_files import from_json, read_json
 
 TASK_FILE = "task.json"
@@ -68,7 +69,7 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is damaged.
     """
-    path = Path(folder) / TASK_FILE
+    path = model_folder(folder) / TASK_FILE
     # 文件夹本身不存在时不归这里管：载入模型时会说得更清楚
     if not path.exists():
         return {}

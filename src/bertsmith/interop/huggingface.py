@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
+from bertsmith.hub import model_folder
 from bertsmith.inference.features import FeatureTag
 from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
 from bertsmith.inference.task_file import TASK_FILE, read_task_file
@@ -44,7 +45,7 @@ def export_huggingface(source: str | Path, out: str | Path) -> list[str]:
         InputError: a tokenizer file cannot be used.
         RunFolderError: something is at `out`, or it cannot be written.
     """
-    source, out = Path(source), Path(out)
+    source, out = model_folder(source), Path(out)
     refuse_existing(out)
     model = load_whole_model(source)
     tokenizer = load_tokenizer(source, model.config)

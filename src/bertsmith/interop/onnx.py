@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path
+from bertsmith.hub import model_folder
 from bertsmith.inference.sentence_folder import length_limit
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.interop.huggingface import load_tokenizer, load_whole_model, refuse_existing
@@ -80,7 +81,7 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
             exported model computes something else.
         RunFolderError: something is at `out`, or it cannot be written.
     """
-    source, out = Path(source), Path(out)
+    source, out = model_folder(source), Path(out)
     _require_packages()
     refuse_existing(out)
     if read_task_file(source).get("task") == "features":

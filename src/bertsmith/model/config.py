@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.hub import model_folder
 from bertsmith.model.family import Family, families
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class ModelConfig:
             CheckpointError: the file is missing, not JSON, or describes another architecture.
             ConfigError: a value is impossible.
         """
-        path = Path(folder) / "config.json"
+        path = model_folder(folder) / "config.json"
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

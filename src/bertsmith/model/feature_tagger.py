@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.hub import model_folder
 from bertsmith.kernels.layers import Dropout, Linear
 from bertsmith.model.backbone import Backbone, BackboneOutput, PretrainedModel, initialize_weights
 from bertsmith.model.config import ModelConfig
@@ -117,7 +118,7 @@ class FeatureTagger(PretrainedModel):
         """
         backbone = Backbone.from_pretrained(folder, need_pooler=False, id2label=dict(enumerate(labels)))
         model = cls(backbone, layers, top, size)
-        read_modules(Path(folder) / TENSOR_FILE, model._own_modules())
+        read_modules(model_folder(folder) / TENSOR_FILE, model._own_modules())
         return model
 
     def train(self, mode: bool = True) -> FeatureTagger:

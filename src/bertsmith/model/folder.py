@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
+from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def load_model_folder(
         CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
             NaN. The message names file and tensors.
     """
-    with StoredTensors.of_folder(Path(folder)) as stored:
+    with StoredTensors.of_folder(model_folder(folder)) as stored:
         values, report = _match(model, names, stored, fresh, optional)
         problems = report.problems(names.head_prefixes)
         if problems:
@@ -211,7 +212,7 @@ def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 def read_architecture(folder: str | Path) -> str | None:
     """Returns the class name that a folder's `config.json` gives its model, or None where it gives none."""
     try:
-        names = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("architectures")
+        names = json.loads((model_folder(folder) / "config.json").read_text(encoding="utf-8")).get("architectures")
     except (OSError, ValueError, AttributeError):
         return None
     return str(names[0]) if names and isinstance(names, list) else None
@@ -219,7 +220,7 @@ def read_architecture(folder: str | Path) -> str | None:
 
 def stored_rows(folder: str | Path, name: str) -> int | None:
     """Returns the first size of a stored tensor, by its name on disk; None where there is no such tensor."""
-    with StoredTensors.of_folder(Path(folder)) as stored:
+    with StoredTensors.of_folder(model_folder(folder)) as stored:
         return stored.shape(name)[0] if name in stored.names else None
 
 
@@ -230,7 +231,7 @@ def stored_heads(folder: str | Path) -> set[str]:
         CheckpointError: the folder is no model folder, or damaged.
     """
     names = ModelConfig.load(folder).family.names
-    with StoredTensors.of_folder(Path(folder)) as stored:
+    with StoredTensors.of_folder(model_folder(folder)) as stored:
         # 各部分齐了才算有这个头：有的家族让几种头共用底下一层；解码矩阵通常与词嵌入共享，在不在都说明不了什么
         parts = {ours: theirs for ours, theirs in names.heads.items() if not ours.endswith(".decoder")}
         absent = {
@@ -247,7 +248,7 @@ def fingerprint_weights(folder: str | Path) -> str:
     Raises:
         CheckpointError: the folder holds none, or they cannot be read.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise CheckpointError(f"{folder}: no model.safetensors; name a model folder")

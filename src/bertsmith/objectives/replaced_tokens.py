@@ -32,6 +32,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.settings import StreamNeeds
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig, ModelForMaskedLM, ModelForReplacedTokenDetection, PretrainedModel
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.loss_output import LossOutput
@@ -209,7 +210,7 @@ class ReplacedTokenObjective:
         """
         missing = {"replaced_tokens"} - stored_heads(folder)
         discriminator = ModelForReplacedTokenDetection.from_pretrained(folder, new_heads=missing, **changes)
-        place = Path(folder) / GENERATOR
+        place = model_folder(folder) / GENERATOR
         if not (place / "config.json").is_file():
             return GeneratorAndDiscriminator(ModelForMaskedLM(generator_config(discriminator.config)), discriminator)
         generator = ModelForMaskedLM.from_pretrained(place, **changes)

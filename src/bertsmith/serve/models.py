@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from bertsmith.hub import model_folder
 from bertsmith.inference import Pipeline, load_pipeline
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import ModelConfig
@@ -148,7 +148,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
             pipeline.engine = BatchingEngine(batcher, pipeline.engine)
             pipelines[kind] = pipeline
         config, tokenizer = ModelConfig.load(folder), load_tokenizer(folder)
-        created = int((Path(folder) / "config.json").stat().st_mtime)
+        created = int((model_folder(folder) / "config.json").stat().st_mtime)
         model = ServedModel(name, folder, created, pipelines, tokenizer, config)
         warm_up(model)
         loaded.append(model)

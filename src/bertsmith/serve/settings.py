@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.hub import hub_name, model_folder
 from bertsmith.inference.precision import Precision
 from bertsmith.options import option, settings_of
 
@@ -129,12 +130,13 @@ class ServeSettings:
 
 
 def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads what `--model` was given: `DIR`, or `NAME=DIR`.
+    """Reads what `--model` was given: `DIR`, or `NAME=DIR`; a model of the Hub is downloaded.
 
     Returns:
-        (name, folder) of each; a folder without a name is called as it is called on disk.
+        (name, folder) of each; a folder without a name is called as it is called on disk or on the Hub.
 
     Raises:
+        CheckpointError: the Hub does not give a model.
         InputError: a folder does not exist or holds no `config.json`, or a name is unusable or used twice.
     """
     models: dict[str, str] = {}
@@ -142,7 +144,10 @@ def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
         name, separator, folder = text.partition("=")
         # 目录名里可以有等号：整段就是一个存在的目录时，不当作“名字=目录”
         if not separator or Path(text).is_dir():
-            name, folder = Path(text).resolve().name, text
+            remote = hub_name(text)
+            name, folder = Path(remote.repository if remote else text).resolve().name, text
+        # 就地换成本机的文件夹：各个工作进程此后读到的是同一个提交
+        folder = str(model_folder(folder)) if folder else folder
         if not (Path(folder) / "config.json").is_file():
             raise InputError(f"{folder or text!r} is not a model folder: it has no config.json")
         if not _NAME.fullmatch(name):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.batches import collector_paused, split_batches
 from bertsmith.tokenizer.decode import join_pieces
@@ -152,7 +153,7 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             InputError: a file is missing or malformed, or asks for something other than BERT's tokenization.
         """
-        vocab, settings = read_tokenizer(Path(path))
+        vocab, settings = read_tokenizer(model_folder(path, weights=False))
         if lowercase is not None:
             settings = settings._replace(lowercase=lowercase)
         return _rebuild(vocab, settings)

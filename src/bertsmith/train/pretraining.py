@@ -32,6 +32,7 @@ from bertsmith.data.stream.settings import StreamPosition
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import locked, make_folder
+from bertsmith.hub import pin
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.options import option
@@ -39,7 +40,7 @@ from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
-from bertsmith.train.recipe import PreTrainingRecipe, resolve_recipe
+from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
 from bertsmith.train.start import fingerprint_start, heldout_set, make_trainer, open_stream
 from bertsmith.train.state import load_latest_state, save_state, share_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
@@ -158,6 +159,7 @@ def pretrain(
     with ExitStack() as stack:
         # 只有 0 号进程碰运行目录：上锁、读配方、写状态
         ranks.on_first(lambda: stack.enter_context(locked(make_folder(run))))
+        keep_start(run, recipe.model.start_from)
         recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)
         begun = ranks.on_first(lambda: _recipe_found(run, recipe))
         if begun is None:
@@ -166,6 +168,8 @@ def pretrain(
                 steps = steps_for(recipe, corpus, tokenizer, device, ranks=ranks, accumulate=options.accumulate)
             begun = recipe.changed(steps=steps)
             ranks.on_first(lambda: begun.save(run))
+        # 各进程各自问过 Hub：以 0 号进程写进配方的提交为准
+        pin(begun.model.start_from, begun.model.start_commit)
         shown = console if console and ranks.is_first else Console(quiet=True)
         return PreTrainingRun(
             run, corpus, tokenizer, begun, options=options, console=shown, device=device, ranks=ranks

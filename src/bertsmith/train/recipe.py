@@ -28,6 +28,7 @@ from bertsmith import __version__
 from bertsmith.data.stream.settings import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
+from bertsmith.hub import hub_name, pin
 from bertsmith.model import Family, ModelConfig, family_named
 from bertsmith.objectives.pretraining import Objective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
@@ -43,7 +44,7 @@ Precision = Literal["bf16", "float32"]
 ENDS = ("minutes", "steps", "tokens", "flops")
 """Settings that end a run; the first that is reached counts."""
 
-_FOUND = ("corpus", "start_weights")
+_FOUND = ("corpus", "start_weights", "start_commit")
 """Settings that are found, not chosen: which data, which weights."""
 
 _HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq", "static_masking")
@@ -58,10 +59,11 @@ class ModelSettings:
 
     family: str = option("bert", help="Architecture of fresh weights: bert, roberta, modernbert and others.")
     size: str = option("mini", help="tiny, mini, small, medium, base, large or L/H such as 6/384.")
-    start_from: str = option("", name="from", help="Go on training this model folder, instead of a fresh --size.")
+    start_from: str = option("", name="from", help="Go on training this model: a folder, or org/name on the Hub.")
     dropout: float = option(0.1, min=0.0, max=0.9, help="After embeddings, sub-layers and on attention probabilities.")
     precision: Precision = option("float32", shown_default="bf16 where native", help="Of the matmuls.")
     start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
+    start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
 
     def __post_init__(self) -> None:
         """Checks the precision."""
@@ -224,7 +226,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def chosen_recipe(
-    given: Mapping[str, Any], file: Path | None = None, *, precision: Precision = "float32"
+    given: Mapping[str, Any], file: Path | None = None, *, precision: Precision = "float32", run: Path | None = None
 ) -> PreTrainingRecipe:
     """Returns the recipe of what the user chose, in a file and on the command line.
 
@@ -232,6 +234,7 @@ def chosen_recipe(
         given: settings of the command line by name; they win over the file.
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
         precision: where neither says one.
+        run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with.
 
     Raises:
         ConfigError: a setting is impossible, two contradict each other, or none ends the run.
@@ -271,6 +274,8 @@ def chosen_recipe(
             f"--{hiding[0].replace('_', '-')} is for masks, and --objective {objective} has none; leave it out"
         )
     start, size = chosen.pop("from", ""), chosen.pop("size", ModelSettings.size)
+    if run is not None:
+        keep_start(run, start)
     return recipe_to_continue(start, **chosen) if start else recipe_for(size, **chosen)
 
 
@@ -358,6 +363,18 @@ def _with_overrides(chosen: dict[str, Any], overrides: dict[str, Any]) -> PreTra
     if settings.get("phases") and overrides.get("sequence_length") is None:
         settings["sequence_length"] = max(length for length, _ in settings["phases"])
     return built(PreTrainingRecipe, settings)
+
+
+def keep_start(run: Path, start_from: str) -> None:
+    """Makes a run that was begun from a model of the Hub go on with the same commit, wherever its branch is now.
+
+    Raises:
+        RunFolderError: its recipe is damaged.
+    """
+    if hub_name(start_from) is not None and (run / "recipe.toml").exists():
+        begun = PreTrainingRecipe.load(run).model
+        if begun.start_from == start_from:
+            pin(start_from, begun.start_commit)
 
 
 def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe | None:

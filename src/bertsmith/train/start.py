@@ -6,8 +6,6 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import nn
@@ -16,6 +14,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
+from bertsmith.hub import commit_of, model_folder
 from bertsmith.model import PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.seeding import torch_seed
@@ -113,14 +112,15 @@ def make_trainer(
 
 
 def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTrainingRecipe:
-    """Notes which weights a recipe starts from, after making sure that the tokenizer is theirs.
+    """Notes which weights a recipe starts from, and of which commit, after making sure that the tokenizer is theirs.
 
     Raises:
         CheckpointError: the folder holds no weights, or its model reads another vocabulary or by other rules.
     """
     if not recipe.model.start_from:
         return recipe
-    folder = Path(recipe.model.start_from)
+    start = recipe.model.start_from
+    folder = model_folder(start)
     vocab_size = recipe.model_config(tokenizer).vocab_size
     has = {name: (folder / name).exists() for name in (*TOKENIZER_FILES, "tokenizer_config.json")}
     different = "another vocabulary"
@@ -135,9 +135,9 @@ def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTra
         fits = tokenizer.vocab_size <= vocab_size
     if not fits:
         raise CheckpointError(
-            f"{folder}: the model reads {different} than the tokenizer of the corpus;"
-            f" build the corpus with --tokenizer {folder}"
+            f"{start}: the model reads {different} than the tokenizer of the corpus;"
+            f" build the corpus with --tokenizer {start}"
         )
     parts = [folder / each for each in recipe.build_objective().folders]
     found = [fingerprint_weights(part) for part in parts if part == folder or (part / "config.json").is_file()]
-    return recipe.changed(start_weights=" ".join(found))
+    return recipe.changed(start_weights=" ".join(found), start_commit=commit_of(start))

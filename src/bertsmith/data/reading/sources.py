@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 
-from bertsmith.errors import InputError
+from bertsmith.errors import BertsmithError, InputError
 
 SourceKind = Literal["text", "jsonl", "parquet"]
 
@@ -112,6 +114,28 @@ def open_source(name: str) -> Iterator[BinaryIO]:
                 yield stream
 
 
+@contextlib.contextmanager
+def local_copy(name: str | Path) -> Iterator[Path]:
+    """Yields the path of a file: its own, or for a URL that of a copy that lasts as long as the block.
+
+    Raises:
+        InputError: the address cannot be read. Errors of the block that name the copy name the address instead.
+    """
+    if not is_url(str(name)):
+        yield Path(name)
+        return
+    url = str(name)
+    with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
+        # 保留文件名：表格的种类与是否压缩都看它的结尾
+        copy = Path(folder) / url.rpartition("/")[2]
+        with open_source(url) as stream, copy.open("wb") as target:
+            shutil.copyfileobj(stream, target, CHUNK_SIZE)
+        try:
+            yield copy
+        except BertsmithError as error:
+            raise type(error)(str(error).replace(str(copy), url)) from None
+
+
 def read_chunks(place: Path | Span) -> Iterator[bytes]:
     """Reads the bytes of a file or of a stretch of it in chunks, unpacking gzip and zstd.
 
@@ -200,6 +224,11 @@ def readable(name: str) -> Iterator[None]:
         if not is_url(name):
             raise
         raise InputError(f"{name}: cannot be read ({error}); check the address") from None
+    except Exception as error:
+        # 网络库的断线异常不属于 OSError，各家自成一系；网址之外的异常是程序缺陷，照常抛出
+        if not is_url(name) or isinstance(error, BertsmithError):
+            raise
+        raise InputError(f"{name}: cannot be read ({type(error).__name__}: {error}); check the network") from None
 
 
 def file_system(url: str) -> tuple[Any, str]:

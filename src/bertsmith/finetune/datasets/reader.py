@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
+from bertsmith.data.reading.sources import local_copy
 from bertsmith.errors import ConfigError
 from bertsmith.options import option
 
@@ -92,7 +93,7 @@ class Reader(Generic[ExampleT]):
         """Reads a labelled file.
 
         Args:
-            path: the file, plain or packed (`.gz`, `.zst`).
+            path: the file or its URL, plain or packed (`.gz`, `.zst`).
             options: how it is read.
             task: whose files these are, for messages.
 
@@ -105,7 +106,8 @@ class Reader(Generic[ExampleT]):
         for one in fields(options):
             if one.name not in (*self.options, "encoding") and getattr(options, one.name) is not None:
                 raise ConfigError(f"{flag_of(one.name)} is not for the files of {task or self.holds}; leave it out")
-        return self.parse(Path(path), options)
+        with local_copy(path) as file:
+            return self.parse(file, options)
 
 
 def flag_of(name: str) -> str:

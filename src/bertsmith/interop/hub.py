@@ -1,0 +1,129 @@
+"""Puts a model folder on the Hub, where `transformers` and bertsmith load it by name.
+
+Notable:
+- what a model folder is made of goes up, and nothing else: safetensors, JSON, text and the card; neither the state of a
+  run nor pickles
+- it is one commit: weights that the folder no longer has leave the repository with it, so that a reader never meets
+  parts of two models
+- `--private` never ends in a public repository: one that is there already and public is refused
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.hub import HubName, why_hub_failed
+from bertsmith.model.folder import stored_heads
+
+_FILES = ("*.safetensors", "*.json", "*.txt")
+_FOLDERS = ("", "[1-9]_*/", "generator/")
+"""The folder itself, the steps of sentence-transformers, and the generator of an ELECTRA."""
+_CARDS = ("README.md", "card.md")
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def push_model(
+    folder: str | Path, repository: str, *, private: bool = False, branch: str = "", message: str = ""
+) -> str:
+    """Uploads a model folder; the repository and the branch are made when missing.
+
+    Args:
+        folder: a model folder on this disk. Its card is `README.md`, or `card.md`.
+        repository: `org/name`.
+        private: for a new repository; one that is there must be private already.
+        branch: to write to; empty for the main one.
+        message: of the commit.
+
+    Returns:
+        The address of what was uploaded.
+
+    Raises:
+        CheckpointError: the folder is no model folder, or damaged.
+        ConfigError: there is no token.
+        InputError: the name is none, or the Hub refuses.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; give the model folder to upload")
+    if not (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file():
+        raise CheckpointError(f"{folder}: is a run folder; upload its model: {folder / 'model'}")
+    # 上传之前先打开配置与权重：坏的文件夹不该让别人下载之后才发现
+    stored_heads(folder)
+    name = _repository_name(repository)
+    files = _files_of(folder)
+
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+
+    if get_token() is None:
+        raise ConfigError("uploading needs a token with the right to write; set HF_TOKEN, or run `hf auth login`")
+    api = HfApi(library_name="bertsmith")
+    with _told_in_one_line(name):
+        api.create_repo(name.repository, private=private or None, exist_ok=True)
+        if private and not api.model_info(name.repository).private:
+            raise InputError(f"{repository}: is there already and public; make it private on its page, or leave it out")
+        if branch:
+            api.create_branch(name.repository, branch=branch, exist_ok=True)
+        there = api.list_repo_files(name.repository, revision=branch or None)
+        stale = [path for path in there if path not in files and _is_of_model(path)]
+        operations: list[Any] = [CommitOperationAdd(path, source) for path, source in files.items()]
+        operations += [CommitOperationDelete(path) for path in stale]
+        api.create_commit(
+            name.repository,
+            operations,
+            commit_message=message or f"Upload {folder.resolve().name} with bertsmith",
+            revision=branch or None,
+        )
+    return f"{api.endpoint}/{name.repository}" + (f"/tree/{branch}" if branch else "")
+
+
+def _repository_name(text: str) -> HubName:
+    """Reads `org/name`.
+
+    Raises:
+        InputError: it is something else.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        text = ""
+    if text.count("/") != 1:
+        raise InputError("give the repository as org/name; a branch goes into --branch")
+    return HubName(text)
+
+
+def _is_of_model(path: str) -> bool:
+    """Whether a file of the repository would be read as a part of the model."""
+    return path.startswith("generator/") or ("/" not in path and path.endswith(_WEIGHTS))
+
+
+def _files_of(folder: Path) -> dict[str, Path]:
+    """Returns path in the repository → file."""
+    patterns = [inner + pattern for inner in _FOLDERS for pattern in _FILES]
+    found = {str(path.relative_to(folder)): path for pattern in patterns for path in sorted(folder.glob(pattern))}
+    card = next((folder / name for name in _CARDS if (folder / name).is_file()), None)
+    return found if card is None else {**found, "README.md": card}
+
+
+@contextlib.contextmanager
+def _told_in_one_line(name: HubName) -> Iterator[None]:
+    """Turns what goes wrong between here and the Hub into one line.
+
+    Raises:
+        InputError: the block failed.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    # 与下载一样：网络库的异常各不相同
+    except Exception as error:
+        raise InputError(
+            f"{name.repository}: not uploaded: the Hub {why_hub_failed(error, name.repository)}"
+        ) from error
