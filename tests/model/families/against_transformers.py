@@ -1,75 +1,215 @@
-"""One model against its class in `transformers`: states, logits and gradients, and folders in both directions."""
+"""One family against `transformers`, model by model: the oracle that the tests of all families share.
 
-import tempfile
+`check` makes random weights there, loads them here, and compares states, outputs and the gradient of every parameter;
+then it saves here and loads there. `check_export` does the same for the ONNX file. A family's own test is a list of
+models:
+
+    @pytest.mark.parametrize("suffix", MODELS)
+    def test_it_is_the_reference(suffix, tmp_path):
+        check(transformers.RobertaConfig(**SHAPE), suffix, tmp_path)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import onnxruntime
 import torch
+import transformers
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.model import ModelForMultipleChoice
+from bertsmith.interop.onnx import export_onnx
+from bertsmith.model import PretrainedModel, load_any
 from bertsmith.model.folder import published_names
 
-LENGTHS = [1, 2, 7, 64, 511, 512]
+LENGTHS = (1, 7, 64, 512)
+"""Ragged on purpose: from a single token to the longest that most families read; even in number, for choices."""
+
+CHOICES = 2
+TOLERANCE = 1e-5
 
 
-def check(config, head_class, our_class, *, lengths=LENGTHS, tolerance=1e-5):
-    """Makes random weights there, and checks that they give the same numbers here and come back as they were."""
-    with tempfile.TemporaryDirectory() as folder:
-        reference = random_reference(config, head_class)
-        reference.save_pretrained(f"{folder}/theirs")
-        ours = our_class.from_pretrained(f"{folder}/theirs").eval()
-        assert ours.architecture == head_class.__name__
-        ours.save_pretrained(f"{folder}/ours")
-        first, second = (load_file(Path(folder, name, "model.safetensors")) for name in ("theirs", "ours"))
-        assert first.keys() == second.keys()
-        assert all(value.numpy().tobytes() == second[name].numpy().tobytes() for name, value in first.items())
-        again, report = head_class.from_pretrained(f"{folder}/ours", output_loading_info=True)
-        assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-        for (name, value), other in zip(reference.state_dict().items(), again.state_dict().values(), strict=True):
-            assert value.equal(other), name
-        compare(ours, reference, lengths, tolerance)
+def check(
+    config: transformers.PreTrainedConfig,
+    suffix: str,
+    folder: Path,
+    *,
+    reads_segments: bool = False,
+    lengths: Sequence[int] = LENGTHS,
+    gradient_tolerance: float = TOLERANCE,
+) -> PretrainedModel:
+    """Compares one architecture of a family with its `transformers` class, on random weights.
+
+    Args:
+        config: the tiny shape, of the `transformers` class for the family; `num_labels` as the head needs them.
+        suffix: of the architecture: `Model`, `ForMaskedLM` …
+        folder: empty; both models are saved below it.
+        reads_segments: whether the reference is given the token types; if not, ours gets some and must ignore them.
+        lengths: of the sequences of the batch; an even number of them.
+        gradient_tolerance: largest difference of a gradient, as a share of the largest number in that tensor.
+
+    Returns:
+        Our model, in evaluation mode, filled with the reference's weights.
+    """
+    theirs = random_reference(config, suffix)
+    theirs.save_pretrained(folder / "theirs")
+    # `architectures` 由 config.json 说出：load_any 找到哪个类，也在检查之列
+    ours = load_any(folder / "theirs").eval()
+    assert ours.architecture == type(theirs).__name__
+    same_outputs_and_gradients(
+        ours, theirs, reads_segments=reads_segments, lengths=lengths, gradient_tolerance=gradient_tolerance
+    )
+    same_folder(ours, theirs, folder)
+    return ours
 
 
-def random_reference(config, head_class):
-    """A model whose biases and norms are moved from 0 and 1: a swapped name would not show otherwise."""
+def random_reference(config: transformers.PreTrainedConfig, suffix: str) -> Any:
+    """Makes a model of `transformers` in evaluation mode, in which no bias is 0 and no scale is 1."""
     torch.manual_seed(0)
-    reference = head_class(config).eval()
+    name = type(config).__name__.removesuffix("Config") + suffix
+    model = getattr(transformers, name)(config).eval()
     with torch.no_grad():
-        for parameter in reference.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return reference
+        # 初始化时偏置为 0、归一化为 1：打乱它们，否则名字对应错了也看不出来
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
 
 
-def compare(ours, reference, lengths, tolerance):
-    """Runs a ragged batch here and its sequences one by one there; then the gradients of one random functional."""
-    generator = torch.Generator().manual_seed(1)
-    # the reference gives [PAD] no gradient, and RoBERTa's no position
-    first = ours.config.pad_token_id + 1
-    ids = [torch.randint(first, ours.config.vocab_size, (length,), generator=generator) for length in lengths]
-    types = [(torch.arange(length) * 2 >= length).long() % ours.config.type_vocab_size for length in lengths]
-    batch = RaggedBatch.from_sequences([each.tolist() for each in ids], [each.tolist() for each in types])
-    found = {
-        name: value.split(batch.lengths) if name in ours.token_outputs else value
-        for name, value in ours.published(batch).items()
-    }
-    assert found
-    loss = expected_loss = torch.zeros(())
-    for number, (tokens, segments) in enumerate(zip(ids, types, strict=True)):
-        rows, rows_of_types = tokens[None], segments[None]
-        if isinstance(ours, ModelForMultipleChoice):
-            rows, rows_of_types = rows[None], rows_of_types[None]
-        output = reference(rows, token_type_ids=rows_of_types)
-        for name, values in found.items():
-            own, expected = values[number], output[name][0]
-            torch.testing.assert_close(own.reshape(expected.shape), expected, atol=tolerance, rtol=tolerance)
-            weights = torch.randn(expected.shape, generator=generator) / expected.numel()
-            loss = loss + (own.reshape(expected.shape) * weights).sum()
-            expected_loss = expected_loss + (expected * weights).sum()
-    loss.backward()
-    expected_loss.backward()
-    theirs = dict(reference.named_parameters(remove_duplicate=False))
+def same_outputs_and_gradients(
+    ours: PretrainedModel,
+    theirs: Any,
+    *,
+    reads_segments: bool,
+    lengths: Sequence[int] = LENGTHS,
+    gradient_tolerance: float = TOLERANCE,
+) -> None:
+    """Runs one ragged batch through both, and back from a random combination of all outputs."""
+    batch = random_batch(ours, lengths, segments=2 if not reads_segments else ours.config.type_vocab_size)
+    inputs = {"input_ids": batch.pad(batch.input_ids, ours.config.pad_token_id), "attention_mask": batch.padding_mask}
+    inputs["attention_mask"] = inputs["attention_mask"].long()
+    if reads_segments:
+        inputs["token_type_ids"] = batch.pad(batch.token_type_ids)
+    with torch.no_grad():
+        states = theirs.base_model(**inputs).last_hidden_state
+        _close("last hidden state", ours.backbone(batch).hidden_states, batch.unpad(states))
+
+    outputs = ours.published(batch)
+    if theirs.__class__.__name__.endswith("MultipleChoice"):
+        inputs = {name: value.view(-1, CHOICES, value.shape[1]) for name, value in inputs.items()}
+    expected = theirs(**inputs)
+    generator = torch.Generator().manual_seed(2)
+    our_loss = their_loss = torch.zeros(())
+    for name, value in outputs.items():
+        wanted = expected[name]
+        wanted = batch.unpad(wanted) if name in ours.token_outputs else wanted.reshape(value.shape)
+        _close(name, value, wanted)
+        weights = torch.randn(value.shape, generator=generator)
+        our_loss, their_loss = our_loss + (value * weights).sum(), their_loss + (wanted * weights).sum()
+    our_loss.backward()
+    their_loss.backward()
+    same_gradients(ours, theirs, gradient_tolerance)
+
+
+def same_gradients(ours: PretrainedModel, theirs: nn.Module, tolerance: float) -> None:
+    """Compares the gradient of every parameter, relative to the largest number in it."""
+    names = ours.family.names
+    reference = dict(theirs.named_parameters())
+    left = set(reference)
     for name, parameter in ours.named_parameters():
-        parts = [theirs[each].grad for each in published_names(name, ours.family.names)]
-        torch.testing.assert_close(parameter.grad, torch.cat(parts), atol=tolerance, rtol=1e-4, msg=name)
+        # 融合的矩阵在对方那里是几个：按行拼起来比
+        sources = [each if each in reference else names.same_bias[each] for each in published_names(name, names)]
+        left -= set(sources)
+        found = _gradient(parameter)
+        wanted = torch.cat([_gradient(reference[source]) for source in sources])
+        largest = max(float(wanted.abs().max()), 1e-3)
+        torch.testing.assert_close(
+            found, wanted, rtol=0, atol=tolerance * largest, msg=lambda text, name=name: f"gradient of {name}: {text}"
+        )
+    assert not left, f"parameters of the reference that ours does not have: {left}"
+
+
+def same_folder(ours: PretrainedModel, theirs: Any, folder: Path) -> None:
+    """Saves ours: there it loads without a remark, every tensor is the same to the bit, and so is the shape."""
+    ours.save_pretrained(folder / "ours")
+    again, info = type(theirs).from_pretrained(folder / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    for name, value in theirs.state_dict().items():
+        assert again.state_dict()[name].equal(value), name
+    stored, written = (load_file(folder / each / "model.safetensors") for each in ("theirs", "ours"))
+    for name in stored.keys() & written.keys():
+        assert stored[name].equal(written[name]), name
+    wanted = theirs.config.to_dict()
+    values = json.loads((folder / "ours" / "config.json").read_text())
+    for name in values.keys() & wanted.keys() - {"id2label"}:
+        assert getattr(again.config, name) == wanted[name], name
+    # 同样的字节：再读再写一遍，什么也不变
+    load_any(folder / "ours").save_pretrained(folder / "again")
+    for name in ("config.json", "model.safetensors"):
+        assert (folder / "again" / name).read_bytes() == (folder / "ours" / name).read_bytes(), name
+
+
+def check_export(config: transformers.PreTrainedConfig, suffix: str, folder: Path, *, reads_segments: bool) -> None:
+    """Exports random weights to ONNX, and compares what ONNX Runtime computes with the reference on padded rows."""
+    theirs = random_reference(config, suffix)
+    theirs.save_pretrained(folder / "theirs")
+    # 导出本身已用 ONNX Runtime 与我们自己的模型比过；这里再与对方比
+    export_onnx(folder / "theirs", folder / "model.onnx")
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    inputs = padded_inputs(load_any(folder / "theirs"), (3, 9), reads_segments=reads_segments)
+    assert [each.name for each in session.get_inputs()] == list(inputs)
+    outputs = [each.name for each in session.get_outputs()]
+    found = dict(zip(outputs, session.run(outputs, {n: v.numpy() for n, v in inputs.items()}), strict=True))
+    with torch.no_grad():
+        wanted = theirs(**inputs)
+    for name, values in found.items():
+        rows = torch.from_numpy(values), wanted[name]
+        if rows[0].shape[:2] == inputs["attention_mask"].shape:
+            rows = tuple(each[inputs["attention_mask"].bool()] for each in rows)
+        torch.testing.assert_close(*rows, rtol=1e-4, atol=1e-4)
+
+
+def padded_inputs(model: PretrainedModel, lengths: Sequence[int], *, reads_segments: bool) -> dict[str, Tensor]:
+    """Draws rows of these lengths with one column of padding beyond the longest."""
+    batch = random_batch(model, lengths, segments=2)
+    pad = nn.functional.pad
+    inputs = {
+        "input_ids": pad(
+            batch.pad(batch.input_ids, model.config.pad_token_id), (0, 1), value=model.config.pad_token_id
+        ),
+        "attention_mask": pad(batch.padding_mask.long(), (0, 1)),
+    }
+    return inputs | ({"token_type_ids": pad(batch.pad(batch.token_type_ids), (0, 1))} if reads_segments else {})
+
+
+def random_batch(model: PretrainedModel, lengths: Sequence[int], *, segments: int) -> RaggedBatch:
+    """Draws sequences without `[PAD]`, which the reference would not count as a position, in segments."""
+    generator = torch.Generator().manual_seed(1)
+    first = model.config.pad_token_id + 1
+    ids = [torch.randint(first, model.config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+    types = [[int(place * segments >= length) for place in range(length)] for length in lengths]
+    return RaggedBatch.from_sequences(ids, types if segments > 1 else None)
+
+
+def break_folder(folder: Path, *, tensors: Mapping[str, Tensor | None], config: Mapping[str, Any]) -> None:
+    """Damages a model folder: replaces tensors (None takes one out) and fields of its configuration."""
+    from safetensors.torch import save_file
+
+    values = load_file(folder / "model.safetensors")
+    changed: dict[str, Tensor | None] = {**values, **tensors}
+    save_file({name: value for name, value in changed.items() if value is not None}, folder / "model.safetensors")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**fields, **config}))
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    """A parameter that took no part has no gradient in one package and a zero in the other."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _close(what: str, found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text: f"{what}: {text}")

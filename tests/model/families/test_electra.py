@@ -64,15 +64,15 @@ def logits_of(model):
 
 @pytest.mark.parametrize("suffix", HEADS)
 @pytest.mark.parametrize("embedding_size", [24, 64])
-def test_it_is_the_one_of_transformers(suffix, embedding_size):
+def test_it_is_the_one_of_transformers(suffix, embedding_size, tmp_path):
     labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
     config = transformers.ElectraConfig(**{**SHAPE, "embedding_size": embedding_size}, **labels)
-    check(config, getattr(transformers, f"Electra{suffix}"), architectures_by_name()[f"Electra{suffix}"])
+    check(config, suffix, tmp_path, reads_segments=True)
 
 
-def test_a_generator_with_another_activation_and_a_decoder_of_its_own():
+def test_a_generator_with_another_activation_and_a_decoder_of_its_own(tmp_path):
     config = transformers.ElectraConfig(**SHAPE, hidden_act="relu", tie_word_embeddings=False)
-    check(config, transformers.ElectraForMaskedLM, architectures_by_name()["ElectraForMaskedLM"], lengths=[3, 20])
+    check(config, "ForMaskedLM", tmp_path, reads_segments=True, lengths=[3, 20])
 
 
 @pytest.mark.parametrize(("size", "embedding_size"), [("12/256", 128), ("base", 768)])
