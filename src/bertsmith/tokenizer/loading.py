@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.hub import model_folder
 from bertsmith.json_files import read_json
 from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.files import read_config, special_names
@@ -32,7 +33,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         InputError: a file is missing, malformed or of a kind that has to be converted first.
         ConfigError: the library is needed and not installed.
     """
-    path = Path(path)
+    path = model_folder(path, weights=False)
     folder = path if path.is_dir() else path.parent
     json_file = path / "tokenizer.json" if path.is_dir() else path
     if path.suffix != ".json" and not path.is_dir():
