@@ -44,8 +44,8 @@ def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_E
 
     A folder is searched with all its subfolders for `.txt`, `.txt.gz` and `.txt.zst`; links to folders are followed,
     hidden files and folders passed over (they are the droppings of editors and file managers), and so is the
-    `vocab.txt` or `merges.txt` of a tokenizer, known by the files beside it. A file that is named, or matched by a pattern, may have
-    any name. `**` in a pattern stands for any number of folders.
+    `vocab.txt` or `merges.txt` of a tokenizer, known by the files beside it. A file that is named, or matched by a
+    pattern, may have any name. `**` in a pattern stands for any number of folders.
 
     Args:
         paths: names of files and folders, and patterns with `*`, `?` or `[...]`.

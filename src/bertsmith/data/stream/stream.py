@@ -118,8 +118,8 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         least = self._num_special[True] + 2
         if self.needs.pairs != "none" and settings.sequence_length < least:
             raise ConfigError(
-                f"sequence length {settings.sequence_length} is too short: the tokenizer puts {least - 2} special tokens"
-                f" around a pair; use {least} or more"
+                f"sequence length {settings.sequence_length} is too short: the tokenizer puts {least - 2} special"
+                f" tokens around a pair; use {least} or more"
             )
         counts = corpus.counts[split]
         self._num_documents = counts.documents
