@@ -14,6 +14,7 @@ import typer
 
 from bertsmith import __version__
 from bertsmith.cli import (
+    adapt,
     attention,
     convert,
     corpus,
@@ -46,6 +47,7 @@ app.command("quickstart", cls=DeclaredCommand)(quickstart.quickstart)
 app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
 app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
+app.command("adapt", cls=DeclaredCommand)(adapt.adapt)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
 app.command("finetune", cls=DeclaredCommand)(finetune.finetune)
@@ -77,7 +79,7 @@ ENVIRONMENT = {
 "Fine-tuning" in docs/benchmarks.md."""
 
 _INTERRUPTED = 130
-_RESUMING = ("quickstart", "corpus", "pretrain", "finetune", "embed")
+_RESUMING = ("quickstart", "adapt", "corpus", "pretrain", "finetune", "embed")
 """Commands that keep what is done and go on from there."""
 
 

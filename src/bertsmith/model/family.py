@@ -102,7 +102,7 @@ class Family:
             are those of `architectures.py`.
         layers: where the matrices of a block are.
         objective: what it was published with, by its name among the pre-training objectives.
-        tokenizer: the kind of vocabulary that its published models have, and that is learned for a new one.
+        tokenizer: the kind of vocabulary that is learned for a new model.
     """
 
     model_type: str

@@ -33,10 +33,11 @@ from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.model import family_named
 from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer, load_tokenizer
 from bertsmith.tokenizer.learn import AlphabetError
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
@@ -76,7 +77,8 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
         f" (+ {heldout.documents:,} documents held out); unigram entropy {corpus.unigram_entropy:.2f} nats"
     )
 
-    console.print("[bold]4 · pre-training[/bold] (masked LM + next sentence)")
+    titles = " + ".join(term.title for term in recipe.build_objective().terms)
+    console.print(f"[bold]4 · pre-training[/bold] ({recipe.model.family}: {titles})")
     result = QuickstartResult(pretrain(options.out, corpus, tokenizer, recipe, console=console, device=best_device()))
     if source.reviews is not None:
         console.print(
@@ -94,11 +96,16 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
     precision = native_precision(best_device())
     if options.corpus:
         return recipe_for(
-            options.size or "mini", precision=precision, seed=options.seed, minutes=options.minutes or 10.0
+            options.size or "mini",
+            family=options.family,
+            precision=precision,
+            seed=options.seed,
+            minutes=options.minutes or 10.0,
         )
     size = options.size or "tiny"
     return recipe_for(
         size,
+        family=options.family,
         sequence_length=64,
         # 一分钟里每篇故事只看几遍，不会过拟合：关掉 dropout 学得更快
         dropout=0.0,
@@ -114,6 +121,8 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
     """Notes what this folder is for, or makes sure that it is for this; the text is compared when it is read."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
+        "family": options.family,
+        "tokenizer": _kind(options),
         "size": recipe.model.size,
         "minutes": options.minutes,
         "vocab_size": options.vocab_size,
@@ -123,7 +132,7 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
     claim_folder(options.out, "quickstart.json", request)
 
 
-def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceTokenizer:
+def _vocabulary(options: QuickstartOptions, source: TextSource) -> Tokenizer:
     """Learns a vocabulary of the text, or loads the one that was.
 
     Raises:
@@ -138,17 +147,18 @@ def _vocabulary(options: QuickstartOptions, source: TextSource) -> WordPieceToke
         )
     # tokenizer.json 最后写成：有了它，文件夹才是完整的
     if not different and (folder / "tokenizer.json").exists():
-        return WordPieceTokenizer.load(folder)
+        return load_tokenizer(folder)
     # 文本变了就重新学：旧词表里没有新文本的字，没建完的分片也用不上了
     shutil.rmtree(corpus, ignore_errors=True)
     learned_from.unlink(missing_ok=True)
-    tokenizer = _learned(source, [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes))
+    sizes = [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes)
+    tokenizer = _learned(source, _kind(options), sizes)
     tokenizer.save(folder)
     write_json(learned_from, source.settings)
     return tokenizer
 
 
-def _corpus(options: QuickstartOptions, source: TextSource, tokenizer: WordPieceTokenizer) -> TokenCorpus:
+def _corpus(options: QuickstartOptions, source: TextSource, tokenizer: Tokenizer) -> TokenCorpus:
     folder = options.out / "corpus"
     if (folder / MANIFEST).exists():
         return TokenCorpus(folder, tokenizer)
@@ -159,14 +169,18 @@ def _corpus(options: QuickstartOptions, source: TextSource, tokenizer: WordPiece
     return build_corpus(source.files, tokenizer, folder, chosen, workers=None)
 
 
-def _learned(source: TextSource, sizes: Sequence[int]) -> WordPieceTokenizer:
+def _kind(options: QuickstartOptions) -> TokenizerKind:
+    return options.tokenizer or family_named(options.family).tokenizer
+
+
+def _learned(source: TextSource, kind: TokenizerKind, sizes: Sequence[int]) -> Tokenizer:
     """Learns a vocabulary of the first of some sizes that holds the characters of the text."""
     *smaller, largest = sizes
     for size in smaller:
         # 中文哪怕只有几百 KB，不同的字也可能有四千多个：放不下就用大一号的词表
         with contextlib.suppress(AlphabetError):
-            return WordPieceTokenizer.train(read_text(source.files, source.encoding), vocab_size=size)
-    return WordPieceTokenizer.train(read_text(source.files, source.encoding), vocab_size=largest)
+            return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=size)
+    return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=largest)
 
 
 def default_vocab_sizes(corpus_bytes: int) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertsmith.data.reading.text import DocumentRule
 from bertsmith.options import option
+from bertsmith.tokenizer.kinds import TokenizerKind
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class QuickstartOptions:
     Attributes:
         corpus: files, folders or globs; empty for the bundled world.
         out: the output folder.
+        family: architecture of the model.
+        tokenizer: kind of the vocabulary; None takes the family's.
         size: of the model; None takes tiny for the bundled world, mini for own text.
         minutes: for pre-training; None takes 1,500 steps for the bundled world, 10 minutes for own text.
         vocab_size: most pieces; None chooses by the amount of text.
@@ -27,6 +30,10 @@ class QuickstartOptions:
 
     corpus: Sequence[str]
     out: Path
+    family: str = option("bert", help="Architecture: bert, roberta, modernbert and others.")
+    tokenizer: TokenizerKind | None = option(
+        None, shown_default="the family's", help="Kind of vocabulary: wordpiece, bpe or unigram."
+    )
     size: str | None = option(
         None, help="tiny, mini, small, medium, base, large or L/H such as 6/384; default: mini, for the world tiny."
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,12 +22,12 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.model import Backbone, ModelConfig, ModelForPreTraining
+from bertsmith.model import Backbone, ModelConfig
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
 from bertsmith.seeding import generator
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import PreTrainingResult
 from bertsmith.train.recipe import PreTrainingRecipe
@@ -69,7 +70,7 @@ class QuickstartResult:
 
 
 def fill_examples(
-    run: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, recipe: PreTrainingRecipe, *, own: bool
+    run: Path, corpus: TokenCorpus, tokenizer: Tokenizer, recipe: PreTrainingRecipe, *, own: bool
 ) -> list[FilledExample]:
     """Fills masks with fresh weights and with the trained ones.
 
@@ -80,16 +81,17 @@ def fill_examples(
         recipe: makes the fresh weights.
         own: whether the text is the reader's own; the bundled world adds its three set sentences.
     """
-    fresh = build_model(recipe, corpus, tokenizer)
-    assert isinstance(fresh, ModelForPreTraining)
-    untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model")
+    models = recipe.build_objective().models(build_model(recipe, corpus, tokenizer))
+    # ELECTRA 填空的是生成器，它在自己的子目录里
+    part, fresh = next((part, model) for part, model in models.items() if "masked_lm" in dict(model.named_children()))
+    untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model" / part)
     questions: list[tuple[str, str | None]] = [] if own else [(text, None) for text in WORLD_SENTENCES]
     questions += _heldout_questions(corpus, tokenizer, recipe.data.sequence_length)
     return [FilledExample(text, truth, before=untrained(text)[0], after=trained(text)[0]) for text, truth in questions]
 
 
 def figure_rows(
-    corpus: TokenCorpus, tokenizer: WordPieceTokenizer, result: QuickstartResult, *, seconds: float
+    corpus: TokenCorpus, tokenizer: Tokenizer, result: QuickstartResult, *, seconds: float
 ) -> list[FigureRow]:
     """Returns every figure with the setting it holds for."""
     done, recipe = result.pretraining, result.pretraining.recipe
@@ -97,8 +99,10 @@ def figure_rows(
     train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
     model = f"{config.num_hidden_layers} layers, {config.hidden_size} hidden, {config.num_attention_heads} heads"
     unseen = f"up to {HELDOUT_SEQUENCES} sequences of {heldout.documents:,} held-out documents, always the same"
+    kind = "WordPiece" if isinstance(tokenizer, WordPieceTokenizer) else "learned by tokenizers"
+    casing = "lower-cased" if tokenizer.lowercase else "cased"
     rows = [
-        FigureRow("vocabulary", f"{tokenizer.vocab_size:,} pieces", "WordPiece, lower-cased"),
+        FigureRow("vocabulary", f"{tokenizer.vocab_size:,} pieces", f"{kind}, {casing}"),
         FigureRow(
             "training text",
             f"{train.tokens:,} tokens",
@@ -116,10 +120,10 @@ def figure_rows(
         FigureRow("masked-LM loss", f"{done.heldout['mlm_loss']:.3f} nats", unseen),
         FigureRow("masked-LM accuracy", f"{done.heldout['mlm_accuracy']:.1%}", unseen),
     ]
-    if "nsp_accuracy" in done.heldout:
-        rows.append(
-            FigureRow("next-sentence accuracy", f"{done.heldout['nsp_accuracy']:.1%}", f"{unseen}; chance 50 %")
-        )
+    rows += [
+        FigureRow(f"{term.title} accuracy", f"{done.heldout[f'{term.name}_accuracy']:.1%}", unseen)
+        for term in recipe.build_objective().terms[1:]
+    ]
     for name, start in (("pretrained", "the pre-trained weights"), ("random", "random weights")):
         if name in result.sentiment:
             figures = result.sentiment[name].metrics
@@ -135,11 +139,11 @@ def show_report(
 ) -> None:
     """Writes `report.html` into the run folder."""
     rows = read_metrics(run / "metrics.jsonl")
-    model, tokenizer = Backbone.from_pretrained(run / "model").eval(), WordPieceTokenizer.load(run / "model")
+    model, tokenizer = Backbone.from_pretrained(run / "model").eval(), load_tokenizer(run / "model")
     ids = _heatmap_ids(corpus, tokenizer)
     layer = model.config.num_hidden_layers
     weights = attention_weights(model, ids, layer=-1).mean(0)
-    pieces = [tokenizer.vocab[index] for index in ids]
+    pieces = [tokenizer.piece_text(index) for index in ids]
     heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
     parts: list[Part] = [
         figures_table(result.figures),
@@ -204,9 +208,7 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
 
 
-def _heldout_questions(
-    corpus: TokenCorpus, tokenizer: WordPieceTokenizer, max_length: int
-) -> list[tuple[str, str | None]]:
+def _heldout_questions(corpus: TokenCorpus, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str | None]]:
     """Hides one whole word in a few held-out sentences, each of another document as far as there are enough."""
     longest = min(QUESTION_PIECES, max_length - 2)
     rng = generator(0, "quickstart/examples")
@@ -221,19 +223,19 @@ def _heldout_questions(
         if words:
             at = words[int(rng.integers(len(words)))]
             hidden = [*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]
-            questions.append((tokenizer.decode(hidden, skip_special_tokens=False), tokenizer.vocab[ids[at]]))
+            questions.append((tokenizer.decode(hidden, skip_special_tokens=False), tokenizer.piece_text(ids[at])))
         if len(questions) == HELDOUT_EXAMPLES:
             break
     return questions
 
 
-def _is_whole_word(tokenizer: WordPieceTokenizer, ids: Sequence[int], at: int) -> bool:
+def _is_whole_word(tokenizer: Tokenizer, ids: Sequence[int], at: int) -> bool:
     # 只遮盖由单个词片组成的完整词：读者一眼就能判断填得对不对
-    piece, following = tokenizer.vocab[ids[at]], tokenizer.vocab[ids[at + 1]]
-    return piece.isalpha() and not following.startswith("##")
+    alone = not tokenizer.continuations(np.array(ids[at : at + 2])).any()
+    return alone and tokenizer.piece_text(ids[at]).isalpha()
 
 
-def _heatmap_ids(corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> list[int]:
+def _heatmap_ids(corpus: TokenCorpus, tokenizer: Tokenizer) -> list[int]:
     """Picks a held-out sentence short enough to be read on the axes, or cuts the first one."""
     sentences = [
         sentence.tolist()
@@ -242,7 +244,7 @@ def _heatmap_ids(corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> list[int
     ]
     legible = [ids for ids in sentences if len(ids) in HEATMAP_PIECES]
     # 优先选几乎全是词的句子：满是标点和标记的句子看不出什么
-    wordy = [ids for ids in legible if sum(tokenizer.vocab[index].isalpha() for index in ids) >= 0.8 * len(ids)]
+    wordy = [ids for ids in legible if sum(tokenizer.piece_text(index).isalpha() for index in ids) >= 0.8 * len(ids)]
     chosen = next(iter(wordy + legible), sentences[0][: HEATMAP_PIECES[-1]])
     return add_special_tokens(tokenizer, chosen)
 

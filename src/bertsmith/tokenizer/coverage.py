@@ -77,7 +77,9 @@ def measure_coverage(tokenizer: Tokenizer, texts: Iterable[str], *, max_characte
             np.diff(text_of, prepend=-1).astype(bool) | np.diff(tokens.word_ids, prepend=-1).astype(bool)
         )
         counts = np.diff(first, append=len(tokens.ids))
-        strange = np.add.reduceat(tokens.ids == tokenizer.unk_token_id, first) > 0 if len(first) else counts > 0
+        # 字节级词表没有 [UNK]：什么都拼得出
+        unknown_ids = tokens.ids == (-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id)
+        strange = np.add.reduceat(unknown_ids, first) > 0 if len(first) else counts > 0
         characters, words, pieces = characters + sum(map(len, batch)), words + len(first), pieces + len(tokens.ids)
         whole, unknown = whole + int(((counts == 1) & ~strange).sum()), unknown + int(strange.sum())
         for at in np.flatnonzero((counts > 1) | strange).tolist():

@@ -409,5 +409,4 @@ FAMILY = Family(
         "spans": ModernBertSpanHead,
     },
     objective="mlm",
-    tokenizer="bpe",
 )

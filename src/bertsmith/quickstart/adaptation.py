@@ -1,0 +1,187 @@
+"""Domain adaptation: a general model goes on learning from the text of a domain (Gururangan et al. 2020).
+
+    vocabulary   what the domain's words cost in pieces, and new pieces for the costliest if asked for
+    corpus       token shards of the text
+    pre-training continued from the model, with the held-out loss before and after
+
+The folder is the run folder of the pre-training, plus `start/` (the model with its new pieces, where there are some)
+and `corpus/`. A stage whose result is there is not done again, so the same command goes on after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.manifest import MANIFEST
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.reading.text import DocumentRule, read_text
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.files import claim_folder
+from bertsmith.hub import model_folder
+from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.model import extend_positions, extend_vocabulary, load_any
+from bertsmith.options import option
+from bertsmith.quickstart.source import TextSource, own_text
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
+from bertsmith.tokenizer.coverage import Coverage, measure_coverage
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import PreTrainingRecipe, recipe_to_continue
+
+EXAMPLES = 8
+"""Costly words that are shown."""
+
+LEAST_OFTEN = 5
+"""A word seen less often gets no piece: its vector would not be learned."""
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """What the command line was asked for."""
+
+    minutes: float = option(10.0, min=0.05, help="Time for the continued pre-training.")
+    new_pieces: int = option(0, min=0, help="Words of the text that become pieces of their own: the costliest first.")
+    positions: int = option(0, min=0, help="Stretch the position table, to read longer texts; 0 leaves it.")
+    sequence_length: int = option(0, min=0, help="Tokens in a sequence; 0 takes 128, or what the model reads.")
+    objective: str = option("", shown_default="the family's", help="mlm, mlm+nsp and others.")
+    documents: DocumentRule = option(
+        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+    )
+    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    seed: int = option(0, help="Of everything random.")
+
+
+@dataclass(frozen=True)
+class AdaptationResult:
+    """What came out.
+
+    Attributes:
+        model_folder: a model folder of the same family.
+        before: coverage of the text by the model's own vocabulary.
+        after: by the one with the new pieces; the same where none were added.
+        loss_before: held-out masked-LM loss at the start, in nats a piece.
+        loss_after: at the end.
+    """
+
+    model_folder: Path
+    before: Coverage
+    after: Coverage
+    loss_before: float
+    loss_after: float
+
+
+def adapt(model: str, text: Sequence[str], out: Path, options: AdaptationOptions, console: Console) -> AdaptationResult:
+    """Adapts a model to a text, or does what is left of it.
+
+    Args:
+        model: a model folder, or a name on the Hub.
+        text: files, folders or globs.
+        out: the run folder.
+        options: how.
+        console: shows what is done.
+
+    Raises:
+        BertsmithError: the input, a setting or the output folder is unusable; what was complete stays.
+    """
+    source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
+    claim_folder(out, "adapt.json", {"model": model, **source.settings, **vars(options)})
+    tokenizer = load_tokenizer(model_folder(model))
+    console.print("[bold]1 · vocabulary[/bold]")
+    before = measure_coverage(tokenizer, read_text(source.files, source.encoding))
+    start = _start(model, tokenizer, before, out, options)
+    larger, after = load_tokenizer(start), before
+    if len(larger) > len(tokenizer):
+        after = measure_coverage(larger, read_text(source.files, source.encoding))
+    _show_coverage(before, after, len(larger) - len(tokenizer), console)
+
+    console.print("[bold]2 · token shards[/bold]")
+    corpus = _corpus(source, larger, out / "corpus")
+    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
+    console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
+
+    console.print("[bold]3 · continued pre-training[/bold]")
+    result = pretrain(out, corpus, larger, _recipe(start, options), console=console, device=best_device())
+    first = next(row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "heldout")
+    name = result.recipe.build_objective().perplexity_of
+    done = AdaptationResult(out / "model", before, after, first[name], result.heldout[name])
+    console.print(
+        f"held-out loss: {done.loss_before:.3f} nats before, {done.loss_after:.3f} after;"
+        f" model: {escape(str(done.model_folder))}",
+        soft_wrap=True,
+    )
+    return done
+
+
+def _start(model: str, tokenizer: Tokenizer, coverage: Coverage, out: Path, options: AdaptationOptions) -> str:
+    """Returns the folder that training starts from: the model's own, or a copy with new pieces or positions."""
+    if not options.new_pieces and not options.positions:
+        return model
+    folder = out / "start"
+    if (folder / "tokenizer.json").exists():
+        return str(folder)
+    changed = load_any(model)
+    if options.new_pieces:
+        if not isinstance(tokenizer, WordPieceTokenizer):
+            raise ConfigError("--new-pieces needs a WordPiece vocabulary; this one spells every word: leave it out")
+        # 有些词读不成一个词（带标点、太长），多要几个再挑
+        costly = coverage.costliest(4 * options.new_pieces, min_frequency=LEAST_OFTEN)
+        pieces = [word for word in costly if _can_be_a_piece(tokenizer, word)]
+        # 新词的向量从旧词片的平均开始：它在旧模型眼里本来就是这些片
+        tokenizer = extend_vocabulary(changed, tokenizer, pieces[: options.new_pieces])
+    if options.positions:
+        extend_positions(changed, options.positions)
+    changed.save_pretrained(folder)
+    # 分词器最后写成：有了它，文件夹才是完整的
+    tokenizer.save(folder, model_max_length=changed.config.position_limit)
+    return str(folder)
+
+
+def _can_be_a_piece(tokenizer: WordPieceTokenizer, word: str) -> bool:
+    try:
+        tokenizer.spell(word)
+    except InputError:
+        return False
+    return word.isalpha() and word not in tokenizer.piece_to_id
+
+
+def _recipe(start: str, options: AdaptationOptions) -> PreTrainingRecipe:
+    return recipe_to_continue(
+        start,
+        minutes=options.minutes,
+        sequence_length=options.sequence_length or None,
+        objective=options.objective or None,
+        precision=native_precision(best_device()),
+        seed=options.seed,
+    )
+
+
+def _corpus(source: TextSource, tokenizer: Tokenizer, folder: Path) -> TokenCorpus:
+    if (folder / MANIFEST).exists():
+        return TokenCorpus(folder, tokenizer)
+    chosen = CorpusOptions(documents=source.documents, encoding=source.encoding, heldout_share=0.04)
+    return build_corpus(source.files, tokenizer, folder, chosen, workers=None)
+
+
+def _show_coverage(before: Coverage, after: Coverage, added: int, console: Console) -> None:
+    columns = ["now"] if after is before else ["now", f"with {added:,} new pieces"]
+    table = Table("", *columns, box=None, header_style="bold")
+    rows: dict[str, Any] = {
+        "words": lambda each: f"{each.words:,}",
+        "pieces a word": lambda each: f"{each.pieces_per_word:.3f}",
+        "words in one piece": lambda each: f"{each.whole / max(1, each.words):.1%}",
+        "words it cannot spell": lambda each: f"{each.unknown / max(1, each.words):.2%}",
+    }
+    for title, cell in rows.items():
+        table.add_row(title, *(cell(each) for each in ([before] if after is before else [before, after])))
+    console.print(table)
+    words = ", ".join(before.costliest(EXAMPLES))
+    console.print(f"    words that cost most pieces: {escape(words) or 'none'}", soft_wrap=True)
