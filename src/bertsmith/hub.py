@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import sys
@@ -126,6 +127,10 @@ def _downloaded(asked: str, repository: str, revision: str, *, weights: bool) ->
     """Downloads a repository's model folder, or finds it in the cache."""
     from huggingface_hub import snapshot_download
 
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    # 库对每次重试都写一行警告；结局由下面的一行错误说明，或者根本没有出错
+    log.setLevel(logging.ERROR)
     try:
         found = Path(
             snapshot_download(
@@ -140,6 +145,8 @@ def _downloaded(asked: str, repository: str, revision: str, *, weights: bool) ->
     # 下载库换过几次网络库（requests、httpx、httpx2），断线的异常类各不相同，只能全接住再分辨
     except Exception as error:
         raise CheckpointError(_explained(asked, repository, revision, error)) from error
+    finally:
+        log.setLevel(level)
     if weights and not any(found.glob("*.safetensors")):
         raise CheckpointError(f"{asked}: {_without_safetensors(repository, found.name)}")
     return found
