@@ -231,7 +231,7 @@ DAMAGES = {
     "later format": (_values(lambda v: v.update(format=2)), "format 2; this version of bertsmith reads 1"),
     "odd labels": (_values(lambda v: v.update(id2label={"3": "x"})), "id2label does not count from 0"),
     "no labels": (_values(lambda v: v.update(id2label={})), "adapter.json: damaged"),
-    "odd architecture": (_values(lambda v: v.update(architecture="GPT")), "architecture 'GPT' is none of BertModel"),
+    "odd architecture": (_values(lambda v: v.update(architecture="GPT")), "architecture 'GPT' is none of AlbertModel"),
     "odd dropout": (_values(lambda v: v.update(classifier_dropout=2)), "adapter.json: damaged"),
     "other width": (_values(lambda v: v.update(size=5)), r"down.bias has shape \[4\], the model needs \[5\]"),
     "no tensors": (lambda f: (f / "adapter.safetensors").unlink(), "adapter.safetensors: is not there"),

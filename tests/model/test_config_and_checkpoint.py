@@ -79,7 +79,7 @@ def test_unknown_overrides_are_refused():
     [
         ("{", "not valid JSON"),
         ("[]", "no JSON object"),
-        (json.dumps({"model_type": "roberta"}), "'roberta'"),
+        (json.dumps({"model_type": "gpt2"}), "'gpt2'"),
         (json.dumps({"model_type": "bert", "position_embedding_type": "relative_key"}), "absolute"),
     ],
 )

@@ -211,6 +211,9 @@ def _write_graph(model: PretrainedModel, file: Path, *, external_data: bool) -> 
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
     program.model.graph.metadata_props.clear()
+    # 没有节点读的输入不留：不分片段的家族，别的工具也不会送 token_type_ids 进来
+    for unread in [each for each in program.model.graph.inputs if not each.uses()]:
+        program.model.graph.inputs.remove(unread)
     ir.save(program.model, file, external_data=f"{file.name}.data" if external_data else None)
     onnx.checker.check_model(str(file), full_check=True)
 
@@ -244,13 +247,14 @@ def _largest_difference(model: PretrainedModel, file: Path, source: Path) -> flo
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     longest = min(model.config.position_limit, LONGEST_CHECKED)
     generator = torch.Generator().manual_seed(0)
+    read = [each.name for each in session.get_inputs()]
     largest = 0.0
     # 最短、最长、长短不齐（连最长的一行也有填充）：任何一维被固定成常量都会在这里暴露
     for lengths, width in (([1], 1), ([7, 1, 4, 12], 13), ([longest], longest)):
         lengths = [min(length, longest) for length in lengths]
         batch, inputs = _random_batch(model, lengths, min(width, longest), generator)
         own_outputs = model.published(batch)
-        exported = session.run(list(own_outputs), {name: tensor.numpy() for name, tensor in inputs.items()})
+        exported = session.run(list(own_outputs), {name: inputs[name].numpy() for name in read})
         for (name, own), values in zip(own_outputs.items(), exported, strict=True):
             padded = torch.from_numpy(values)
             if name in model.token_outputs:

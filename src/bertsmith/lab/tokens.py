@@ -24,7 +24,7 @@ _NORMS = {
     "token": Text("token embedding", "词元嵌入"),
     "segment": Text("segment embedding", "片段嵌入"),
     "position": Text("position embedding", "位置嵌入"),
-    "sum": Text("their sum", "三者之和"),
+    "sum": Text("their sum", "它们的和"),
 }
 
 
@@ -73,8 +73,8 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
     first, second = received(first, _FIRST), received(second, _SECOND, may_be_empty=True)
     pair = second if second.strip() else None
     embedding, tokenizer = model.encoder.embedding, model.tokenizer
-    encoded, dropped = encode_whole(tokenizer, embedding.position.num_embeddings, first, pair)
-    if max(encoded["token_type_ids"]) >= embedding.token_type.num_embeddings:
+    encoded, dropped = encode_whole(tokenizer, model.encoder.config.position_limit, first, pair)
+    if pair is not None and not model.encoder.config.reads_pairs:
         raise LabError(
             Text("The model knows one segment only; leave text B empty.", "这个模型只有一种片段，请不要写文本 B。")
         )
@@ -88,12 +88,14 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
     with torch.inference_mode():
         device = embedding.word.weight.device
         ids, segments = (torch.tensor(encoded[name], device=device) for name in ("input_ids", "token_type_ids"))
-        parts = {
-            "token": F.embedding(ids, embedding.word.weight),
-            "segment": F.embedding(segments, embedding.token_type.weight),
-            "position": embedding.position.weight[: len(rows)],
-        }
-        parts["sum"] = parts["token"] + parts["segment"] + parts["position"]
+        parts = {"token": F.embedding(ids, embedding.word.weight)}
+        # 有的家族不分片段，有的不学位置：有哪张表就加哪一项
+        if hasattr(embedding, "token_type"):
+            known = segments.clamp(max=embedding.token_type.num_embeddings - 1)
+            parts["segment"] = F.embedding(known, embedding.token_type.weight)
+        if hasattr(embedding, "position"):
+            parts["position"] = embedding.position.weight[model.encoder.config.first_position :][: len(rows)]
+        parts["sum"] = torch.stack(list(parts.values())).sum(0)
         parts["normed"] = embedding.norm(parts["sum"])
         # 只看长度：几百维的向量画不出来，长度已能说明三种嵌入各占多少、归一化做了什么
         norms = {name: vectors.float().norm(dim=-1).cpu().numpy() for name, vectors in parts.items()}
@@ -120,7 +122,7 @@ def build(state: PageState) -> None:
 
     def show(model: LabModel, one: str, two: str) -> tuple[Any, ...]:
         found = tokens_of(model, one, two)
-        norms = {state.say(name): found.norms[key].tolist() for key, name in _NORMS.items()}
+        norms = {state.say(name): found.norms[key].tolist() for key, name in _NORMS.items() if key in found.norms}
         return _results(state, found), draw_norms([row.piece for row in found.rows], norms)
 
     state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
@@ -142,7 +144,7 @@ def _results(state: PageState, found: Tokens) -> str:
         *(state.say(one) for one in (Text("piece", "词片"), Text("in the text", "原文"))),
         "id",
         *(state.say(one) for one in (Text("characters", "字符"), Text("segment", "片段"), Text("position", "位置"))),
-        *(f"‖{state.say(one)}‖" for one in _NORMS.values()),
+        *(f"‖{state.say(one)}‖" for name, one in _NORMS.items() if name in found.norms),
         state.say(Text("‖after LayerNorm‖", "‖LayerNorm 之后‖")),
     ]
     columns = [values.tolist() for values in found.norms.values()]

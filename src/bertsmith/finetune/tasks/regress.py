@@ -107,7 +107,8 @@ class RegressionTask(Task[ScoredText, float]):
         states give the score itself. Afterwards the layer is bit for bit what it was.
         """
         assert isinstance(model, ModelForSequenceClassification)
-        weight, bias = model.classifier.linear.weight, model.classifier.linear.bias
+        last = model.classifier.get_submodule(model.classifier.output)
+        weight, bias = last.weight, last.bias
         learned = [parameter.detach().clone() for parameter in (weight, bias)]
         with torch.no_grad():
             weight.mul_(self.spread)
