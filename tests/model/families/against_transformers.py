@@ -118,19 +118,21 @@ def same_outputs_and_gradients(
 def same_gradients(ours: PretrainedModel, theirs: nn.Module, tolerance: float) -> None:
     """Compares the gradient of every parameter, relative to the largest number in it."""
     names = ours.family.names
-    reference = dict(theirs.named_parameters())
-    left = set(reference)
+    # 共享的张量有几个名字：每个都能找到它
+    reference = dict(theirs.named_parameters(remove_duplicate=False))
+    left = {parameter: name for name, parameter in reference.items()}
     for name, parameter in ours.named_parameters():
         # 融合的矩阵在对方那里是几个：按行拼起来比
         sources = [each if each in reference else names.same_bias[each] for each in published_names(name, names)]
-        left -= set(sources)
+        for source in sources:
+            left.pop(reference[source], None)
         found = _gradient(parameter)
         wanted = torch.cat([_gradient(reference[source]) for source in sources])
         largest = max(float(wanted.abs().max()), 1e-3)
         torch.testing.assert_close(
             found, wanted, rtol=0, atol=tolerance * largest, msg=lambda text, name=name: f"gradient of {name}: {text}"
         )
-    assert not left, f"parameters of the reference that ours does not have: {left}"
+    assert not left, f"parameters of the reference that ours does not have: {list(left.values())}"
 
 
 def same_folder(ours: PretrainedModel, theirs: Any, folder: Path) -> None:

@@ -29,24 +29,18 @@ HEADS = [
 
 
 @pytest.mark.parametrize("suffix", HEADS)
-def test_it_is_the_one_of_transformers(suffix):
+def test_it_is_the_one_of_transformers(suffix, tmp_path):
     labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
     config = transformers.ModernBertConfig(**THEIRS, **labels, local_attention=24)
-    check(config, getattr(transformers, f"ModernBert{suffix}"), architectures_by_name()[f"ModernBert{suffix}"])
+    check(config, suffix, tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["Model", "ForSequenceClassification"])
-def test_long_texts_and_every_switch_of_the_configuration(suffix):
+def test_long_texts_and_every_switch_of_the_configuration(suffix, tmp_path):
     switches = {"classifier_pooling": "mean", "classifier_bias": True, "classifier_activation": "relu"}
     biases = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
     config = transformers.ModernBertConfig(**THEIRS, **switches, **biases, hidden_activation="relu", num_labels=2)
-    lengths = [2048, 300, 5]
-    check(
-        config,
-        getattr(transformers, f"ModernBert{suffix}"),
-        architectures_by_name()[f"ModernBert{suffix}"],
-        lengths=lengths,
-    )
+    check(config, suffix, tmp_path, lengths=[2048, 300, 5, 1])
 
 
 def random_model(suffix="ForMaskedLM", **changes):
