@@ -279,7 +279,7 @@ class Backbone(PretrainedModel):
         """
         config = ModelConfig.load(folder).changed(**changes)
         family = config.family
-        if not issubclass(family.backbone, cls):
+        if cls not in (Backbone, family.backbone):
             raise CheckpointError(f"{folder}: holds a {family.name}Model, not a {cls.__name__}; load it as what it is")
         build = partial(family.backbone, need_pooler=need_pooler)
         model = _fill_from_folder(build, config, folder, fresh=cls._named_heads(new_heads))

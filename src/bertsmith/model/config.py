@@ -104,6 +104,8 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
                 raise ConfigError(f"{name} is {value!r}; it must be a positive whole number")
+        if self.position_limit < 1:
+            raise ConfigError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
         # 每个头宽度相同，[T, H] 才能按头切成 [T, A, D]
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
@@ -197,7 +199,7 @@ class ModelConfig:
             raise CheckpointError(f"{path}: not valid JSON ({error})") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{path}: holds no JSON object; this is not a model configuration")
-        known = {family.model_type: family for family in families().values() if issubclass(family.config, cls)}
+        known = {each.model_type: each for each in families().values() if cls in (ModelConfig, each.config)}
         # 早期的 BERT 文件夹没有写 model_type
         family = known.get(values.get("model_type", "bert"))
         if family is None:

@@ -23,6 +23,7 @@ from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import Backbone, ModelConfig
+from bertsmith.model.folder import stored_heads
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
@@ -81,11 +82,13 @@ def fill_examples(
         recipe: makes the fresh weights.
         own: whether the text is the reader's own; the bundled world adds its three set sentences.
     """
-    models = recipe.build_objective().models(build_model(recipe, corpus, tokenizer))
-    # ELECTRA 填空的是生成器，它在自己的子目录里
-    part, fresh = next((part, model) for part, model in models.items() if "masked_lm" in dict(model.named_children()))
+    part = _filling_part(run, recipe)
+    fresh = recipe.build_objective().models(build_model(recipe, corpus, tokenizer))[part]
     untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model" / part)
-    questions: list[tuple[str, str | None]] = [] if own else [(text, None) for text in WORLD_SENTENCES]
+    mask = tokenizer.vocab[tokenizer.mask_token_id]
+    questions: list[tuple[str, str | None]] = (
+        [] if own else [(text.replace("[MASK]", mask), None) for text in WORLD_SENTENCES]
+    )
     questions += _heldout_questions(corpus, tokenizer, recipe.data.sequence_length)
     return [FilledExample(text, truth, before=untrained(text)[0], after=trained(text)[0]) for text, truth in questions]
 
@@ -192,7 +195,8 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
     console.print(f"report: {escape(str(run / 'report.html'))}", soft_wrap=True)
     console.print("\nnext:", soft_wrap=True)
     model = str(run / "model")
-    commands = [["fill-mask", "--model", model, example.text] for example in examples[:1]]
+    filler = str(run / "model" / _filling_part(run, result.pretraining.recipe))
+    commands = [["fill-mask", "--model", filler, example.text] for example in examples[:1]]
     if result.sentiment:
         classifier = str(run / "sentiment" / "pretrained" / "model")
         commands.append(["predict", "--model", classifier, "The day was wonderful."])
@@ -206,6 +210,11 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         commands.append(["finetune", "classify", "--model", model, *labelled, *rate, "--out", "runs/classifier"])
     for command in commands:
         console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
+
+
+def _filling_part(run: Path, recipe: PreTrainingRecipe) -> str:
+    """Returns the folder inside `model/` whose model fills masks: of ELECTRA, the generator's."""
+    return next(part for part in recipe.build_objective().folders if "masked_lm" in stored_heads(run / "model" / part))
 
 
 def _heldout_questions(corpus: TokenCorpus, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str | None]]:

@@ -1,6 +1,7 @@
 """DistilBERT: no segments, no pooler, names of its own in `config.json` and among the tensors."""
 
 import json
+import tempfile
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from against_transformers import check
 from bertsmith import RaggedBatch
 from bertsmith.errors import CheckpointError
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import architectures_by_name, keep_layers, load_any, prune_heads
+from bertsmith.model import Backbone, architectures_by_name, keep_layers, load_any, prune_heads
 from bertsmith.model.families.distilbert import DistilBertConfig
 
 SHAPE = {"vocab_size": 90, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 96}
@@ -38,6 +39,31 @@ def random_model(suffix="ForMaskedLM"):
     torch.manual_seed(0)
     labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
     return architectures_by_name()[f"DistilBert{suffix}"](DistilBertConfig(**OURS, **labels)).eval()
+
+
+def test_it_drops_out_where_the_published_one_does():
+    """Dropout replaced by a scale of its own at each place: a place too many or too few changes the states."""
+    reference = transformers.DistilBertModel(transformers.DistilBertConfig(**SHAPE, dropout=0.3, attention_dropout=0.0))
+    with tempfile.TemporaryDirectory() as folder:
+        reference.save_pretrained(folder)
+        model = Backbone.from_pretrained(folder)
+
+    class Scale(torch.nn.Module):
+        def forward(self, hidden):
+            return hidden * 0.7
+
+    def replace(module):
+        for name, child in list(module.named_children()):
+            if getattr(child, "probability", getattr(child, "p", 0.0)) == 0.3:
+                setattr(module, name, Scale())
+            else:
+                replace(child)
+
+    replace(model)
+    replace(reference)
+    ids = torch.randint(5, 90, (1, 12))
+    found = model.eval()(RaggedBatch.from_sequences(ids.tolist())).hidden_states
+    torch.testing.assert_close(found, reference.eval()(ids).last_hidden_state[0], atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()

@@ -81,6 +81,11 @@ def test_its_positions_are_extended_after_the_rows_of_the_padding(tmp_path):
     )
 
 
+def test_rows_of_the_padding_alone_are_no_positions():
+    with pytest.raises(ConfigError, match="max_position_embeddings 2 leaves no position"):
+        RobertaConfig(**{**SHAPE, "max_position_embeddings": 2})
+
+
 def test_there_is_no_next_sentence_to_train():
     with pytest.raises(ConfigError, match="'roberta' has no next_sentence head"):
         ModelForPreTraining(RobertaConfig(**SHAPE))

@@ -136,7 +136,7 @@ class TransformerBlock(nn.Module):
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
         self.output = Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.attention_dropout = self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
         self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, mask: AttentionMask = FULL
@@ -154,7 +154,7 @@ class TransformerBlock(nn.Module):
         """
         mixed, maps = self.attention(hidden, batch, need_maps=need_maps, mask=mask)  # [T, H]
         # 残差：子层只学对输入的修正，梯度也有一条不经过子层的路，层数多了仍传得下去
-        hidden = self.attention_norm(hidden + self.dropout(mixed))
+        hidden = self.attention_norm(hidden + self.attention_dropout(mixed))
         expanded = self.activation(self.intermediate(hidden))  # [T, 4 H]
         # 归一化在残差之后（post-norm）：每层都重新缩放主干，初期靠近输出的梯度最大，所以学习率要预热
         hidden = self.output_norm(hidden + self.dropout(self.output(expanded)))
@@ -183,9 +183,15 @@ class BertEncoder(nn.Module):
 
     blocks: Iterable[nn.Module]
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, block: type[TransformerBlock] = TransformerBlock) -> None:
+        """Builds the blocks.
+
+        Args:
+            config: the shape.
+            block: the class of a block, for families whose own differs.
+        """
         super().__init__()
-        self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_hidden_layers))
         self.gradient_checkpointing: Checkpointing = "none"
 
     def forward(

@@ -23,7 +23,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear
 from bertsmith.model.backbone import Backbone, initialize_weights
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.families.bert import BertEncoder, BertModel, check_ids, check_length
+from bertsmith.model.families.bert import BertEncoder, BertModel, TransformerBlock, check_ids, check_length
 from bertsmith.model.family import Family, PublishedNames
 from bertsmith.model.heads import (
     MaskedLMHead,
@@ -111,6 +111,14 @@ class DistilBertEmbedding(nn.Module):
         return embedded
 
 
+class DistilBertBlock(TransformerBlock):
+    """BERT's block, without the dropout between attention and its residual."""
+
+    def __init__(self, config: ModelConfig, layer: int = 0) -> None:
+        super().__init__(config, layer)
+        self.attention_dropout = Dropout(0.0)
+
+
 class DistilBertModel(BertModel):
     """BERT's encoder over an embedding without segments; there is no pooler."""
 
@@ -118,7 +126,7 @@ class DistilBertModel(BertModel):
         """Builds the network with fresh weights; there is no pooler, wanted or not."""
         Backbone.__init__(self, config)
         self.embedding = DistilBertEmbedding(config)
-        self.encoder = BertEncoder(config)
+        self.encoder = BertEncoder(config, DistilBertBlock)
         self.pooler = None
         initialize_weights(self, config.initializer_range)
 
