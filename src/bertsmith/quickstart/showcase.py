@@ -142,7 +142,7 @@ def show_report(
 ) -> None:
     """Writes `report.html` into the run folder."""
     rows = read_metrics(run / "metrics.jsonl")
-    model, tokenizer = Backbone.from_pretrained(run / "model").eval(), load_tokenizer(run / "model")
+    model, tokenizer = Backbone.from_pretrained(run / "model", need_pooler=False).eval(), load_tokenizer(run / "model")
     ids = _heatmap_ids(corpus, tokenizer)
     layer = model.config.num_hidden_layers
     weights = attention_weights(model, ids, layer=-1).mean(0)
