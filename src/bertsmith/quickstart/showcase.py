@@ -145,6 +145,8 @@ def show_report(
     model, tokenizer = Backbone.from_pretrained(run / "model", need_pooler=False).eval(), load_tokenizer(run / "model")
     ids = _heatmap_ids(corpus, tokenizer)
     layer = model.config.num_hidden_layers
+    terms = result.pretraining.recipe.build_objective().terms
+    titles = {term.name: term.title[0].upper() + term.title[1:] for term in terms}
     weights = attention_weights(model, ids, layer=-1).mean(0)
     pieces = [tokenizer.piece_text(index) for index in ids]
     heatmap = draw_heatmap(pieces, weights, title=f"layer {layer}, mean over heads")
@@ -152,13 +154,10 @@ def show_report(
         figures_table(result.figures),
         Picture(
             "Loss",
-            "Falling below the dashed lines means using context: on the left, more than how common each piece is; "
-            "on the right, more than a coin.",
-            draw_loss_curves(rows, unigram_entropy=corpus.unigram_entropy),
+            "Falling below a dashed line means using context: more than how common each piece is, or more than a coin.",
+            draw_loss_curves(rows, unigram_entropy=corpus.unigram_entropy, titles=titles),
         ),
-        Picture(
-            "Accuracy", "The share of hidden pieces and of pairs that were told right.", draw_accuracy_curves(rows)
-        ),
+        Picture("Accuracy", "The share that was told right.", draw_accuracy_curves(rows, titles=titles)),
         Picture(
             "Attention",
             "Each row is one token of a held-out sentence; the darker a cell, the more it reads from that column.",

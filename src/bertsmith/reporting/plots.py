@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,35 +13,52 @@ RUN_COLOURS = ("#1f4e8c", "#c4622d", "#2f7d4f", "#8a4fa3", "#a08a1f", "#4a4a4a")
 TRAIN_COLOUR, HELDOUT_COLOUR, REFERENCE_COLOUR = "#9db7d5", "#1f4e8c", "#b04a3a"
 
 
-def draw_loss_curves(rows: Sequence[dict[str, Any]], *, unigram_entropy: float) -> Figure:
-    """Draws the masked-LM loss and the next-sentence loss over the steps.
+PAPER = {"mlm": "Masked-LM", "nsp": "Next-sentence"}
+"""The losses of the paper's objective, by the names of their figures."""
+
+CHANCE = ("nsp", "sop")
+"""Losses over two equally frequent classes, which a coin tells right half the time."""
+
+
+def draw_loss_curves(
+    rows: Sequence[dict[str, Any]], *, unigram_entropy: float, titles: Mapping[str, str] = PAPER
+) -> Figure:
+    """Draws the losses over the steps, side by side.
 
     Args:
         rows: of `metrics.jsonl`.
         unigram_entropy: drawn as a line: the loss of knowing piece frequencies and no context, in nats.
+        titles: name of a loss → its title.
     """
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    masked, following = figure.subplots(1, 2)
-    _draw(masked, rows, "mlm_loss", title="Masked-LM loss (nats)")
-    masked.axhline(unigram_entropy, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label="unigram entropy")
-    _draw(following, rows, "nsp_loss", title="Next-sentence loss (nats)")
-    following.axhline(0.6931, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label="chance")
-    _finish(masked, following)
+    figure, panels = _side_by_side(titles)
+    for name, axes in panels.items():
+        _draw(axes, rows, f"{name}_loss", title=f"{titles[name]} loss (nats)")
+        reference = {"mlm": (unigram_entropy, "unigram entropy"), **dict.fromkeys(CHANCE, (0.6931, "chance"))}
+        if name in reference:
+            height, label = reference[name]
+            axes.axhline(height, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label=label)
+    _finish(*panels.values())
     return figure
 
 
-def draw_accuracy_curves(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Draws the masked-LM accuracy and the next-sentence accuracy over the steps."""
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    masked, following = figure.subplots(1, 2)
-    _draw(masked, rows, "mlm_accuracy", title="Masked-LM accuracy")
-    _draw(following, rows, "nsp_accuracy", title="Next-sentence accuracy")
-    following.axhline(0.5, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label="chance")
-    # MLM 准确率离 1 很远：从 0 画到数据为止，曲线才看得清
-    masked.set_ylim(bottom=0)
-    following.set_ylim(0, 1)
-    _finish(masked, following)
+def draw_accuracy_curves(rows: Sequence[dict[str, Any]], *, titles: Mapping[str, str] = PAPER) -> Figure:
+    """Draws the accuracies over the steps, side by side; `titles` as in `draw_loss_curves`."""
+    figure, panels = _side_by_side(titles)
+    for name, axes in panels.items():
+        _draw(axes, rows, f"{name}_accuracy", title=f"{titles[name]} accuracy")
+        # MLM 准确率离 1 很远：从 0 画到数据为止，曲线才看得清
+        axes.set_ylim(bottom=0)
+        if name in CHANCE:
+            axes.axhline(0.5, color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label="chance")
+            axes.set_ylim(0, 1)
+    _finish(*panels.values())
     return figure
+
+
+def _side_by_side(names: Iterable[str]) -> tuple[Figure, dict[str, Axes]]:
+    names = list(names)
+    figure = Figure(figsize=(5 * max(2, len(names)), 3.8), layout="constrained")
+    return figure, dict(zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True))
 
 
 @dataclass(frozen=True)
