@@ -146,6 +146,7 @@ def check_limits(request: AnyRequest) -> None:
     """
     context = CURRENT.get()
     assert context is not None
+    # 分词之前先数：超限的请求不该占用计算
     characters = 0
     for field, texts in request.texts_by_field().items():
         context.items += len(texts)

@@ -124,6 +124,7 @@ def require_same_settings(folder: Path, tokenizer: Tokenizer, settings: Mapping[
         RunFolderError: the tokenizer or a setting differs; the message names which.
     """
     manifest = read_manifest(folder)
+    # 设置不同的语料绝不接着用：混在一起的分片事后看不出来
     found = {"tokenizer": manifest.tokenizer, **manifest.settings}
     if different := different_keys(found, {"tokenizer": tokenizer.fingerprint, **settings}):
         raise RunFolderError(

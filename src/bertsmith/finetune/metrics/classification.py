@@ -119,6 +119,7 @@ def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelSc
     columns = [(actual & predicted).sum(0), predicted.sum(0), actual.sum(0)]
     counts = [column.tolist() for column in columns]
     each = [scores_from_counts(*label) for label in zip(*counts, strict=True)]
+    # micro 把各标签的计数先相加再算，常见标签说了算；macro 先各算各的再平均，少见标签一样重
     return MultiLabelScores(
         micro_f1=scores_from_counts(*(sum(column) for column in counts)).f1,
         macro_f1=float(np.mean([scores.f1 for scores in each])),
