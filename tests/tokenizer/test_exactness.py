@@ -43,6 +43,7 @@ def test_chinese_characters_stand_alone() -> None:
     assert joined.tokenize("ah博推zz") == ["ah博推zz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["corpus", "corpus_zh", "tasks"])
 @pytest.mark.parametrize("name", ["vocab-uncased-30522.txt", "vocab-chinese-21128.txt"])
 def test_every_line_of_real_text_gives_the_ids_of_the_reference(shared_data: Path, folder: str, name: str) -> None:

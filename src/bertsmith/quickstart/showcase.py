@@ -23,7 +23,6 @@ from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import Backbone, ModelConfig
-from bertsmith.model.folder import stored_heads
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
@@ -82,7 +81,8 @@ def fill_examples(
         recipe: makes the fresh weights.
         own: whether the text is the reader's own; the bundled world adds its three set sentences.
     """
-    part = _filling_part(run, recipe)
+    # 填空的是最后一个：ELECTRA 先是判别器，再是它子目录里的生成器
+    part = recipe.build_objective().folders[-1]
     fresh = recipe.build_objective().models(build_model(recipe, corpus, tokenizer))[part]
     untrained, trained = FillMask(fresh, tokenizer), FillMask.load(run / "model" / part)
     mask = tokenizer.vocab[tokenizer.mask_token_id]
@@ -126,6 +126,8 @@ def figure_rows(
     rows += [
         FigureRow(f"{term.title} accuracy", f"{done.heldout[f'{term.name}_accuracy']:.1%}", unseen)
         for term in recipe.build_objective().terms[1:]
+        # 每篇只有一句时没有句对可评
+        if f"{term.name}_accuracy" in done.heldout
     ]
     for name, start in (("pretrained", "the pre-trained weights"), ("random", "random weights")):
         if name in result.sentiment:
@@ -194,7 +196,7 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
     console.print(f"report: {escape(str(run / 'report.html'))}", soft_wrap=True)
     console.print("\nnext:", soft_wrap=True)
     model = str(run / "model")
-    filler = str(run / "model" / _filling_part(run, result.pretraining.recipe))
+    filler = str(run / "model" / result.pretraining.recipe.build_objective().folders[-1])
     commands = [["fill-mask", "--model", filler, example.text] for example in examples[:1]]
     if result.sentiment:
         classifier = str(run / "sentiment" / "pretrained" / "model")
@@ -209,11 +211,6 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         commands.append(["finetune", "classify", "--model", model, *labelled, *rate, "--out", "runs/classifier"])
     for command in commands:
         console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
-
-
-def _filling_part(run: Path, recipe: PreTrainingRecipe) -> str:
-    """Returns the folder inside `model/` whose model fills masks: of ELECTRA, the generator's."""
-    return next(part for part in recipe.build_objective().folders if "masked_lm" in stored_heads(run / "model" / part))
 
 
 def _heldout_questions(corpus: TokenCorpus, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str | None]]:
