@@ -32,6 +32,7 @@ _HOMES = {
     "TransformerBlock": "bertsmith.model",
     "WordPieceTokenizer": "bertsmith.tokenizer",
     "learn_tokenizer": "bertsmith.tokenizer",
+    "load_index": "bertsmith.retrieval",
     "load_pipeline": "bertsmith.inference",
     "load_tokenizer": "bertsmith.tokenizer",
 }
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from bertsmith.model import TransformerBlock as TransformerBlock
     from bertsmith.objectives import MaskedLMLoss as MaskedLMLoss
     from bertsmith.objectives import NSPLoss as NSPLoss
+    from bertsmith.retrieval import load_index as load_index
     from bertsmith.tokenizer import WordPieceTokenizer as WordPieceTokenizer
     from bertsmith.tokenizer import learn_tokenizer as learn_tokenizer
     from bertsmith.tokenizer import load_tokenizer as load_tokenizer

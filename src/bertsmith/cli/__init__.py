@@ -28,6 +28,7 @@ from bertsmith.cli import (
     push,
     quickstart,
     report,
+    search,
     serve,
     sizes,
     vocab,
@@ -56,6 +57,8 @@ app.command("predict")(predict.predict)
 app.command("embed", cls=DeclaredCommand)(predict.embed)
 app.command("similarity")(predict.similarity)
 app.command("next-sentence")(predict.next_sentence)
+app.command("index", cls=DeclaredCommand)(search.index)
+app.command("search")(search.search)
 app.command("serve", cls=DeclaredCommand)(serve.serve)
 app.command("attention")(attention.attention)
 app.command("attribute")(attention.attribute)
@@ -79,7 +82,7 @@ ENVIRONMENT = {
 "Fine-tuning" in docs/benchmarks.md."""
 
 _INTERRUPTED = 130
-_RESUMING = ("quickstart", "adapt", "corpus", "pretrain", "finetune", "embed")
+_RESUMING = ("quickstart", "adapt", "corpus", "pretrain", "finetune", "embed", "index")
 """Commands that keep what is done and go on from there."""
 
 

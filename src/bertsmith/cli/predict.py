@@ -48,7 +48,7 @@ def fill_mask(
 
     from bertsmith.inference import load_pipeline
 
-    _require_readable(text, *(candidate or []))
+    require_readable(text, *(candidate or []))
     pipeline = load_pipeline("fill-mask", model, precision=precision.value if precision else None)
     for number, candidates in enumerate(pipeline(text, top_k=top_k, candidates=candidate or None), 1):
         table = Table(title=f"mask {number}", title_justify="left")
@@ -90,7 +90,7 @@ def predict(
     from bertsmith.files import atomic_path, require_other_file
     from bertsmith.finetune.predict import Predictor, as_line
 
-    _require_readable(*(texts or []))
+    require_readable(*(texts or []))
     if file is not None:
         # 载入模型之前先看文件在不在：大模型要载好几秒
         require_file(file)
@@ -159,7 +159,7 @@ def similarity(
     """Compare a text with others; prints the cosine similarity of each, the most alike first."""
     from bertsmith.inference import load_pipeline
 
-    _require_readable(text, *others)
+    require_readable(text, *others)
     pipeline = load_pipeline("similarity", model, precision=precision.value if precision else None)
     scores = pipeline([text], others)[0].tolist()
     for place in sorted(range(len(others)), key=lambda place: -scores[place]):
@@ -175,12 +175,12 @@ def next_sentence(
     """Tell how likely text B follows text A, by the head of pre-training."""
     from bertsmith.inference import load_pipeline
 
-    _require_readable(text, next_text)
+    require_readable(text, next_text)
     pipeline = load_pipeline("next-sentence", model, precision=precision.value if precision else None)
     print(f"{float(pipeline([text], [next_text])[0]):.4f}")
 
 
-def _require_readable(*texts: str) -> None:
+def require_readable(*texts: str) -> None:
     """Refuses arguments that are in another encoding than the command line's.
 
     Raises:

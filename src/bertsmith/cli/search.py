@@ -1,0 +1,118 @@
+"""`bertsmith index` and `search`: a folder of text, searched."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertsmith.cli.options import Given, declares
+from bertsmith.cli.predict import Precision
+
+if TYPE_CHECKING:
+    from bertsmith.retrieval import IndexSettings
+
+
+class ModeOption(str, Enum):
+    """What passages are found by."""
+
+    hybrid = "hybrid"
+    dense = "dense"
+    lexical = "lexical"
+
+
+IndexArgument = Annotated[Path, typer.Argument(help="Folder of an index.")]
+MovedModel = Annotated[Path | None, typer.Option(help="Where the model of the index lies now, if it was moved.")]
+
+
+@declares(settings="bertsmith.retrieval.build.IndexSettings")
+def index(
+    folder: Annotated[Path, typer.Argument(help="Folder with .txt and .md files, in any subfolders.")],
+    model: Annotated[Path, typer.Option(help="Model folder, or org/name of the Hub.")],
+    out: Annotated[Path, typer.Option(help="Folder of the index; the same command brings it up to date.")],
+    *,
+    settings: Given[IndexSettings],
+) -> None:
+    """Make a folder of text searchable, or bring its index up to date: what is unchanged is not embedded again."""
+    from rich.console import Console
+
+    from bertsmith.progress import LiveProgress
+    from bertsmith.retrieval import build_index
+
+    with LiveProgress(Console(stderr=True)) as progress:
+
+        def show(done: int, total: int) -> None:
+            rate = progress.rate("embedding", done)
+            figures = f"{done:,} of {total:,} passages" + (f", {rate:,.0f} passages/s" if rate else "")
+            progress.update("embedding", done, total, figures)
+
+        found = build_index(folder, model, out, settings.build(), on_progress=show)
+    changes = f"{found.added:,} new, {found.changed:,} changed, {found.deleted:,} deleted"
+    print(f"{out}: {found.documents:,} files ({changes}), {found.passages:,} passages, {found.embedded:,} embedded")
+
+
+def search(
+    index: IndexArgument,
+    query: Annotated[str, typer.Argument(help="A question, or words.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages to show.")] = 10,
+    mode: Annotated[ModeOption, typer.Option(help="By vectors, by words, or by both.")] = ModeOption.hybrid,
+    weight: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of the vectors in a hybrid search; default: reciprocal ranks instead."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="FIELD=PATTERN with * and ?; the field is file or one of the front matter; may be repeated."),
+    ] = None,
+    rerank: Annotated[Path | None, typer.Option(help="A cross-encoder that reads the best passages once more.")] = None,
+    model: MovedModel = None,
+    precision: Precision = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, with everything known.")] = False,
+) -> None:
+    """Search an index."""
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from bertsmith.cli.predict import require_readable
+    from bertsmith.retrieval import load_index
+
+    require_readable(query, *(where or []))
+    filters = _filters(where or [])
+    opened = load_index(index, model=model, rerank=rerank, precision=precision.value if precision else None)
+    hits = opened.search(query, k=k, mode=mode.value, weight=weight, where=filters)
+    if as_json:
+        for hit in hits:
+            print(json.dumps(asdict(hit), ensure_ascii=False))
+        return
+    if not hits:
+        print("nothing found")
+        return
+    table = Table()
+    table.add_column("score", justify="right")
+    table.add_column("place")
+    table.add_column("passage")
+    for hit in hits:
+        place = f"{hit.file}:{hit.line}" + (f"\n{hit.heading}" if hit.heading else "")
+        # 原文里的方括号不是排版标记
+        table.add_row(f"{hit.score:.4f}", Text(place), Text(" ".join(hit.text.split())[:300]))
+    Console().print(table)
+
+
+def _filters(given: list[str]) -> dict[str, str]:
+    from bertsmith.errors import InputError
+
+    found: dict[str, str] = {}
+    for text in given:
+        field, separator, pattern = text.partition("=")
+        if not separator or not field:
+            raise InputError(f"--where {text!r}: write FIELD=PATTERN, such as file=guides/*")
+        if field in found:
+            raise InputError(f"--where {field}: is given twice; a pattern can hold * and ?")
+        found[field] = pattern
+    return found

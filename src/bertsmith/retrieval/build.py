@@ -1,0 +1,333 @@
+"""Making an index of a folder, and bringing it up to date.
+
+Notable:
+- a file counts as changed when its bytes do; passages of the others are taken over with their vectors
+- vectors are kept under a digest of what the model read: text that moved, or that stands in two files, is embedded once
+- vectors are written in blocks as they are made, so that a kill costs the last block; everything else is made anew
+  in a folder of its own, which replaces the old one in one step (`stored`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.files import atomic_path, claim_folder, locked, make_folder
+from bertsmith.hub import noted_start
+from bertsmith.inference.checks import PART
+from bertsmith.inference.embed import Embed, Pooling
+from bertsmith.inference.precision import Precision
+from bertsmith.json_files import write_json
+from bertsmith.options import option
+from bertsmith.retrieval.dense import EXACT_ROWS, write_codes
+from bertsmith.retrieval.documents import digests_of, read_document
+from bertsmith.retrieval.lexical import LexicalSearch
+from bertsmith.retrieval.passages import PassageCutter
+from bertsmith.retrieval.stored import (
+    CLAIM,
+    CODES,
+    CURRENT,
+    FORMAT,
+    LEXICAL,
+    PASSAGES,
+    SCHEMA,
+    VECTORS,
+    Current,
+    IndexedDocument,
+    StoredIndex,
+    checksum_of,
+    fingerprint_of,
+)
+
+Progress = Callable[[int, int], None]
+_BLOCKS = ".vectors"
+_LONGEST_PASSAGE = 256
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """How documents become passages and vectors; `bertsmith index` has an option for each setting.
+
+    Attributes:
+        passage_tokens: most tokens of a passage, with headings and special tokens; 0 for what the model reads, at most
+            256.
+        overlap: tokens that neighbouring passages share.
+        pooling: as in `Embed`; None as the folder says.
+        query_prompt: what the model reads before a query.
+        passage_prompt: what it reads before a passage.
+        encoding: `auto` or a codec.
+        precision: as in `InferenceConfig`.
+        batch_tokens: as in `InferenceConfig`.
+    """
+
+    passage_tokens: int = option(
+        0, min=0, shown_default="what the model reads, at most 256", help="Most tokens of a passage."
+    )
+    overlap: int = option(32, min=0, help="Tokens that neighbouring passages share.")
+    pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
+    query_prompt: str = option("", help="What the model reads before a query, such as 'query: '.")
+    passage_prompt: str = option("", help="What it reads before a passage, such as 'passage: '.")
+    encoding: str = option("auto", help="auto, or a codec such as gb18030.")
+    precision: Precision | None = option(
+        None, help="auto measures and takes the fastest that is faithful; default: bf16 where native."
+    )
+    batch_tokens: int = option(0, min=0, help="Tokens of a forward pass; 0: what suits the device.")
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What an update did.
+
+    Attributes:
+        added: files that are new.
+        changed: files with other bytes than before.
+        deleted: files that are gone.
+        documents: files there are now.
+        passages: passages there are now.
+        embedded: passages that had to be embedded.
+    """
+
+    added: int
+    changed: int
+    deleted: int
+    documents: int
+    passages: int
+    embedded: int
+
+
+def build_index(
+    folder: str | Path,
+    model: str | Path,
+    out: str | Path,
+    settings: IndexSettings | None = None,
+    *,
+    on_progress: Progress | None = None,
+) -> Indexed:
+    """Makes an index of a folder, or brings it up to date; goes on where an earlier call was broken off.
+
+    Args:
+        folder: holds `.txt` and `.md` files, in any subfolders.
+        model: a model folder, or `org/name` of the Hub.
+        out: the folder of the index.
+        settings: how documents become passages and vectors.
+        on_progress: told how many passages have vectors and how many there are.
+
+    Raises:
+        InputError: the folder is missing or holds no text, or a file is unreadable or vanished meanwhile.
+        ConfigError: a setting is impossible, or a library is not installed.
+        CheckpointError: the model folder is unusable, or the index is damaged.
+        RunFolderError: `out` belongs to another folder, model or setting, is in use, or cannot be written.
+    """
+    settings, out = settings or IndexSettings(), Path(out)
+    digests = dict(digests_of(folder))
+    noted = noted_start(folder=model, claim=out / CLAIM)
+    fingerprint = fingerprint_of(model)
+    embed = Embed.load(model, precision=settings.precision, batch_tokens=settings.batch_tokens)
+    cutter = PassageCutter(embed.tokenizer, _passage_tokens(settings, embed), settings.overlap, settings.passage_prompt)
+    # 精度与批的大小不改变向量的含义：换一台机器也能接着更新
+    decisive = {name: value for name, value in asdict(settings).items() if name not in ("precision", "batch_tokens")}
+    place = str(Path(model).resolve()) if not noted else str(model)
+    about = {"format": FORMAT, "folder": str(Path(folder).resolve()), "model": place, "fingerprint": fingerprint}
+    make_folder(out)
+    with locked(out):
+        claim_folder(out, CLAIM, {**about, **decisive, **noted})
+        old = StoredIndex.open(out) if (out / CURRENT).is_file() else None
+        before = {document.name: document.digest for document in old.current.documents} if old else {}
+        report = Indexed(
+            added=len(digests.keys() - before.keys()),
+            changed=sum(before.get(name, digest) != digest for name, digest in digests.items()),
+            deleted=len(before.keys() - digests.keys()),
+            documents=len(digests),
+            passages=old.current.passages if old else 0,
+            embedded=0,
+        )
+        if old and not report.added + report.changed + report.deleted:
+            _tidy(out, old.current.folder)
+            return report
+        update = _Update(Path(folder), out, settings, embed, cutter, old)
+        current, embedded = update.run(digests, on_progress)
+        write_json(out / CURRENT, current)
+        # 新的一代已经生效，旧的和用过的向量才能删
+        _tidy(out, current.folder)
+    return Indexed(report.added, report.changed, report.deleted, len(digests), current.passages, embedded)
+
+
+def _passage_tokens(settings: IndexSettings, embed: Embed) -> int:
+    size = settings.passage_tokens or min(embed.max_length, _LONGEST_PASSAGE)
+    if size > embed.max_length:
+        raise ConfigError(f"--passage-tokens {size}: the model reads {embed.max_length} tokens; take fewer")
+    return size
+
+
+def _tidy(out: Path, generation: str) -> None:
+    """Removes what no longer counts: other generations, and blocks of vectors."""
+    for path in out.iterdir():
+        if path.is_dir() and path.name != generation and (path.name.startswith("generation-") or path.name == _BLOCKS):
+            shutil.rmtree(path)
+
+
+@dataclass(frozen=True)
+class _Update:
+    """One update of an index."""
+
+    folder: Path
+    out: Path
+    settings: IndexSettings
+    embed: Embed
+    cutter: PassageCutter
+    old: StoredIndex | None
+
+    def run(self, digests: dict[str, str], on_progress: Progress | None) -> tuple[Current, int]:
+        """Writes the next generation; returns what it holds and how many passages were embedded."""
+        number = self.old.current.generation + 1 if self.old else 1
+        target = self.out / Current(number, 0, "", (), {}).folder
+        if target.exists():
+            # 改名之后、生效之前被杀：那一代没有人在读
+            shutil.rmtree(target)
+        with atomic_path(target) as new:
+            new.mkdir()
+            documents = self._write_passages(new / PASSAGES, digests)
+            with pa.memory_map(str(new / PASSAGES)) as source:
+                table = pa.ipc.open_file(source).read_all()
+            if not table.num_rows:
+                raise InputError(f"{self.folder}: its files hold no word; there is nothing to index")
+            width, embedded = self._write_vectors(new / VECTORS, table, on_progress)
+            LexicalSearch.build(_searched_texts(table)).save(new / LEXICAL)
+            if table.num_rows > EXACT_ROWS:
+                write_codes(np.load(new / VECTORS, mmap_mode="r"), new / CODES)
+            files = sorted(path for path in new.rglob("*") if path.is_file())
+            checksums = {path.relative_to(new).as_posix(): checksum_of(path) for path in files}
+        precision = str(getattr(self.embed.engine, "precision", ""))
+        return Current(number, width, precision, tuple(documents), checksums), embedded
+
+    def _write_passages(self, path: Path, digests: dict[str, str]) -> list[IndexedDocument]:
+        """Writes the passages of all documents; those of unchanged ones are copied."""
+        kept = {}
+        if self.old:
+            numbered = enumerate(self.old.current.documents)
+            kept = {
+                document.name: number for number, document in numbered if digests.get(document.name) == document.digest
+            }
+        documents = []
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            for number, (name, digest) in enumerate(digests.items()):
+                if name in kept and self.old:
+                    rows = self.old.first_rows[kept[name] : kept[name] + 2].tolist()
+                    found = self.old.passages.slice(rows[0], rows[1] - rows[0])
+                    column = pa.array([number] * found.num_rows, pa.int32())
+                    writer.write_table(found.set_column(0, "document", column))
+                    documents.append(self.old.current.documents[kept[name]])
+                    continue
+                document = read_document(self.folder, name, self.settings.encoding)
+                rows = [
+                    {"document": number, "digest": passage.digest, **_columns(passage)}
+                    for passage in self.cutter.cut(document)
+                ]
+                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                documents.append(IndexedDocument(name, digest, len(rows), document.metadata))
+        return documents
+
+    def _write_vectors(self, path: Path, table: pa.Table, on_progress: Progress | None) -> tuple[int, int]:
+        """Writes a vector for every passage; returns their width, and how many had to be computed."""
+        digests = table["digest"].to_pylist()
+        known = _KnownVectors(self.old, self.out / _BLOCKS)
+        missing: dict[bytes, int] = {}
+        for row, digest in enumerate(digests):
+            if digest not in known:
+                missing.setdefault(digest, row)
+        done = len(digests) - len(missing)
+        if on_progress:
+            on_progress(done, len(digests))
+        rows = iter(missing.values())
+        while block := list(islice(rows, PART)):
+            some = table.take(block)
+            texts = map(self.cutter.read, some["heading"].to_pylist(), some["text"].to_pylist())
+            vectors = self.embed(list(texts), pooling=self.settings.pooling)
+            if not np.isfinite(vectors).all():
+                raise CheckpointError("the model gives vectors that are no numbers (NaN); it is damaged or untrained")
+            known.add([digests[row] for row in block], vectors)
+            done += len(block)
+            if on_progress:
+                on_progress(done, len(digests))
+        width = self.embed.width(self.settings.pooling)
+        with path.open("wb") as handle:
+            header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (len(digests), width)}
+            np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
+            for start in range(0, len(digests), PART):
+                handle.write(known.of(digests[start : start + PART], width).tobytes())
+        return width, len(missing)
+
+
+class _KnownVectors:
+    """Vectors of an index and of blocks of an update, by the digest of what the model read."""
+
+    def __init__(self, old: StoredIndex | None, folder: Path) -> None:
+        """Looks into the index and the blocks.
+
+        Raises:
+            CheckpointError: a block is damaged.
+        """
+        self._folder = make_folder(folder)
+        self._sources: list[NDArray[np.float32]] = []
+        self._places: dict[bytes, tuple[int, int]] = {}
+        if old:
+            self._learn(old.passages["digest"].to_pylist(), old.vectors)
+        self._blocks = 0
+        for path in sorted(folder.glob("*.npz")):
+            with _sound(path), np.load(path, allow_pickle=False) as block:
+                self._learn([row.tobytes() for row in block["digests"]], block["vectors"])
+            self._blocks = int(path.stem) + 1
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._places
+
+    def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+        """Keeps new vectors, on disk too."""
+        path = self._folder / f"{self._blocks:07d}.npz"
+        with atomic_path(path) as temporary, temporary.open("wb") as handle:
+            rows = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
+            np.savez(handle, digests=rows, vectors=vectors)
+        self._blocks += 1
+        self._learn(digests, vectors)
+
+    def of(self, digests: Sequence[bytes], width: int) -> NDArray[np.float32]:
+        """Returns [n, width], a vector for each digest."""
+        found = np.empty((len(digests), width), dtype=np.float32)
+        for row, digest in enumerate(digests):
+            source, place = self._places[digest]
+            found[row] = self._sources[source][place]
+        return found
+
+    def _learn(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+        number = len(self._sources)
+        self._sources.append(vectors)
+        self._places |= {digest: (number, row) for row, digest in enumerate(digests)}
+
+
+@contextlib.contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); remove it and run the same command again") from None
+
+
+def _columns(passage: Any) -> dict[str, Any]:
+    return {name: getattr(passage, name) for name in ("start", "end", "line", "heading", "text")}
+
+
+def _searched_texts(table: pa.Table) -> Iterator[str]:
+    """Yields what a passage is found by: its headings and its text."""
+    for batch in table.select(["heading", "text"]).to_batches():
+        yield from map("{}\n{}".format, batch["heading"].to_pylist(), batch["text"].to_pylist())

@@ -1,0 +1,139 @@
+"""Searching: each mode against its oracle, filters, a cross-encoder's second look, and what is refused."""
+
+import numpy as np
+import pytest
+
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.inference import load_pipeline
+from bertsmith.retrieval import IndexSettings, build_index, load_index
+
+
+@pytest.fixture
+def index(notes_index):
+    return load_index(notes_index, precision="float32")
+
+
+def test_dense_search_is_the_order_of_cosines(index, tiny_model):
+    query = load_pipeline("embed", tiny_model, precision="float32")(["the man reads"])[0]
+    cosines = index.stored.vectors @ query
+    hits = index.search("the man reads", k=3, mode="dense")
+    assert [hit.row for hit in hits] == np.argsort(-cosines, kind="stable")[:3].tolist()
+    assert [hit.score for hit in hits] == pytest.approx(sorted(cosines.tolist(), reverse=True)[:3], abs=1e-6)
+
+
+def test_lexical_search_finds_words_in_text_and_headings(index):
+    assert [hit.file for hit in index.search("bread", mode="lexical")] == ["bread.txt"]
+    assert index.search("面包", mode="lexical")[0].file == "中文.txt"
+    hits = index.search("books", mode="lexical")
+    assert {(hit.file, hit.heading) for hit in hits} == {
+        ("guides/books.md", "Books"),
+        ("guides/books.md", "Books > Old books"),
+    }
+    assert hits[0].metadata == {"lang": "en", "topic": "reading"}
+    assert index.search("zebra", mode="lexical") == []
+
+
+def test_hybrid_search_adds_reciprocal_ranks(index):
+    hits = index.search("the old bread", k=5)
+    dense, lexical = (
+        [hit.row for hit in index.search("the old bread", k=99, mode=mode)] for mode in ("dense", "lexical")
+    )
+    expected = dict.fromkeys(dense, 0.0)
+    for order in (dense, lexical):
+        for rank, row in enumerate(order, 1):
+            expected[row] += 1 / (60 + rank)
+    assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:5])
+    assert all(expected[hit.row] == pytest.approx(hit.score) for hit in hits)
+
+
+def test_weights_go_from_words_to_vectors(index):
+    rows = [[hit.row for hit in index.search("the old bread", k=3, weight=weight)] for weight in (0.0, 1.0)]
+    assert rows[0] == [hit.row for hit in index.search("the old bread", k=3, mode="lexical")]
+    assert rows[1] == [hit.row for hit in index.search("the old bread", k=3, mode="dense")]
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_filters_leave_only_their_documents(index, mode):
+    assert {hit.file for hit in index.search("a book the tree", mode=mode, where={"file": "guides/*"})} == {
+        "guides/books.md",
+        "guides/trees.txt",
+    }
+    found = index.search("a book the tree", mode=mode, where={"file": "guides/*", "lang": "e?"})
+    assert {hit.file for hit in found} == {"guides/books.md"}
+    assert index.search("book", mode=mode, where={"file": "none"}) == []
+
+
+def test_an_unknown_field_is_named(index):
+    with pytest.raises(InputError, match="'year'"):
+        index.search("book", where={"year": "2020"})
+
+
+def test_a_cross_encoder_has_the_last_word(notes_index, tmp_path):
+    import torch
+
+    from bertsmith.model import BertConfig, BertForSequenceClassification
+    from bertsmith.tokenizer import WordPieceTokenizer
+
+    torch.manual_seed(3)
+    tokenizer = WordPieceTokenizer.train(["the man eats bread . the woman reads a book !"] * 3, vocab_size=200)
+    config = BertConfig.named("1/64", vocab_size=tokenizer.vocab_size, max_position_embeddings=64, id2label={0: "r"})
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "ranker")
+    tokenizer.save(tmp_path / "ranker")
+    index = load_index(notes_index, rerank=tmp_path / "ranker", precision="float32")
+    hits = index.search("the book", k=4)
+    ranked = load_pipeline("rank", tmp_path / "ranker", precision="float32")(
+        "the book", [hit.text for hit in load_index(notes_index).search("the book", k=99)]
+    )
+    assert [hit.text for hit in hits] == [one.text for one in ranked[:4]]
+    assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked[:4]], abs=1e-6)
+
+
+def test_prompts_are_read_before_queries_and_passages(notes, tiny_model, tmp_path):
+    settings = IndexSettings(overlap=2, query_prompt="woman ", passage_prompt="man ", precision="float32")
+    build_index(notes, tiny_model, tmp_path / "x", settings)
+    embed = load_pipeline("embed", tiny_model, precision="float32")
+    index = load_index(tmp_path / "x", precision="float32")
+    np.testing.assert_allclose(index.embed_query("a book"), embed(["woman a book"])[0], atol=1e-6)
+    texts = index.stored.passages.filter(np.array(index.stored.passages["heading"]) == "")["text"].to_pylist()
+    rows = [row for row, heading in enumerate(index.stored.passages["heading"].to_pylist()) if not heading]
+    np.testing.assert_allclose(index.stored.vectors[rows], embed([f"man {text}" for text in texts]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "error", "message"),
+    [
+        ("", {}, InputError, "empty"),
+        (" \n", {}, InputError, "empty"),
+        (None, {}, InputError, "empty"),
+        ("a", {"k": 0}, InputError, "k is 0"),
+        ("a", {"mode": "best"}, ConfigError, "use hybrid, dense, lexical"),
+        ("a", {"weight": 2.0}, InputError, "weight"),
+        ("a", {"weight": float("nan")}, InputError, "weight"),
+        ("a", {"weight": 0.5, "mode": "dense"}, InputError, "weight"),
+    ],
+)
+def test_bad_queries_are_one_line(index, query, more, error, message):
+    with pytest.raises(error, match=message):
+        index.search(query, **more)
+
+
+def test_queries_of_any_length_are_answered(index):
+    assert index.search("the man " * 5000, k=1)
+    assert index.search("...", k=1, mode="dense")
+    assert index.search("😀", k=99)
+
+
+def test_a_moved_model_is_named(notes_index, tiny_model, tmp_path):
+    tiny_model.rename(tmp_path / "moved")
+    with pytest.raises(CheckpointError, match="--model"):
+        load_index(notes_index).search("book")
+    assert load_index(notes_index, model=tmp_path / "moved").search("book")
+
+
+def test_equal_scores_keep_the_order_of_the_files(notes, tiny_model, tmp_path, settings):
+    for number in range(5):
+        (notes / f"same-{number}.txt").write_text("the woman reads a book")
+    build_index(notes, tiny_model, tmp_path / "x", settings)
+    for mode in ("dense", "lexical", "hybrid"):
+        hits = load_index(tmp_path / "x").search("the woman reads a book", mode=mode, k=5)
+        assert [hit.file for hit in hits] == [f"same-{number}.txt" for number in range(5)]
