@@ -11,6 +11,7 @@ from bertsmith.cli.options import Given, declares
 
 if TYPE_CHECKING:
     from bertsmith.finetune.datasets.reader import ReadingOptions
+    from bertsmith.finetune.further import FurtherOptions
     from bertsmith.finetune.job import ComparisonOptions
     from bertsmith.finetune.settings import FineTuningSettings
     from bertsmith.finetune.tasks.task import Evaluation
@@ -32,6 +33,7 @@ def _options_of_all_tasks() -> type:
     reading="bertsmith.finetune.datasets.reader.ReadingOptions",
     options=_options_of_all_tasks,
     settings="bertsmith.finetune.settings.FineTuningSettings",
+    further="bertsmith.finetune.further.FurtherOptions",
     comparison="bertsmith.finetune.job.ComparisonOptions",
 )
 def finetune(
@@ -45,6 +47,7 @@ def finetune(
     reading: Given[ReadingOptions],
     options: Given[Any],
     settings: Given[FineTuningSettings],
+    further: Given[FurtherOptions],
     comparison: Given[ComparisonOptions],
 ) -> None:
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
@@ -53,8 +56,7 @@ def finetune(
     from rich.console import Console
 
     from bertsmith.errors import ConfigError
-    from bertsmith.finetune.job import Job, run_job
-    from bertsmith.finetune.tasks.registry import task_named
+    from bertsmith.finetune.job import Job, run_job, usual_rate
     from bertsmith.kernels.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
 
@@ -63,7 +65,7 @@ def finetune(
         if compared.search is not None:
             raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
-        chosen = replace(chosen, learning_rate=task_named(task).spec.usual_rate(chosen.adapter))
+        chosen = replace(chosen, learning_rate=usual_rate(task, model, chosen.adapter))
     job = Job(
         task,
         model,
@@ -75,6 +77,7 @@ def finetune(
         reading=reading.build(),
         options=options.values,
         comparison=compared,
+        further=further.build(),
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

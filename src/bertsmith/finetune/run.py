@@ -23,6 +23,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.adapters import load_adapted, save_adapter
+from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import save_task
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, PredictionT, Task
@@ -157,7 +158,7 @@ def fine_tune(
         "dev": _fingerprint(dev),
         "test": None if test is None else _fingerprint(test),
     }
-    claim_folder(folder, "finetune.json", request)
+    claim_folder(folder, "finetune.json", request, beside=FURTHER)
     with locked(folder):
         if (folder / "result.json").exists():
             # 可能恰好在写下结果之后、删去状态之前被打断

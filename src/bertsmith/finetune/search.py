@@ -27,6 +27,7 @@ from rich.console import Console
 
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder, locked
+from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -109,7 +110,7 @@ def search(
         "grid": {name: list(values) for name, values in (grid or {}).items()},
         "seeds": seeds,
     }
-    claim_folder(folder, "search.json", request)
+    claim_folder(folder, "search.json", request, beside=FURTHER)
     with locked(folder):
         console = console or Console(quiet=True)
 
