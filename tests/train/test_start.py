@@ -71,7 +71,8 @@ def test_training_goes_on_from_a_model_folder(village, general, tmp_path):
     assert before.keys() == after.keys()
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
-    assert recipe_to_continue(general).trainer.learning_rate == recipe_for("2/64").trainer.learning_rate / 4
+    assert recipe_to_continue(general).trainer.learning_rate == 1e-3 / 4
+    assert recipe_to_continue(general).trainer.optimizer == "adamw"
 
 
 @pytest.mark.parametrize("architecture", [BertForMaskedLM, BertModel])
