@@ -64,6 +64,8 @@ def finetune(
             raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
         chosen = replace(chosen, learning_rate=task_named(task).spec.usual_rate(chosen.adapter))
+    if not settings.typed("batch_size"):
+        chosen = replace(chosen, batch_size=task_named(task).spec.batch_size)
     job = Job(
         task,
         model,
