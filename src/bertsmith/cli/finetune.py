@@ -57,6 +57,7 @@ def finetune(
 
     from bertsmith.errors import ConfigError
     from bertsmith.finetune.job import Job, run_job, usual_rate
+    from bertsmith.finetune.tasks.registry import task_named
     from bertsmith.kernels.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
 
@@ -66,6 +67,8 @@ def finetune(
             raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
         chosen = replace(chosen, learning_rate=usual_rate(task, model, chosen.adapter))
+    if not settings.typed("batch_size"):
+        chosen = replace(chosen, batch_size=task_named(task).spec.batch_size)
     job = Job(
         task,
         model,

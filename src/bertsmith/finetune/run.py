@@ -141,6 +141,7 @@ def fine_tune(
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
     start = noted_start(model_folder, folder / "finetune.json")
+    task = task.starting_from(Path(model_folder))
     config = ModelConfig.load(model_folder)
     if settings.max_length > config.position_limit:
         raise ConfigError(
@@ -207,7 +208,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         encoded = self.task.encode(self.tokenizer, train, max_length)
         if not encoded:
             raise InputError("no example of the training file can be learned from")
-        self.steps_per_epoch = -(-len(encoded) // self.settings.batch_size)
+        self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
         self._restore()
         with stop_requests() as request:
@@ -228,6 +229,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         for saved in ("model", "adapter"):
             if (self.folder / saved).is_dir():
                 save_task(task, self.folder / saved, max_length)
+                task.add_files(self.folder / saved, model.config, max_length)
         result = FineTuningResult(
             self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
         )
@@ -285,13 +287,13 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _train_epoch(self, encoded: Sequence[EncodedExample], request: StopRequest) -> None:
         """Takes the steps of an epoch that are left."""
-        epoch, size = self.progress.epochs, self.settings.batch_size
-        order = generator(self.settings.seed, "finetune/order", epoch).permutation(len(encoded)).tolist()
+        epoch = self.progress.epochs
+        batches = self._batches(encoded, epoch)
         running = RunningAverages(self.progress.sums)
         last_saved = time.monotonic()
         while (offset := self.trainer.step - epoch * self.steps_per_epoch) < self.steps_per_epoch:
             begun = time.monotonic()
-            chosen = [encoded[number] for number in order[offset * size : (offset + 1) * size]]
+            chosen = [encoded[number] for number in batches[offset]]
             # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有补齐的矩形
             chosen.sort(key=lambda example: max(map(len, example.input_ids)))
             output = self.trainer.train_batch(self.task.batch(chosen))
@@ -303,6 +305,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 last_saved = time.monotonic()
                 self._save()
                 self._stop_if_asked(request)
+
+    def _batches(self, encoded: Sequence[EncodedExample], epoch: int) -> list[list[int]]:
+        draws = generator(self.settings.seed, "finetune/order", epoch)
+        return self.task.batches(encoded, self.settings.batch_size, draws)
 
     def _evaluate(self, dev: Sequence[ExampleT]) -> None:
         """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""

@@ -71,7 +71,12 @@ class LabModel:
     @property
     def task(self) -> str | None:
         """What its head was fine-tuned for; None for a model that was not."""
-        return next((kind for kind in self.served.pipelines if kind in all_tasks()), None)
+        known = all_tasks()
+        # 取向量不需要微调：一个只会给出向量的编码器没有头可看
+        heads = (
+            kind for kind in self.served.pipelines if kind in known and known[kind].spec.pipeline.needs_fine_tuning
+        )
+        return next(heads, None)
 
     @contextmanager
     def pipeline(self, kind: str) -> Iterator[Any]:

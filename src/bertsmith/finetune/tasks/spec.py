@@ -95,6 +95,7 @@ class TaskSpec:
         options: a dataclass of `bertsmith.options` with what the user can choose; its fields are options of
             `bertsmith finetune`, and `Task.learned_from` receives it.
         learning_rate: a peak to begin with; the paper's unless the task trains few and fresh weights.
+        batch_size: examples in a step to begin with.
         predicts_number: whether a mistake is a distance rather than a wrong choice.
         is_explained: whether its scores can be attributed to words, see `bertsmith.interpret`.
         has_baselines: whether simpler models can be trained for comparison, by `Task.add_baselines`.
@@ -109,6 +110,7 @@ class TaskSpec:
     card: CardText
     options: type = NoOptions
     learning_rate: float = 5e-5
+    batch_size: int = 16
     predicts_number: bool = False
     is_explained: bool = True
     has_baselines: bool = False
