@@ -199,6 +199,13 @@ def test_debug_shows_the_traceback(tmp_path):
         main(["quickstart", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--debug"])
 
 
+def test_what_stands_behind_two_dashes_is_no_option(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["quickstart", "--out", str(tmp_path / "out"), "--", "--debug"])
+    assert ended.value.code == 2
+    assert "--debug: " in capsys.readouterr().err
+
+
 def test_help_answers_without_loading_torch():
     code = (
         "import sys, bertsmith.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: assert 'torch' not in sys.modules"

@@ -322,7 +322,7 @@ class PreTrainingRun:
         averages = self.window.averages()
         self.window = RunningAverages()
         row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
-        row["learning_rate"] = self.trainer.learning_rate
+        row["learning_rate"] = self.trainer.learning_rate_of(self.trainer.step - 1)
         if self.trainer.skipped:
             row["skipped"] = self.trainer.skipped
         rate, utilisation = self.speed.rates()

@@ -150,12 +150,11 @@ class BertTrainer(Generic[ModelT]):
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._with_loss = self.ranks.parallel(_ModelWithLoss(self.model, objective), self.device)
 
-    @property
-    def learning_rate(self) -> float:
-        """The rate of the coming step."""
+    def learning_rate_of(self, step: int) -> float:
+        """Returns the rate with which a step, counted from 0, is taken."""
         settings = self.settings
         return learning_rate_at(
-            self.step,
+            step,
             peak=settings.learning_rate,
             warmup_steps=round(settings.warmup_share * settings.total_steps),
             total_steps=settings.total_steps,
@@ -181,7 +180,7 @@ class BertTrainer(Generic[ModelT]):
         shard = (self.ranks.rank,) if self.ranks.rank else ()
         torch.manual_seed(torch_seed(self.seed, "train/dropout", self.step, *shard))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate * group["rate_factor"]
+            group["lr"] = self.learning_rate_of(self.step) * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
         outputs = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
