@@ -84,7 +84,13 @@ def own_outputs(name, model, rows):
     return outputs
 
 
-@pytest.fixture(scope="module", params=BERTS)
+QUICK = "BertForSequenceClassification"
+"""Exported in the quick tests; the others are slow ones."""
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in BERTS]
+)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder / "model")
@@ -153,7 +159,7 @@ def test_the_file_says_nothing_about_the_machine_that_wrote_it(exported):
     assert export.__file__.encode() not in content
 
 
-@pytest.mark.parametrize("exported", ["BertForSequenceClassification"], indirect=True)
+@pytest.mark.parametrize("exported", [QUICK], indirect=True)
 def test_what_stands_in_the_padding_changes_nothing(exported):
     _, _, folder = exported
     rows = draw([4, 9], 11)
@@ -183,6 +189,7 @@ def test_unusual_shapes_of_a_model(tmp_path):
         np.testing.assert_allclose(logits[n, : len(own["logits"])], own["logits"], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_folder_has_what_tools_look_for_and_the_real_checkpoint_gives_the_same_states(says, minilm_folder, tmp_path):
     code, printed = says("export", "onnx", minilm_folder, "--out", tmp_path / "out")
