@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import sentence_transformers
 import torch
 import transformers
 
@@ -367,3 +368,21 @@ def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_mo
     (tiny_model / "features.safetensors").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="features.safetensors"):
         export_huggingface(tiny_model, tmp_path / "other")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_model, tmp_path):
+    """As `sentence-transformers` gives them, for texts of different lengths side by side."""
+    from bertsmith.inference.sentence_folder import SentenceFolder, write_sentence_folder
+
+    write_sentence_folder(tiny_model, SentenceFolder(pooling, 16, normalize=normalize), 64)
+    export_onnx(tiny_model, tmp_path / "onnx")
+    assert (tmp_path / "onnx" / "1_Pooling" / "config.json").is_file()
+    theirs = sentence_transformers.SentenceTransformer(str(tiny_model), device="cpu")
+    texts = ["the man eats bread .", "a book", "the woman reads a book ! the man reads ."]
+    tokens = theirs.tokenizer(texts, padding=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
+    inputs = {each.name: tokens[each.name] for each in session.get_inputs()}
+    (found,) = session.run(["sentence_embedding"], inputs)
+    np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-4)

@@ -39,10 +39,15 @@ def _options_of_all_tasks() -> type:
 def finetune(
     task: Annotated[str, _task()],
     model: Annotated[Path, typer.Option(help="Model to start from: a folder, or org/name of the Hub.")],
-    train: Annotated[str, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")],
-    dev: Annotated[str, typer.Option(help="The same, to choose the best epoch by.")],
     out: Annotated[Path, typer.Option(help="Run folder; the model goes to OUT/model. The same command goes on.")],
+    train: Annotated[
+        str | None, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")
+    ] = None,
+    dev: Annotated[str | None, typer.Option(help="The same, to choose the best epoch by.")] = None,
     test: Annotated[str | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
+    unlabelled: Annotated[
+        str | None, typer.Option(help="embed: folder of text files to learn from instead; see --positives.")
+    ] = None,
     *,
     reading: Given[ReadingOptions],
     options: Given[Any],
@@ -77,6 +82,7 @@ def finetune(
         out,
         chosen,
         test=test,
+        unlabelled=unlabelled,
         reading=reading.build(),
         options=options.values,
         comparison=compared,

@@ -54,9 +54,10 @@ class Job:
     Attributes:
         task: its name.
         model: the folder to start from, or its name on the Hub.
-        train: the training file, or its URL.
-        dev: the file that chooses.
+        train: the training file, or its URL; None where text without labels is learned from.
+        dev: the file that chooses; None where that text provides it, too.
         test: the file that is scored once; None for none.
+        unlabelled: a folder of text to learn from instead of a training file; for tasks that can.
         out: the run folder.
         settings: the recipe.
         reading: how the files are read.
@@ -67,11 +68,12 @@ class Job:
 
     task: str
     model: Path
-    train: str | Path
-    dev: str | Path
+    train: str | Path | None
+    dev: str | Path | None
     out: Path
     settings: FineTuningSettings
     test: str | Path | None = None
+    unlabelled: str | Path | None = None
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     options: Mapping[str, Any] = field(default_factory=dict)
     comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
@@ -106,9 +108,18 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     if compared.search is not None and compared.search not in GRIDS:
         raise ConfigError(f"search {compared.search!r} is unknown; use {', '.join(GRIDS)}")
     files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
+    if (job.unlabelled is None) == (job.train is None) or (job.unlabelled is None and job.dev is None):
+        raise ConfigError("give --train and --dev, or --unlabelled, which needs neither")
     examples = {name: kind.spec.reader.read(path, job.reading, task=job.task) for name, path in files.items()}
+    options = dict(job.options)
+    if job.unlabelled is not None:
+        encoding, seed = job.reading.encoding, job.settings.seed
+        pairs = kind.from_documents(job.unlabelled, options, encoding=encoding, seed=seed)
+        # 自己给了 dev 的，就用自己的；文件夹里留出的那份只在没有时才用
+        examples = dict(zip(("train", "dev"), pairs, strict=True)) | examples
+        files = {"train": job.unlabelled, "dev": job.unlabelled} | files
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
-    task = kind.of(train, **job.options)
+    task = kind.of(train, **options)
     if compared.baselines:
         task.check_baselines(train, dev, test)
     start = job.model

@@ -208,6 +208,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         encoded = self.task.encode(self.tokenizer, train, max_length)
         if not encoded:
             raise InputError("no example of the training file can be learned from")
+        encoded = self.task.add_targets(encoded, train, self.inference)
         self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
         self._restore()
@@ -361,7 +362,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _show(self, loss: float) -> None:
         shown = {"epoch": str(self.progress.epochs + 1), "loss": f"{loss:.3f}"}
         if self.progress.best is not None:
-            shown[f"best dev {self.task.metric}"] = f"{self.progress.best:.3f}"
+            shown["best dev score"] = f"{self.progress.best:.3f}"
         self.bar.update(self.trainer.step, shown)
 
 

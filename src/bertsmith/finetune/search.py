@@ -171,7 +171,7 @@ class _Search:
         repeated = [self.best, *(self._add(replace(chosen, seed=seed)) for seed in seeds[1:])]
         self._keep_best()
         result = SearchResult(
-            self.task.metric,
+            next(iter(self.best.dev)),
             self.rows,
             self.best.name,
             spreads([row.dev for row in repeated]),
@@ -199,7 +199,8 @@ class _Search:
         self.console.print(f"run {number}/{self.total}: {name}", highlight=False, markup=False)
         row = Trial.of(name, self._differences(settings), self._fine_tune(settings))
         self.rows.append(row)
-        metric, before = self.task.metric, self.best
+        # 表里的第一个指标就是决定取舍的那个：向量任务的指标随 dev 文件的种类而变
+        metric, before = next(iter(row.dev)), self.best
         # 严格大于才换：持平时较早的胜出，重跑时每一步的选择都与第一次相同
         if before is None or self.task.selection_score(row.dev) > self.task.selection_score(before.dev):
             self.best = row

@@ -306,3 +306,67 @@ def test_what_cannot_be_learned_from_is_refused(tiny_model):
         EmbeddingTask.of(PAIRS, matryoshka=(65,)).build(tiny_model, SETTINGS)
     with pytest.raises(InputError, match="the dev file's scores are all the same"):
         EmbeddingTask.of(PAIRS).check_dev(scored)
+
+
+def test_a_teacher_is_learned_from(tiny_model, minilm_folder, tmp_path):
+    """Its cosines, whatever its width; only the training texts are shown to it."""
+    task = EmbeddingTask.of(PAIRS, teacher=str(minilm_folder))
+    assert task.loss_name == "similarities"
+    rows = task.encode(WordPieceTokenizer.load(tiny_model), PAIRS, 32)
+    rows = task.add_targets(rows, PAIRS, CPU)
+    batch = task.batch(rows)
+    teacher = load_pipeline("embed", minilm_folder, device="cpu")
+    expected = teacher([*(pair.query for pair in PAIRS), *(pair.positive for pair in PAIRS)])
+    np.testing.assert_allclose(batch.targets, expected, atol=1e-5)
+    result = fine_tune(task, tiny_model, PAIRS, PAIRS, tmp_path / "run", SETTINGS)
+    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in log if row["kind"] == "train"]
+    assert losses[-1] < 0.5 * losses[0]
+    assert result.dev.metrics
+
+
+def test_a_ranker_teaches_margins(tiny_model, tmp_path):
+    from bertsmith.model import BertForSequenceClassification
+
+    torch.manual_seed(0)
+    ranker = BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, id2label={0: "relevance"})
+    ranker.save_pretrained(tmp_path / "ranker")
+    WordPieceTokenizer.load(tiny_model).save(tmp_path / "ranker")
+    examples = [RelatedTexts("the man", "eats", ("reads", "a book")), RelatedTexts("a woman", "reads")]
+    task = EmbeddingTask.of(examples, teacher=str(tmp_path / "ranker"))
+    assert task.loss_name == "margin-mse"
+    rows = task.add_targets(task.encode(WordPieceTokenizer.load(tiny_model), examples, 32), examples, CPU)
+    scores = load_pipeline("rank", tmp_path / "ranker").scores(["the man"] * 3, ["eats", "reads", "a book"])
+    assert rows[0].label[1] == pytest.approx([scores[0] - scores[1], scores[0] - scores[2]], abs=1e-5)
+    assert rows[1].label[1] == []
+    with pytest.raises(ConfigError, match="has no negatives for it to judge"):
+        EmbeddingTask.of(PAIRS, teacher=str(tmp_path / "ranker"))
+    with pytest.raises(ConfigError, match="info-nce does not learn from the teacher"):
+        EmbeddingTask.of(PAIRS, teacher=str(tiny_model), loss="info-nce")
+
+
+def test_text_without_labels_is_learned_from(tiny_model, tmp_path, capsys):
+    texts, out = tmp_path / "texts", tmp_path / "run"
+    texts.mkdir()
+    words = ["man", "woman", "book", "bread"]
+    for number in range(40):
+        story = [
+            f"The {words[number % 4]} {verb} {number}." for verb in ("eats", "reads", "reads a book", "eats bread")
+        ]
+        (texts / f"{number}.txt").write_text(" ".join(story) + "\n")
+    command = ["finetune", "embed", "--model", tiny_model, "--out", out, "--epochs", 1, "--precision", "float32"]
+    said = run(capsys, *command, "--unlabelled", texts)
+    assert "dev: ndcg_at_10" in said
+    assert "texts" in (out / "model" / "README.md").read_text(encoding="utf-8")
+    for more, message in (
+        ([], "give --train and --dev, or --unlabelled"),
+        (["--train", "a.tsv"], "give --train and --dev, or --unlabelled"),
+        (["--train", "a.tsv", "--unlabelled", texts], "give --train and --dev, or --unlabelled"),
+    ):
+        assert message in run(capsys, *command[:5], tmp_path / "other", *more, code=2)
+    data = tmp_path / "pairs.tsv"
+    data.write_text("query\tpositive\na\tb\nc\td\n")
+    labelled = [*command[:5], tmp_path / "other", "--train", data, "--dev", data]
+    assert "give --unlabelled, or leave --positives out" in run(capsys, *labelled, "--positives", "same", code=2)
+    classify = ["finetune", "classify", *command[2:5], tmp_path / "other", "--unlabelled", texts]
+    assert "classify learns from labels" in run(capsys, *classify, code=2)

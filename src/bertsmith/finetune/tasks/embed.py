@@ -30,18 +30,21 @@ from bertsmith.finetune.datasets.related import (
     related_of_beir,
 )
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.finetune.datasets.unlabelled import Positives, read_unlabelled
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.embed_scores import score_vectors
 from bertsmith.finetune.tasks.spec import CardText, InputFields, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, new_model, worst
 from bertsmith.inference.embed import READS, Embed
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.pipeline import load_pipeline
 from bertsmith.inference.sentence_folder import (
     SentenceFolder,
     StoredPooling,
     read_sentence_folder,
     write_sentence_folder,
 )
+from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.vectors.batch import VectorBatch
@@ -88,6 +91,12 @@ class EmbeddingOptions:
     matryoshka: tuple[int, ...] | None = option(
         None, help="A width at which the first numbers are to be a vector, too; once for each.", parse_each=int
     )
+    teacher: str | None = option(
+        None, help="Folder of an encoder to learn from, or of a ranker where the file has negatives."
+    )
+    positives: Positives | None = option(
+        None, help="What belongs together in text of --unlabelled.", shown_default="cloze"
+    )
     mini_batch_size: int = option(
         0, min=0, help="Texts encoded at a time (gradient caching): large batches in little memory; 0: all at once."
     )
@@ -105,6 +114,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         passage_prompt: what is put before a text that answers a query; None as the folder says.
         matryoshka: widths at which the first numbers of a vector are one, too.
         mini_batch_size: texts that are encoded at a time; 0 for all of a batch.
+        teacher: folder of the model whose judgement is learned; empty for none.
         low: score that counts as 0.
         high: score that counts as 1.
     """
@@ -116,6 +126,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     passage_prompt: str | None = None
     matryoshka: tuple[int, ...] = ()
     mini_batch_size: int = 0
+    teacher: str = ""
     low: float = 0.0
     high: float = 1.0
 
@@ -161,13 +172,19 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             ConfigError: the loss needs something that the file does not have, or an option is impossible.
             InputError: there is nothing to tell apart.
         """
+        if options.positives is not None:
+            raise ConfigError("positives are found in text without labels; give --unlabelled, or leave --positives out")
         examples = _to_learn(train)
         kind = type(examples[0])
         scores = _scores(examples)
         gives = tuple(need for need in _GIVES[kind] if need != "margins" or scores)
-        name = options.loss or ("margin-mse" if "margins" in gives else DEFAULT_LOSSES[kind])
+        default = "margin-mse" if "margins" in gives else DEFAULT_LOSSES[kind]
+        if options.teacher is not None:
+            gives, default = _taught(options.teacher, examples)
+        name = options.loss or default
         if vector_loss_named(name).needs not in gives:
-            raise ConfigError(f"the loss {name} does not learn from {_MADE_OF[kind]}; use another, or another file")
+            source = f"the teacher {options.teacher}" if options.teacher is not None else _MADE_OF[kind]
+            raise ConfigError(f"the loss {name} does not learn from {source}; use {default}, or another file")
         low, high = (min(scores), max(scores)) if scores else (0.0, 1.0)
         if scores and low == high:
             raise InputError("the training file's scores are all the same; there is nothing to learn")
@@ -180,9 +197,17 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             options.passage_prompt,
             options.matryoshka or (),
             options.mini_batch_size,
+            options.teacher or "",
             # 已经在 [0, 1] 里的分数原样使用
             *((0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, high)),
         )
+
+    @classmethod
+    def from_documents(
+        cls, folder: str | Path, options: dict[str, Any], *, encoding: str, seed: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns pairs of what stands together in documents; see `datasets.unlabelled`."""
+        return read_unlabelled(folder, options.pop("positives", None) or "cloze", encoding=encoding, seed=seed)
 
     def objective(self) -> VectorObjective:
         """Returns the loss over a model's vectors."""
@@ -260,6 +285,31 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             encoded.append(EncodedExample(ids, [[0] * len(each) for each in ids], (identities, self._targets(example))))
         return encoded
 
+    def add_targets(
+        self, encoded: list[EncodedExample], examples: Sequence[VectorExample], inference: InferenceConfig
+    ) -> list[EncodedExample]:
+        """Returns the examples with the teacher's vector of each text, or its margin for each negative."""
+        if not self.teacher:
+            return encoded
+        learned = _to_learn(examples)
+        device = inference.device
+        targets: list[list[Any]]
+        if vector_loss_named(self.loss_name).needs == "teacher":
+            encoder = load_pipeline("embed", self.teacher, device=device)
+            # 老师有自己的提示：各按各的训练方式读
+            texts = [(encoder.prompts.get(role, ""), text) for each in learned for role, text in _roles(each)]
+            vectors = iter(encoder([before + text for before, text in texts], prompt=""))
+            targets = [[next(vectors) for _ in each.input_ids] for each in encoded]
+        else:
+            ranker = load_pipeline("rank", self.teacher, device=device)
+            judged = [(each.query, text) for each in learned for text in (each.positive, *each.negatives)]
+            scores = iter(ranker.scores(*map(list, zip(*judged, strict=True))).tolist())
+            rows = [[next(scores) for _ in each.input_ids[1:]] for each in encoded]
+            targets = [[first - score for score in others] for first, *others in rows]
+        return [
+            replace(example, label=(example.label[0], target)) for example, target in zip(encoded, targets, strict=True)
+        ]
+
     def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
         """Divides an epoch into batches that hold no positive twice, and of each class an even number of texts."""
         order = draws.permutation(len(encoded)).tolist()
@@ -292,11 +342,14 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         negatives = [ids for example in encoded for ids in example.input_ids[2:]]
         owners = [number for number, example in enumerate(encoded) for _ in example.input_ids[2:]]
         targets = [target for example in encoded for target in example.label[1]]
+        if vector_loss_named(self.loss_name).needs == "teacher":
+            sides = [[example.label[1][side] for example in encoded] for side in (0, 1)]
+            targets = [*sides[0], *sides[1], *(each for example in encoded for each in example.label[1][2:])]
         return VectorBatch.of(
             [*columns[0], *columns[1], *negatives],
             [*numbers[0], *numbers[1], *(number for example in encoded for number in example.label[0][2:])],
             owners,
-            torch.tensor(targets, dtype=torch.float32),
+            torch.from_numpy(np.array(targets, dtype=np.float32)),
         )
 
     def loss(self, model: Backbone, batch: VectorBatch) -> LossOutput:
@@ -350,7 +403,8 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         scale = self.high - self.low
         if isinstance(example, ScoredText):
             return [(example.score - self.low) / scale]
-        if isinstance(example, RelatedTexts) and vector_loss_named(self.loss_name).needs == "margins":
+        needs = vector_loss_named(self.loss_name).needs
+        if isinstance(example, RelatedTexts) and example.scores and needs == "margins":
             return [(example.scores[0] - score) / scale for score in example.scores[1:]]
         return []
 
@@ -369,6 +423,22 @@ def _to_learn(examples: Sequence[VectorExample]) -> list[Any]:
     if isinstance(examples[0], CorpusPassage | JudgedQuery):
         return related_of_beir(examples)
     return list(examples)
+
+
+def _taught(teacher: str, examples: Sequence[Any]) -> tuple[tuple[Needs, ...], str]:
+    """Returns what a teacher gives, and the loss for it.
+
+    Raises:
+        ConfigError: it is neither an encoder nor a ranker, or a ranker without negatives to judge.
+    """
+    pipelines = pipelines_of_folder(teacher)
+    if "embed" in pipelines:
+        return ("teacher",), "similarities"
+    if "rank" not in pipelines:
+        raise ConfigError(f"--teacher {teacher}: is for {', '.join(pipelines)}; name an encoder or a ranker")
+    if not any(getattr(example, "negatives", ()) for example in examples):
+        raise ConfigError(f"--teacher {teacher}: ranks, and the training file has no negatives for it to judge")
+    return ("margins",), "margin-mse"
 
 
 def _scores(examples: Sequence[Any]) -> list[float]:
@@ -405,7 +475,9 @@ def _paired(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:
         other = waiting.pop(label)
         pairs.append(
             EncodedExample(
-                other.input_ids + example.input_ids, other.token_type_ids + example.token_type_ids, ([label] * 2, [])
+                other.input_ids + example.input_ids,
+                other.token_type_ids + example.token_type_ids,
+                ([label] * 2, other.label[1] + example.label[1]),
             )
         )
     return pairs

@@ -134,6 +134,28 @@ class Task(Generic[ExampleT, PredictionT]):
         """
         raise NotImplementedError
 
+    @classmethod
+    def from_documents(
+        cls,
+        folder: str | Path,  # noqa: ARG003
+        options: dict[str, Any],  # noqa: ARG003
+        *,
+        encoding: str,  # noqa: ARG003
+        seed: int,  # noqa: ARG003
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns training and dev examples that text without labels gives; for tasks that can learn so.
+
+        Args:
+            folder: a folder, file or pattern of text files.
+            options: the fields of `spec.options` that were chosen; those that concern the text alone are taken out.
+            encoding: of the files.
+            seed: of the draws.
+
+        Raises:
+            ConfigError: the task learns from labels only.
+        """
+        raise ConfigError(f"{cls.spec.name} learns from labels; give --train and --dev instead of --unlabelled")
+
     @property
     def name(self) -> str:
         """The word on the command line, such as `classify`."""
@@ -186,6 +208,15 @@ class Task(Generic[ExampleT, PredictionT]):
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
         """Turns examples into sequences and labels; one example may give several, or none."""
         raise NotImplementedError
+
+    def add_targets(
+        self,
+        encoded: list[EncodedExample],
+        _examples: Sequence[ExampleT],
+        _inference: InferenceConfig,
+    ) -> list[EncodedExample]:
+        """Returns the encoded training examples with what another model says of them; here as they are."""
+        return encoded
 
     def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
         """Divides the examples of an epoch into batches, the same number of them in every epoch.
