@@ -84,6 +84,7 @@ def test_family_and_size_choose_the_recipe(family, rate):
     assert base.trainer.matrix_rate == mini.trainer.matrix_rate
     assert mini.data.packing == ("sentences" if family == "bert" else "full")
     assert recipe_for("mini", family=family, mask_rate=0.2, packing="sentences").data.masking.rate == 0.2
+    assert recipe_for("mini", family="electra").data.masking.rate == 0.15
 
 
 @pytest.fixture

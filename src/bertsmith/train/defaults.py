@@ -35,7 +35,9 @@ _POST_NORM: Mapping[str, Any] = {
     "mask_rate": 0.3,
     "sinusoids": 0.1,
 }
-BEST: Mapping[str, Mapping[str, Any]] = {"modernbert": _ROTARY}
+# ELECTRA 的判别器要分辨真假：遮得多，原词就少，假词又太容易看出来
+_REPLACED: Mapping[str, Any] = {**_POST_NORM, "mask_rate": 0.15}
+BEST: Mapping[str, Mapping[str, Any]] = {"modernbert": _ROTARY, "electra": _REPLACED}
 """Family → settings at the width of mini, 256; a family that is not here takes those of BERT's block."""
 
 MEASURED_WIDTH = 256
