@@ -9,22 +9,27 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
+SHOWN = {"ms": 1000, "MiB": 1}
+"""Unit → how many of it are one of what is measured."""
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of both contenders for one setting, in seconds per round."""
+    """Times of both contenders for one setting, in seconds per round; or their memory, in MiB."""
 
     name: str
     setting: str
     peer_name: str
     ours: list[float]
     peer: list[float]
+    unit: Literal["ms", "MiB"] = "ms"
 
     @property
     def ratio(self) -> float:
@@ -53,14 +58,26 @@ def compare(
         rounds: timed rounds of each.
         warmup: rounds of each that are not timed.
     """
-    times: dict[str, list[float]] = {"ours": [], "peer": []}
+    times = in_turn({"ours": ours, "peer": peer}, rounds=rounds, warmup=warmup)
+    return Comparison(name, setting, peer_name, times["ours"], times["peer"])
+
+
+def in_turn(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warmup: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Times any number of contenders in turn; returns the seconds of each round of each, by this clock."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
     for index in range(warmup + rounds):
-        for contender, work in (("ours", ours), ("peer", peer)):
-            begun = time.perf_counter()
+        for name, work in contenders.items():
+            begun = clock()
             work()
             if index >= warmup:
-                times[contender].append(time.perf_counter() - begun)
-    return Comparison(name, setting, peer_name, times["ours"], times["peer"])
+                times[name].append(clock() - begun)
+    return times
 
 
 def report(comparisons: list[Comparison]) -> None:
@@ -70,7 +87,8 @@ def report(comparisons: list[Comparison]) -> None:
         table.add_column(heading, overflow="fold")
     for row in comparisons:
         table.add_row(
-            row.name, row.setting, _span(row.ours), f"{_span(row.peer)} ({row.peer_name})", f"{row.ratio:.2f}"
+            *(row.name, row.setting, _span(row.ours, row.unit)),
+            *(f"{_span(row.peer, row.unit)} ({row.peer_name})", f"{row.ratio:.2f}"),
         )
     Console(width=140).print(table)
     print(
@@ -78,11 +96,11 @@ def report(comparisons: list[Comparison]) -> None:
             [
                 {
                     "name": row.name,
-                    "ours": round(1000 * statistics.median(row.ours), 2),
-                    "peer": round(1000 * statistics.median(row.peer), 2),
+                    "ours": round(SHOWN[row.unit] * statistics.median(row.ours), 2),
+                    "peer": round(SHOWN[row.unit] * statistics.median(row.peer), 2),
                     "peer_name": row.peer_name,
                     "ratio": round(row.ratio, 3),
-                    "unit": "ms",
+                    "unit": row.unit,
                     "setting": row.setting,
                 }
                 for row in comparisons
@@ -91,6 +109,6 @@ def report(comparisons: list[Comparison]) -> None:
     )
 
 
-def _span(seconds: list[float]) -> str:
-    median = 1000 * statistics.median(seconds)
-    return f"{median:.0f} ms ({1000 * min(seconds):.0f}–{1000 * max(seconds):.0f})"
+def _span(values: list[float], unit: str) -> str:
+    middle, fastest, slowest = (SHOWN[unit] * value for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle:.0f} {unit} ({fastest:.0f}–{slowest:.0f})"

@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 from bertsmith import RaggedBatch
 from bertsmith.batch import FULL
 from bertsmith.kernels.ragged_attention import LONG_IN_WINDOWS
-from bertsmith.kernels.rotation import _turned, rotate
+from bertsmith.kernels.rotation import ROWS, _turned, rotate
 from bertsmith.model.attention import MultiHeadSelfAttention
 from bertsmith.model.families.modernbert import ModernBertConfig
 from bertsmith.model.rotary import rotary_angles, rotated
@@ -45,10 +45,20 @@ def test_the_fast_rotation_is_the_equation_and_so_is_its_gradient():
     assert gradcheck(lambda x: rotate(x, angles.cos(), angles.sin()), (qkv,))
 
 
+@pytest.mark.parametrize("tokens", [1, ROWS, 2 * ROWS + 5])
+def test_in_parts_and_in_place_it_is_the_same(tokens):
+    torch.manual_seed(0)
+    angles, qkv = torch.randn(tokens, 4), torch.randn(tokens, 3, 2, 8)
+    wanted = _turned(qkv, angles.cos(), angles.sin())
+    torch.testing.assert_close(rotate(qkv.clone(), angles.cos(), angles.sin()), wanted)
+    with torch.no_grad():
+        torch.testing.assert_close(rotate(qkv.clone(), angles.cos(), angles.sin()), wanted)
+
+
 def test_angles_made_for_looking_serve_training_too():
     batch, qkv = batch_of(3), torch.randn(3, 3, 1, 4)
     with torch.inference_mode():
-        rotated(qkv, batch, 100.0)
+        rotated(qkv.clone(), batch, 100.0)
     leaf = qkv.clone().requires_grad_()
     rotated(leaf, batch, 100.0).sum().backward()
     assert leaf.grad.isfinite().all()

@@ -163,10 +163,10 @@ def _attend_in_windows(qkv: Tensor, batch: RaggedBatch, window: int, equation: E
     if dropout or qkv.dtype == torch.bfloat16:
         mixed = equation(queries, keys, values, hidden)
     else:
-        # 融合内核一块一块地算，不把 [W, 3 W] 的分数写进内存：float32 下快将近四倍
-        shape, readable = queries.shape[:2], ~hidden.expand(len(padded), *hidden.shape[1:]).flatten(0, 1)
-        query, key, value = (each.flatten(0, 1) for each in (queries, keys, values))
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=readable).unflatten(0, shape)
+        # 融合内核一块一块地算，不把 [W, 3 W] 的分数写进内存：float32 下快将近四倍；
+        # 一句一句地给它：首尾相接的滑窗只有在一句之内是视图，跨句展平会把键和值各复制三份
+        each_text = zip(queries, keys, values, ~hidden.expand(len(padded), *hidden.shape[1:]), strict=True)
+        mixed = torch.stack([F.scaled_dot_product_attention(*text) for text in each_text])
     return batch.unpad(mixed.transpose(2, 3).flatten(1, 2)[:, :length]).flatten(1)
 
 

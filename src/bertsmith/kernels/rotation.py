@@ -1,4 +1,4 @@
-"""The rotation of queries and keys, in one pass over the memory on the CPU."""
+"""The rotation of queries and keys on the CPU: in parts that fit its cache, and in place where nothing is learned."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ROWS = 256
+"""Tokens that are turned at a time: their numbers stay in the cache between the four products."""
+
 
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turns the pairs (x_i, x_{i + D/2}) of queries and keys: (x cos - y sin, y cos + x sin).
 
     Args:
-        qkv: [T, 3, A, D].
+        qkv: [T, 3, A, D]; on the CPU it is overwritten while no gradient is taken.
         cosine: [T, D/2] float32.
         sine: [T, D/2] float32.
 
@@ -21,6 +24,8 @@ def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling() or qkv.is_cuda:
         return _turned(qkv, cosine, sine)
+    if not torch.is_grad_enabled():
+        return _turn_into(qkv, qkv, cosine, sine)
     result: Tensor = _Rotation.apply(qkv, cosine, sine)  # type: ignore[no-untyped-call]
     return result
 
@@ -49,9 +54,14 @@ class _Rotation(torch.autograd.Function):
 
 
 def _turn_into(result: Tensor, qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Writes the rotated queries and keys, and the values, into `result`, which may be `qkv` itself."""
     cosine, sine = cosine[:, None, None].to(qkv.dtype), sine[:, None, None].to(qkv.dtype)
-    (left, right), (new_left, new_right) = qkv[:, :2].chunk(2, dim=-1), result[:, :2].chunk(2, dim=-1)
-    torch.mul(left, cosine, out=new_left).addcmul_(right, sine, value=-1)
-    torch.mul(right, cosine, out=new_right).addcmul_(left, sine)
-    result[:, 2] = qkv[:, 2]
+    for old, new, cos, sin in zip(*(each.split(ROWS) for each in (qkv, result, cosine, sine)), strict=True):
+        (left, right), (new_left, new_right) = old[:, :2].chunk(2, dim=-1), new[:, :2].chunk(2, dim=-1)
+        # 左半边先另存：就地旋转时，右半边还要用旧的左半边
+        turned = (left * cos).addcmul_(right, sin, value=-1)
+        torch.mul(right, cos, out=new_right).addcmul_(left, sin)
+        new_left.copy_(turned)
+        if result is not qkv:
+            new[:, 2] = old[:, 2]
     return result

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.kernels.gating import gated
 from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear
 from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention
 from bertsmith.model.backbone import Backbone, BackboneOutput, initialize_weights
@@ -217,6 +218,7 @@ class ModernBertBlock(nn.Module):
         )
         self.output_norm = config.norm()
         self.intermediate = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.intermediate.stacked = 2
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
         self.output = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
         self.attention_dropout = Dropout(config.attention_probs_dropout_prob)
@@ -229,9 +231,9 @@ class ModernBertBlock(nn.Module):
         mixed, maps = self.attention(self.attention_norm(hidden), batch, need_maps=need_maps, mask=mask)
         # 归一化在子层之前（pre-norm）：残差主干不被缩放，梯度直达底层，学习率可以大几倍
         hidden = hidden + self.attention_dropout(mixed)
-        expanded, gate = self.intermediate(self.output_norm(hidden)).chunk(2, dim=-1)  # each [T, I]
         # GeGLU：一半经过激活，与另一半逐元素相乘，由后者决定放多少过去
-        return AttentionOutput(hidden + self.output(self.dropout(self.activation(expanded) * gate)), maps)
+        expanded = gated(self.intermediate(self.output_norm(hidden)), self.activation)  # [T, 2 I] → [T, I]
+        return AttentionOutput(hidden + self.output(self.dropout(expanded)), maps)
 
 
 class ModernBertEncoder(BertEncoder):
