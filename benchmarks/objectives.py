@@ -24,7 +24,6 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.finding import find_text_files
 from bertsmith.data.reading.lines import read_lines
 from bertsmith.kernels.layers import native_precision
-from bertsmith.model import BertForMaskedLM
 from bertsmith.objectives.loss_output import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
@@ -74,7 +73,7 @@ def main() -> None:
             str(steps),
             f"{result.tokens_seen:,}",
             *(f"{loss:.3f}" for loss in losses),
-            f"{loss_on_pieces(folder / 'model', corpus, tokenizer):.3f}",
+            f"{figures_on_pieces(folder / 'model', corpus, tokenizer)['mlm_loss']:.3f}",
             "" if accuracy is None else f"{accuracy:.1%}",
         )
     Console(width=140).print(table)
@@ -92,14 +91,13 @@ def prepare(out: Path) -> tuple[TokenCorpus, WordPieceTokenizer]:
     return build_corpus(files, tokenizer, out / "shards", CorpusOptions(keep_duplicates=True)), tokenizer
 
 
-def loss_on_pieces(model: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> float:
+def figures_on_pieces(model: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> dict[str, float]:
     """Measures a finished model, its masked-LM head alone, on the held-out masks of plain `mlm`."""
     recipe = recipe_for("tiny", objective="mlm", steps=1)
-    loaded = BertForMaskedLM.from_pretrained(model).eval()
     objective = recipe.build_objective()
+    loaded = objective.load_model(model).eval()
     with torch.inference_mode():
-        figures = average_of(objective(loaded, batch) for batch in heldout_set(recipe, corpus, tokenizer))
-    return figures["mlm_loss"]
+        return average_of(objective(loaded, batch) for batch in heldout_set(recipe, corpus, tokenizer))
 
 
 def _step(row: dict[str, Any]) -> int:

@@ -1,5 +1,7 @@
 """The pages are true: links lead somewhere, commands exist, the guide's code runs."""
 
+import ast
+import functools
 import re
 from pathlib import Path
 
@@ -139,3 +141,44 @@ def test_the_code_of_the_model_guide_runs(folder_with_model, monkeypatch, capsys
         exec(compile(block, f"docs/model.md, block {number}", "exec"), names)
     (quoted,) = re.findall(r"^> (.+)$", page, re.MULTILINE)
     assert capsys.readouterr().out.strip() == quoted
+
+
+CODE_CELL = re.compile(r"\[`(\w+)`\]\((\.\./src/[\w/]+\.py)\)|`([^`]+)`")
+
+
+@functools.cache
+def classes_of(path: Path) -> dict[str, str]:
+    """The source of every class of a file, by name."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    return {one.name: ast.get_source_segment(source, one) or "" for one in tree.body if isinstance(one, ast.ClassDef)}
+
+
+def family_page() -> tuple[str, list[str]]:
+    text = (ROOT / "docs/families.md").read_text(encoding="utf-8").partition("## Where each differs")[2]
+    rows = [line for line in text.splitlines() if line.startswith(("| [`", "| one network"))]
+    return text, rows
+
+
+def test_every_line_that_the_page_of_families_quotes_stands_in_its_class():
+    _, rows = family_page()
+    quoted = 0
+    for row in rows:
+        for cell in row.strip("|").split("|")[:2]:
+            where, source = "", ""
+            for name, file, code in CODE_CELL.findall(cell):
+                if name:
+                    where, source = name, classes_of((ROOT / "docs" / file).resolve())[name]
+                else:
+                    assert code in source, (where, code)
+                    quoted += 1
+    assert quoted > 50
+
+
+def test_every_class_of_a_family_is_on_the_page_of_families():
+    text, _ = family_page()
+    for path in (ROOT / "src/bertsmith/model/families").glob("*.py"):
+        if path.stem in ("__init__", "bert"):
+            continue
+        for name in classes_of(path):
+            assert name.startswith("_") or f"[`{name}`](../src/bertsmith/model/families/{path.name})" in text, name

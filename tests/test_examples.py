@@ -10,6 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.slow
 def test_the_example_runs():
     command = [sys.executable, str(EXAMPLES / "bert_in_forty_lines.py"), "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

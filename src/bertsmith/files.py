@@ -100,7 +100,7 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
+def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: str = "") -> None:
     """Makes sure that an output folder is empty, or belongs to this very request.
 
     A folder that holds nothing but an earlier claim is free: nothing was made of that request yet.
@@ -110,13 +110,14 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any]) -> None:
         claim: name of the file that says what the folder is for, such as `quickstart.json`.
         request: what is asked for; must survive JSON. Its `format`, where it has one, is the first version of
             bertsmith that wrote such folders.
+        beside: name of an entry that may be there already; empty for none.
 
     Raises:
         RunFolderError: the folder holds something else, or the same kind of thing with other settings.
     """
     request = json.loads(json.dumps(request))
     path = make_folder(folder) / claim
-    others = [entry.name for entry in folder.iterdir() if entry.name != claim and not entry.name.startswith(".")]
+    others = [entry.name for entry in folder.iterdir() if entry.name not in (claim, beside) and entry.name[0] != "."]
     if not others:
         write_text(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
         return

@@ -137,7 +137,8 @@ def test_a_model_without_classifier(fails, tiny_model):
     assert "holds a BertForPreTraining, which predicts nothing here; fine-tune it first" in fails(
         "predict", "--model", tiny_model, "the man"
     )
-    assert "no task.json; name a folder that `bertsmith finetune` wrote" in fails(
+    # what needs no head, its vectors, can be scored: a file that asks for something else is refused
+    assert 'the file has no list "data"' in fails(
         "evaluate", "--model", tiny_model, "--file", tiny_model / "config.json"
     )
 
@@ -197,6 +198,13 @@ def test_debug_shows_the_traceback(tmp_path):
 
     with pytest.raises(InputError):
         main(["quickstart", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--debug"])
+
+
+def test_what_stands_behind_two_dashes_is_no_option(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["quickstart", "--out", str(tmp_path / "out"), "--", "--debug"])
+    assert ended.value.code == 2
+    assert "--debug: " in capsys.readouterr().err
 
 
 def test_help_answers_without_loading_torch():

@@ -68,10 +68,10 @@ def test_reading_goes_on_where_it_stopped(run):
 
 def test_all_is_read(run, home):
     home.parent.mkdir(parents=True)
-    names = ("why", "architecture", "pre-training", "fine-tuning", "experiments", "details")
+    names = ("why", "architecture", "pre-training", "fine-tuning", "experiments", "details", "families")
     read = {name: {"read": True} for name in names}
     home.write_text(json.dumps({"format": 1, "cards": {}, "lessons": read}))
-    assert run().count("✓") == 6
+    assert run().count("✓") == 7
     shown = run("--model", "anything", code=2)
     assert shown.count("\n") == 1
     assert "all parts are read" in shown
@@ -122,7 +122,7 @@ def test_a_quiz_at_a_terminal(type_in, home):
 
 def test_the_quiz_of_all_parts_goes_through_all(type_in, home):
     type_in("a\n" * 30, "--quiz")
-    assert len(json.loads(home.read_text())["lessons"]) == 6
+    assert len(json.loads(home.read_text())["lessons"]) == 7
 
 
 def test_the_end_of_input_ends_kindly(type_in, home):
@@ -172,7 +172,7 @@ def test_a_real_terminal(home):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["7"], "there is no part '7'"),
+        (["8"], "there is no part '8'"),
         ([""], "there is no part ''"),
         (["why", "--quiz", "--cards"], "choose one"),
         (["1", "--list"], "leave the part out"),

@@ -16,8 +16,17 @@ def test_the_defaults_are_the_papers():
 
 def test_few_and_fresh_weights_learn_faster():
     classify, features = task_named("classify").spec, task_named("features").spec
-    assert classify.usual_rate(None) == 5e-5
-    assert classify.usual_rate("lora") == features.usual_rate(None) == 1e-3
+    assert classify.usual_rate(None, hidden_size=768) == 5e-5
+    assert classify.usual_rate("lora", hidden_size=768) == features.usual_rate(None, hidden_size=768) == 1e-3
+
+
+def test_small_models_learn_faster():
+    """The rates that Turc et al. 2019 tried go up to 3e-4, which the smallest of their models like best."""
+    rates = [
+        task_named("classify").spec.usual_rate(None, hidden_size=width) for width in (128, 256, 384, 512, 768, 1024)
+    ]
+    assert rates == pytest.approx([3e-4, 3e-4, 1e-4, 1e-4, 5e-5, 5e-5])
+    assert task_named("classify").spec.usual_rate("lora", hidden_size=128) == 1e-3
 
 
 def test_precisions():

@@ -8,7 +8,7 @@ import pytest
 import sentence_transformers
 import transformers
 
-from bertsmith.errors import CheckpointError
+from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.sentence_folder import SentenceFolder, read_sentence_folder
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -68,17 +68,49 @@ def test_the_pooling_is_where_modules_json_says(tiny_model):
         ("modules.json", {}, "holds no list"),
         ("sentence_bert_config.json", {"max_seq_length": "many"}, "sequences of 'many' ids"),
         ("sentence_bert_config.json", {"max_seq_length": 2}, "sequences of 2 ids"),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"query": "query: "}, "default_prompt_name": "query"},
-            "puts 'query: ' before every text",
-        ),
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "default prompt 'query' is none of"),
+        ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "prompts are not texts by name"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "compares vectors by 'jaccard'"),
     ],
 )
 def test_what_is_not_known_here_is_refused(name, values, message, tiny_model):
     write(tiny_model, name, values)
     with pytest.raises(CheckpointError, match=message):
         load_pipeline("embed", tiny_model)
+
+
+def test_a_prompt_that_is_left_out_of_the_pooling_is_refused(tiny_model):
+    write(tiny_model, "1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "include_prompt": False})
+    assert load_pipeline("embed", tiny_model).pooling == "mean"
+    write(tiny_model, "config_sentence_transformers.json", {"prompts": {"query": "query: "}})
+    with pytest.raises(CheckpointError, match="leaves the prompt out of the pooling"):
+        load_pipeline("embed", tiny_model)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_prompts_and_similarity_are_those_of_the_folder(similarity, normalize, tiny_model, tmp_path):
+    parts = sentence_transformers.models
+    encoder = parts.Transformer(str(tiny_model))
+    steps = [encoder, parts.Pooling(64), *([parts.Normalize()] if normalize else [])]
+    theirs = sentence_transformers.SentenceTransformer(
+        modules=steps,
+        device="cpu",
+        prompts={"query": "the man : ", "passage": "a book "},
+        default_prompt_name="query",
+        similarity_fn_name=similarity,
+    )
+    theirs.save(str(tmp_path / "saved"))
+    ours = load_pipeline("embed", tmp_path / "saved", precision="float32")
+    texts = ["the woman reads", "bread", "a book about bread"]
+    for prompt in (None, "query", "passage", ""):
+        before = "a book " if prompt == "passage" else "" if prompt == "" else "the man : "
+        expected = theirs.encode([before + text for text in texts], prompt="", normalize_embeddings=True)
+        np.testing.assert_allclose(ours(texts, prompt=prompt), expected, atol=1e-5)
+    compared = theirs.similarity(*[theirs.encode(texts)] * 2)
+    np.testing.assert_allclose(ours.compare(texts), compared, atol=1e-4)
+    with pytest.raises(ConfigError, match="names no prompt 'title'; it has .*query"):
+        ours(texts, prompt="title")
 
 
 def test_lower_casing_that_the_tokenizer_does_not_do_is_refused(tiny_model):

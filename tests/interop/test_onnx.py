@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import sentence_transformers
 import torch
 import transformers
 
@@ -84,7 +85,13 @@ def own_outputs(name, model, rows):
     return outputs
 
 
-@pytest.fixture(scope="module", params=BERTS)
+QUICK = "BertForSequenceClassification"
+"""Exported in the quick tests; the others are slow ones."""
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in BERTS]
+)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder / "model")
@@ -153,7 +160,7 @@ def test_the_file_says_nothing_about_the_machine_that_wrote_it(exported):
     assert export.__file__.encode() not in content
 
 
-@pytest.mark.parametrize("exported", ["BertForSequenceClassification"], indirect=True)
+@pytest.mark.parametrize("exported", [QUICK], indirect=True)
 def test_what_stands_in_the_padding_changes_nothing(exported):
     _, _, folder = exported
     rows = draw([4, 9], 11)
@@ -183,6 +190,7 @@ def test_unusual_shapes_of_a_model(tmp_path):
         np.testing.assert_allclose(logits[n, : len(own["logits"])], own["logits"], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_folder_has_what_tools_look_for_and_the_real_checkpoint_gives_the_same_states(says, minilm_folder, tmp_path):
     code, printed = says("export", "onnx", minilm_folder, "--out", tmp_path / "out")
@@ -360,3 +368,21 @@ def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_mo
     (tiny_model / "features.safetensors").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="features.safetensors"):
         export_huggingface(tiny_model, tmp_path / "other")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_model, tmp_path):
+    """As `sentence-transformers` gives them, for texts of different lengths side by side."""
+    from bertsmith.inference.sentence_folder import SentenceFolder, write_sentence_folder
+
+    write_sentence_folder(tiny_model, SentenceFolder(pooling, 16, normalize=normalize), 64)
+    export_onnx(tiny_model, tmp_path / "onnx")
+    assert (tmp_path / "onnx" / "1_Pooling" / "config.json").is_file()
+    theirs = sentence_transformers.SentenceTransformer(str(tiny_model), device="cpu")
+    texts = ["the man eats bread .", "a book", "the woman reads a book ! the man reads ."]
+    tokens = theirs.tokenizer(texts, padding=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
+    inputs = {each.name: tokens[each.name] for each in session.get_inputs()}
+    (found,) = session.run(["sentence_embedding"], inputs)
+    np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-4)

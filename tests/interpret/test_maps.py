@@ -20,7 +20,7 @@ def test_maps_are_those_of_transformers_on_a_real_checkpoint(minilm_folder, pair
         expected = torch.cat(theirs(**encoded, output_attentions=True).attentions).numpy()
     assert found.maps.shape == (6, 12, len(found.tokens), len(found.tokens))
     np.testing.assert_allclose(found.maps, expected, atol=1e-5)
-    assert found.token_type_ids == encoded["token_type_ids"][0].tolist()
+    assert found.sequence_ids == encoded["token_type_ids"][0].tolist()
     assert [found.tokens[place] for place in found.separators] == ["[SEP]"] * (1 if pair is None else 2)
     assert found.is_pair == (pair is not None)
     assert found.note == ""

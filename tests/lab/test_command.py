@@ -93,6 +93,7 @@ def test_the_address_is_told_when_it_can_be_reached(folders, monkeypatch):
     assert len(reached) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_closes_the_lab_although_a_page_is_open(folders):
     httpx = pytest.importorskip("httpx")
     code = "from bertsmith.cli.lab import lab; import typer; typer.run(lab)"

@@ -23,7 +23,7 @@ def texts_of(file):
     return BLOCK.split(prose)
 
 
-def test_there_are_six_parts_with_all_that_belongs_to_them():
+def test_there_are_seven_parts_with_all_that_belongs_to_them():
     assert [english.id for english, _ in PARTS] == [
         "why",
         "architecture",
@@ -31,6 +31,7 @@ def test_there_are_six_parts_with_all_that_belongs_to_them():
         "fine-tuning",
         "experiments",
         "details",
+        "families",
     ]
     for lesson in lessons():
         assert lesson.computations
@@ -229,7 +230,7 @@ def test_a_lesson_by_number_or_name(name):
     assert find_lesson(name).number == 3
 
 
-@pytest.mark.parametrize("name", ["0", "7", "", "why not", "\x00", "1.0", "x" * 9999])
+@pytest.mark.parametrize("name", ["0", "8", "", "why not", "\x00", "1.0", "x" * 9999])
 def test_a_lesson_that_is_not_there(name):
     with pytest.raises(InputError, match="there is no part"):
         find_lesson(name)

@@ -205,6 +205,7 @@ def test_gradients_of_a_compiled_model_are_the_same():
         assert gradient.equal(runs[1][name]), name
 
 
+@pytest.mark.slow
 def test_a_compiled_model_draws_dropout_as_it_does_when_it_is_not():
     torch._dynamo.reset()
     model = random_model().train()

@@ -9,7 +9,7 @@ from rich.console import Console
 from bertsmith import WordPieceTokenizer
 from bertsmith.cli import main
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import ModelForPreTraining, family_named, load_any
+from bertsmith.model import BertModel, ModelForPreTraining, family_named, load_any
 from bertsmith.quickstart.adaptation import AdaptationOptions, adapt
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import learn_tokenizer
@@ -48,17 +48,23 @@ def test_a_model_learns_the_words_of_a_text_and_stays_of_its_family(text, tmp_pa
     assert len(WordPieceTokenizer.load(result.model_folder)) == model.config.vocab_size
     transformers.AutoModelForMaskedLM.from_pretrained(result.model_folder)
     assert "words that cost most pieces" in shown.getvalue()
+    assert "it starts fresh" not in shown.getvalue()
     # the same command again has nothing left to do
     again = adapt(str(tmp_path / "general"), [text], tmp_path / "run", options, Console(quiet=True))
     assert again.loss_after == result.loss_after
 
 
 def test_without_new_pieces_the_model_is_trained_as_it_is(text, tmp_path, capsys):
-    model = save_general(tmp_path / "general")
+    model = str(tmp_path / "encoder")
+    # a sentence encoder: the tensors of the network, and none of a head
+    BertModel.from_pretrained(save_general(tmp_path / "general")).save_pretrained(model)
+    WordPieceTokenizer.load(tmp_path / "general").save(model)
     with pytest.raises(SystemExit) as ended:
         main(["adapt", "--model", model, "--text", text, "--out", str(tmp_path / "run"), "--minutes", "0.05"])
     assert ended.value.code == 0
-    assert "held-out loss" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "held-out loss" in shown
+    assert "the model has no masked-lm, next-sentence head" in shown
     assert not (tmp_path / "run/start").exists()
     assert load_any(tmp_path / "run/model").architecture == "BertForPreTraining"
 

@@ -28,7 +28,7 @@ def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
     options = QuickstartOptions(corpus=[str(tmp_path / "corpus")], out=out, size="1/64", minutes=0.03)
     result = quickstart(options, Console(quiet=True))
     assert result.sentiment == {}
-    assert {"mlm_loss", "nsp_accuracy"} <= result.pretraining.heldout.keys()
+    assert {"mlm_loss", "mlm_accuracy"} <= result.pretraining.heldout.keys()
     assert (out / "report.html").stat().st_size > 20_000
     assert load_pipeline("embed", out / "model")(["一", "a"]).shape == (2, 64)
     for name in ("recipe.toml", "metrics.jsonl", "state", "model", "tokenizer", "corpus"):

@@ -74,6 +74,7 @@ def newer_characters() -> set[str]:
     return {chr(point) for first, last in bounds for point in range(int(first, 16), int(last, 16) + 1)}
 
 
+@pytest.mark.slow
 def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, minilm_folder: Path) -> None:
     reference = tokenizers.BertWordPieceTokenizer(str(minilm_folder / "vocab.txt"))
     documented = newer_characters()

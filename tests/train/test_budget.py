@@ -6,13 +6,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.corpus.shards import TRAIN
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertConfig, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives.pretraining import objective_named, objectives
-from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops
+from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops, with_dropout
+from bertsmith.train.defaults import DROPOUT, MANY_PASSES
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import parse_phases, recipe_for
 from bertsmith.train.start import open_stream
@@ -108,6 +110,16 @@ def test_a_run_without_an_end_is_refused(village, tmp_path):
     corpus, tokenizer, _ = village
     with pytest.raises(ConfigError, match="needs an end"):
         pretrain(tmp_path, corpus, tokenizer, RECIPE)
+
+
+def test_dropout_follows_from_how_often_the_text_is_read(village):
+    corpus, tokenizer, _ = village
+    stream = open_stream(RECIPE, corpus, tokenizer)
+    per_step = np.mean([next(stream).tokens.num_tokens for _ in range(SAMPLED_BATCHES)])
+    often = round(MANY_PASSES * corpus.counts[TRAIN].tokens / per_step)
+    for steps, dropout in ((often // 2, 0.0), (often + 1, DROPOUT)):
+        assert with_dropout(RECIPE.changed(steps=steps), corpus, tokenizer).model.dropout == dropout
+        assert with_dropout(RECIPE.changed(steps=steps, dropout=0.3), corpus, tokenizer).model.dropout == 0.3
 
 
 def test_phases_share_the_steps(village):

@@ -18,9 +18,10 @@ import torch
 from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.stream import heldout_batches
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.recipe import recipe_for
-from bertsmith.train.start import heldout_set, make_trainer, open_stream
+from bertsmith.train.start import make_trainer, open_stream
 
 KINDS = {
     "animal": (["dog", "cat", "cow", "hen"], ["see", "chase", "hear"], ["worm", "grass", "fly", "seed"]),
@@ -67,13 +68,15 @@ def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tm
         mask_share=1.0,
         random_share=0.0,
         objective="mlm",
+        packing="sentences",
         steps=900,
     )
     trainer = make_trainer(recipe, corpus, tokenizer)
     stream = open_stream(recipe, corpus, tokenizer)
     for _ in range(recipe.trainer.total_steps):
         trainer.train_batch(next(stream))
-    heldout = heldout_set(recipe, corpus, tokenizer)
+    needs = recipe.build_objective().needs
+    heldout = heldout_batches(corpus, tokenizer, recipe.stream_settings(), needs, max_sequences=512)
     enumerated = np.array([[tokenizer.vocab.index(word) for word in sentence] for sentence in grammar])
     posteriors = np.concatenate([exact_posteriors(batch, enumerated, tokenizer) for batch in heldout])
     labels = torch.cat([batch.masked_labels for batch in heldout]).numpy()

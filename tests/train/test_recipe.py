@@ -43,7 +43,7 @@ def test_another_runs_recipe_can_be_taken_up(tmp_path):
         ({"tokens": 500}, {"steps": 0, "minutes": 0.0}),
         ({"batch_tokens": 4096}, {"batch_size": 16}),
         ({"sequence_length": 64}, {"phases": ()}),
-        ({"size": "base"}, {"learning_rate": 2e-4}),
+        ({"size": "base"}, {"batch_size": 32}),
     ],
 )
 def test_an_option_takes_the_place_of_what_says_the_same_in_another_way(tmp_path, given, gone):

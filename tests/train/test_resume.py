@@ -155,7 +155,7 @@ def test_a_finished_run_is_not_trained_again(village, undisturbed, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"learning_rate": 5e-4}, "learning_rate 0.001 there, 0.0005 now"), ({"steps": 50}, "steps 40 there")],
+    [({"learning_rate": 5e-4}, "learning_rate 0.002 there, 0.0005 now"), ({"steps": 50}, "steps 40 there")],
 )
 def test_another_request_is_refused(village, undisturbed, changes, message):
     corpus, tokenizer, _ = village

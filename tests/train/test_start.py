@@ -1,5 +1,6 @@
 """What a run starts from: every objective, and the models of others."""
 
+import math
 import os
 import signal
 
@@ -13,7 +14,7 @@ from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, Ber
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
-from bertsmith.train.start import build_model, fingerprint_start, open_stream
+from bertsmith.train.start import build_model, fingerprint_start, heldout_set, open_stream
 
 SMALL = {"sequence_length": 32, "batch_size": 8, "precision": "float32", "steps": 3}
 
@@ -51,6 +52,41 @@ def test_the_settings_of_a_recipe_reach_the_batches(village):
     assert len(hidden) / batch.tokens.num_tokens == pytest.approx(0.4, abs=0.06)
 
 
+def test_held_out_masks_are_the_papers_whatever_a_run_hides(village):
+    """So that the losses of runs compare; the kind of mask stays that of the run."""
+    corpus, tokenizer, _ = village
+    usual = recipe_for("1/64", **SMALL, mask_rate=0.15)
+    other = recipe_for("1/64", **SMALL, mask_rate=0.6, mask_share=1.0, random_share=0.0)
+    first, second = (heldout_set(recipe, corpus, tokenizer) for recipe in (usual, other))
+    assert all(torch.equal(a.tokens.input_ids, b.tokens.input_ids) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a.masked_labels, b.masked_labels) for a, b in zip(first, second, strict=True))
+
+
+def test_a_table_of_positions_starts_as_sinusoids(village):
+    """Vaswani et al. 2017, §3.5: PE(p, i) = sin(p / 10000^(2i/E)) and cos of the same, here side by side."""
+    corpus, tokenizer, _ = village
+    waves = build_model(recipe_for("1/64", **SMALL, sinusoids=0.5), corpus, tokenizer).backbone.embedding
+    table, place, pair = waves.position.weight, 7, 5
+    angle = place / 10_000 ** (2 * pair / 64)
+    assert float(table[place, pair]) == pytest.approx(0.5 * math.sin(angle), abs=1e-6)
+    assert float(table[place, 32 + pair]) == pytest.approx(0.5 * math.cos(angle), abs=1e-6)
+    drawn = build_model(recipe_for("1/64", **SMALL, sinusoids=0.0), corpus, tokenizer).backbone.embedding
+    assert float(drawn.position.weight.std()) == pytest.approx(0.018, abs=0.004)
+    # 其他权重不变：表只在画好之后被改写
+    assert torch.equal(drawn.word.weight, waves.word.weight)
+
+
+@pytest.mark.parametrize(("family", "rate"), [("modernbert", 4e-3), ("bert", 2e-3), ("roberta", 2e-3)])
+def test_family_and_size_choose_the_recipe(family, rate):
+    mini, base = (recipe_for(size, family=family) for size in ("mini", "base"))
+    assert (mini.trainer.optimizer, mini.trainer.learning_rate, mini.data.masking.rate) == ("muon", rate, 0.3)
+    assert base.trainer.learning_rate == pytest.approx(rate / 3)
+    assert base.trainer.matrix_rate == mini.trainer.matrix_rate
+    assert mini.data.packing == ("sentences" if family == "bert" else "full")
+    assert recipe_for("mini", family=family, mask_rate=0.2, packing="sentences").data.masking.rate == 0.2
+    assert recipe_for("mini", family="electra").data.masking.rate == 0.15
+
+
 @pytest.fixture
 def general(village, tmp_path):
     """A model of the village's vocabulary with positions for 48 tokens, and its tokenizer."""
@@ -71,7 +107,8 @@ def test_training_goes_on_from_a_model_folder(village, general, tmp_path):
     assert before.keys() == after.keys()
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
-    assert recipe_to_continue(general).trainer.learning_rate == recipe_for("2/64").trainer.learning_rate / 4
+    assert recipe_to_continue(general).trainer.learning_rate == 1e-3 / 4
+    assert recipe_to_continue(general).trainer.optimizer == "adamw"
 
 
 @pytest.mark.parametrize("architecture", [BertForMaskedLM, BertModel])

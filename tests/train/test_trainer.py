@@ -82,7 +82,7 @@ def test_a_step_equals_adamw_by_hand():
     # gradient 5 is clipped to 1; first Adam step is g / (|g| + eps) = 1; decay 2 * (1 - 0.1 * 0.01)
     expected = 2.0 * (1 - 0.1 * 0.01) - 0.1 * 1.0 / (1.0 + 1e-6)
     assert trainer.model.weight.item() == pytest.approx(expected, rel=1e-5)
-    assert trainer.learning_rate == pytest.approx(0.1 * 9 / 10)
+    assert trainer.learning_rate_of(trainer.step) == pytest.approx(0.1 * 9 / 10)
 
 
 def test_masked_lm_loss_by_hand():

@@ -13,6 +13,7 @@ from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.options import values_of
 from bertsmith.train.monitor import read_metrics
+from bertsmith.train.optimizer import learning_rate_at
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.report import write_run_report
@@ -81,6 +82,17 @@ def test_a_full_disk_under_the_curves_is_one_line(tmp_path, monkeypatch):
 def test_the_log_has_a_utilisation_between_nothing_and_everything(runs):
     rows = [row for row in read_metrics(runs / "paper" / "metrics.jsonl") if row["kind"] == "train"]
     assert all(0 < row["mfu"] < 1 for row in rows)
+
+
+def test_the_log_has_the_rate_with_which_each_step_was_taken(runs):
+    trainer = PreTrainingRecipe.load(runs / "paper").trainer
+    steps = trainer.total_steps
+    for row in read_metrics(runs / "paper" / "metrics.jsonl"):
+        if row["kind"] == "train":
+            rate = learning_rate_at(
+                row["step"] - 1, peak=trainer.learning_rate, warmup_steps=round(0.1 * steps), total_steps=steps
+            )
+            assert row["learning_rate"] == pytest.approx(rate)
 
 
 def test_utilisation_is_measured_on_the_tokens_of_one_pass(village, tmp_path, monkeypatch):

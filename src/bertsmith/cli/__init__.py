@@ -98,8 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    # 「--」之后的都是内容：恰好叫 --debug 的文本不是选项
+    end = words.index("--") if "--" in words else len(words)
+    debug = "--debug" in words[:end]
+    words = [word for word in words[:end] if word != "--debug"] + words[end:]
     warnings.showwarning = lambda message, *_, **__: print(f"bertsmith: warning: {message}", file=sys.stderr)
     sys.exit(_run(words, debug=debug))
 

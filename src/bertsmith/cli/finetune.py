@@ -11,6 +11,7 @@ from bertsmith.cli.options import Given, declares
 
 if TYPE_CHECKING:
     from bertsmith.finetune.datasets.reader import ReadingOptions
+    from bertsmith.finetune.further import FurtherOptions
     from bertsmith.finetune.job import ComparisonOptions
     from bertsmith.finetune.settings import FineTuningSettings
     from bertsmith.finetune.tasks.task import Evaluation
@@ -32,19 +33,26 @@ def _options_of_all_tasks() -> type:
     reading="bertsmith.finetune.datasets.reader.ReadingOptions",
     options=_options_of_all_tasks,
     settings="bertsmith.finetune.settings.FineTuningSettings",
+    further="bertsmith.finetune.further.FurtherOptions",
     comparison="bertsmith.finetune.job.ComparisonOptions",
 )
 def finetune(
     task: Annotated[str, _task()],
     model: Annotated[Path, typer.Option(help="Model to start from: a folder, or org/name of the Hub.")],
-    train: Annotated[str, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")],
-    dev: Annotated[str, typer.Option(help="The same, to choose the best epoch by.")],
     out: Annotated[Path, typer.Option(help="Run folder; the model goes to OUT/model. The same command goes on.")],
+    train: Annotated[
+        str | None, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")
+    ] = None,
+    dev: Annotated[str | None, typer.Option(help="The same, to choose the best epoch by.")] = None,
     test: Annotated[str | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
+    unlabelled: Annotated[
+        str | None, typer.Option(help="embed: folder of text files to learn from instead; see --positives.")
+    ] = None,
     *,
     reading: Given[ReadingOptions],
     options: Given[Any],
     settings: Given[FineTuningSettings],
+    further: Given[FurtherOptions],
     comparison: Given[ComparisonOptions],
 ) -> None:
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
@@ -53,7 +61,7 @@ def finetune(
     from rich.console import Console
 
     from bertsmith.errors import ConfigError
-    from bertsmith.finetune.job import Job, run_job
+    from bertsmith.finetune.job import Job, run_job, usual_rate
     from bertsmith.finetune.tasks.registry import task_named
     from bertsmith.kernels.layers import best_device
     from bertsmith.train.stopping import TrainingStopped
@@ -63,7 +71,9 @@ def finetune(
         if compared.search is not None:
             raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
-        chosen = replace(chosen, learning_rate=task_named(task).spec.usual_rate(chosen.adapter))
+        chosen = replace(chosen, learning_rate=usual_rate(task, model, chosen.adapter))
+    if not settings.typed("batch_size"):
+        chosen = replace(chosen, batch_size=task_named(task).spec.batch_size)
     job = Job(
         task,
         model,
@@ -72,9 +82,11 @@ def finetune(
         out,
         chosen,
         test=test,
+        unlabelled=unlabelled,
         reading=reading.build(),
         options=options.values,
         comparison=compared,
+        further=further.build(),
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

@@ -1,4 +1,7 @@
-"""`bertsmith inspect`: looking at what the model is given. `inspect tokens` shows how a text is cut into pieces."""
+"""`bertsmith inspect`: looking at what the model is given.
+
+`inspect tokens` shows how a text is cut into pieces, `inspect coverage` how well a vocabulary suits a text.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,19 @@ def inspect_tokens(
             str(segment),
         )
     Console().print(table)
+
+
+@app.command("coverage")
+def inspect_coverage(
+    text: Annotated[list[str], typer.Argument(help="File, folder or glob of .txt or .txt.gz.")],
+    tokenizer: Annotated[str, typer.Option(help="Model or tokenizer folder, or org/name on the Hub.")],
+    words: Annotated[int, typer.Option(min=0, help="Costly words to list.")] = 20,
+    encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
+) -> None:
+    """Show what the words of a text cost in pieces of a vocabulary, and which cost most."""
+    from rich.console import Console
+
+    from bertsmith.quickstart.coverage_report import report_coverage
+    from bertsmith.tokenizer import load_tokenizer
+
+    report_coverage(Console(), load_tokenizer(tokenizer), text, encoding=encoding, words=words)

@@ -1,4 +1,4 @@
-"""`bertsmith learn`: the story of the paper in six parts, with computations that run as one reads."""
+"""`bertsmith learn`: the story of the paper and its families, with computations that run as one reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LanguageOption(str, Enum):
 
 def learn(
     part: Annotated[
-        str | None, typer.Argument(help="1 to 6, or its id; default: the first one not read yet.", show_default=False)
+        str | None, typer.Argument(help="1 to 7, or its id; default: the first one not read yet.", show_default=False)
     ] = None,
     language: Annotated[
         LanguageOption | None, typer.Option(help="Default: that of the environment.", show_default=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.settings import compute_dtype, runs_in
-from bertsmith.finetune.tasks.registry import load_task
-from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.finetune.tasks.registry import all_tasks, load_task
+from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.task_detection import pipelines_of_folder
+from bertsmith.inference.task_file import read_task_file
 from bertsmith.kernels.layers import best_device
 from bertsmith.tokenizer import load_tokenizer
 
@@ -25,7 +28,8 @@ def evaluate_folder(
     """Scores a model that `bertsmith finetune` wrote, with the thresholds that it found.
 
     Args:
-        folder: the model folder; with an adapter, the backbone it was trained over.
+        folder: the model folder; with an adapter, the backbone it was trained over. Any encoder is scored for its
+            vectors, since these need no head.
         path: a labelled file, in a form that the task reads.
         options: how it is read.
         adapter: the folder of an adapter.
@@ -37,7 +41,7 @@ def evaluate_folder(
         ConfigError: an option is not for this task, or the precision is unknown.
     """
     described = Path(folder if adapter is None else adapter)
-    task, max_length = load_task(described)
+    task, max_length = _task_of(described)
     model = task.load(described) if adapter is None else load_adapted(folder, adapter)
     examples = task.spec.reader.read(path, options, task=task.name)
     device = best_device()
@@ -45,3 +49,16 @@ def evaluate_folder(
     inference = InferenceConfig(device, runs_in(precision), max_length)
     predictions = task.predict(model, load_tokenizer(folder), examples, inference)
     return task.evaluate(examples, predictions)
+
+
+def _task_of(folder: Path) -> tuple[Task[Any, Any], int]:
+    """Returns the task of a folder and the most ids of its sequences; without `task.json`, the one that needs no head.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if not read_task_file(folder):
+        for kind in (all_tasks()[name] for name in pipelines_of_folder(folder) if name in all_tasks()):
+            if not kind.spec.pipeline.needs_fine_tuning:
+                return kind().starting_from(folder), kind.spec.pipeline.settings_in(folder).max_length
+    return load_task(folder)

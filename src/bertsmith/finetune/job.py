@@ -13,6 +13,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError
 from bertsmith.files import write_text
 from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.further import FurtherOptions, pretrain_further
 from bertsmith.finetune.report.card import DataFile, model_card
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
@@ -20,6 +21,7 @@ from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import all_tasks, load_task, task_named
 from bertsmith.finetune.trials import RUNS, SearchResult
+from bertsmith.model import ModelConfig
 from bertsmith.options import option
 
 GRIDS = {"paper": paper_grid}
@@ -52,26 +54,41 @@ class Job:
     Attributes:
         task: its name.
         model: the folder to start from, or its name on the Hub.
-        train: the training file, or its URL.
-        dev: the file that chooses.
+        train: the training file, or its URL; None where text without labels is learned from.
+        dev: the file that chooses; None where that text provides it, too.
         test: the file that is scored once; None for none.
+        unlabelled: a folder of text to learn from instead of a training file; for tasks that can.
         out: the run folder.
         settings: the recipe.
         reading: how the files are read.
         options: of the task, the fields of its `spec.options` that were chosen.
         comparison: other runs, to compare with.
+        further: pre-training on the task's texts before its labels are learned.
     """
 
     task: str
     model: Path
-    train: str | Path
-    dev: str | Path
+    train: str | Path | None
+    dev: str | Path | None
     out: Path
     settings: FineTuningSettings
     test: str | Path | None = None
+    unlabelled: str | Path | None = None
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     options: Mapping[str, Any] = field(default_factory=dict)
     comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
+    further: FurtherOptions = field(default_factory=FurtherOptions)
+
+
+def usual_rate(task: str, model: str | Path, adapter: str | None) -> float:
+    """Returns a peak learning rate to begin with: small models and fresh weights bear more.
+
+    Args:
+        task: its name.
+        model: a model folder, or a name on the Hub.
+        adapter: its kind; None for none.
+    """
+    return task_named(task).spec.usual_rate(adapter, hidden_size=ModelConfig.load(model).hidden_size)
 
 
 def run_job(job: Job, *, console: Console | None = None, device: torch.device | str = "cpu") -> FineTuningResult:
@@ -91,20 +108,34 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     if compared.search is not None and compared.search not in GRIDS:
         raise ConfigError(f"search {compared.search!r} is unknown; use {', '.join(GRIDS)}")
     files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
+    if (job.unlabelled is None) == (job.train is None) or (job.unlabelled is None and job.dev is None):
+        raise ConfigError("give --train and --dev, or --unlabelled, which needs neither")
     examples = {name: kind.spec.reader.read(path, job.reading, task=job.task) for name, path in files.items()}
+    options = dict(job.options)
+    if job.unlabelled is not None:
+        encoding, seed = job.reading.encoding, job.settings.seed
+        pairs = kind.from_documents(job.unlabelled, options, encoding=encoding, seed=seed)
+        # 自己给了 dev 的，就用自己的；文件夹里留出的那份只在没有时才用
+        examples = dict(zip(("train", "dev"), pairs, strict=True)) | examples
+        files = {"train": job.unlabelled, "dev": job.unlabelled} | files
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
-    task = kind.of(train, **job.options)
+    task = kind.of(train, **options)
     if compared.baselines:
         task.check_baselines(train, dev, test)
+    start = job.model
+    if job.further.adapt:
+        start = pretrain_further(
+            job.model, train, job.out, job.further, seed=job.settings.seed, console=console, device=device
+        )
     searched = None
     how: dict[str, Any] = {"test": test, "console": console, "device": device}
     if compared.search is not None or compared.seeds > 1:
         grid = None if compared.search is None else GRIDS[compared.search](job.settings.learning_rate)
-        searched = search(task, job.model, train, dev, job.out, job.settings, grid=grid, seeds=compared.seeds, **how)
+        searched = search(task, start, train, dev, job.out, job.settings, grid=grid, seeds=compared.seeds, **how)
         result = FineTuningResult.load(job.out / RUNS / searched.best / "result.json")
         settings = replace(job.settings, **searched.best_row.settings)
     else:
-        result = fine_tune(task, job.model, train, dev, job.out, job.settings, **how)
+        result = fine_tune(task, start, train, dev, job.out, job.settings, **how)
         settings = job.settings
     # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
     named = {name: DataFile(Path(path).name, len(examples[name])) for name, path in files.items()}
@@ -112,7 +143,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     write_report(job.out)
     if compared.baselines:
         task.add_baselines(
-            job.out, train, dev, test, model_folder=job.model, seed=job.settings.seed, console=console, device=device
+            job.out, train, dev, test, model_folder=start, seed=job.settings.seed, console=console, device=device
         )
         write_report(job.out)
     return result

@@ -23,6 +23,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.adapters import load_adapted, save_adapter
+from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import save_task
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, PredictionT, Task
@@ -140,6 +141,7 @@ def fine_tune(
     if test is not None and not test:
         raise InputError("the test file must hold at least one example")
     start = noted_start(model_folder, folder / "finetune.json")
+    task = task.starting_from(Path(model_folder))
     config = ModelConfig.load(model_folder)
     if settings.max_length > config.position_limit:
         raise ConfigError(
@@ -157,7 +159,7 @@ def fine_tune(
         "dev": _fingerprint(dev),
         "test": None if test is None else _fingerprint(test),
     }
-    claim_folder(folder, "finetune.json", request)
+    claim_folder(folder, "finetune.json", request, beside=FURTHER)
     with locked(folder):
         if (folder / "result.json").exists():
             # 可能恰好在写下结果之后、删去状态之前被打断
@@ -206,7 +208,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         encoded = self.task.encode(self.tokenizer, train, max_length)
         if not encoded:
             raise InputError("no example of the training file can be learned from")
-        self.steps_per_epoch = -(-len(encoded) // self.settings.batch_size)
+        encoded = self.task.add_targets(encoded, train, self.inference)
+        self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
         self._restore()
         with stop_requests() as request:
@@ -227,6 +230,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         for saved in ("model", "adapter"):
             if (self.folder / saved).is_dir():
                 save_task(task, self.folder / saved, max_length)
+                task.add_files(self.folder / saved, model.config, max_length)
         result = FineTuningResult(
             self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
         )
@@ -284,13 +288,13 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _train_epoch(self, encoded: Sequence[EncodedExample], request: StopRequest) -> None:
         """Takes the steps of an epoch that are left."""
-        epoch, size = self.progress.epochs, self.settings.batch_size
-        order = generator(self.settings.seed, "finetune/order", epoch).permutation(len(encoded)).tolist()
+        epoch = self.progress.epochs
+        batches = self._batches(encoded, epoch)
         running = RunningAverages(self.progress.sums)
         last_saved = time.monotonic()
         while (offset := self.trainer.step - epoch * self.steps_per_epoch) < self.steps_per_epoch:
             begun = time.monotonic()
-            chosen = [encoded[number] for number in order[offset * size : (offset + 1) * size]]
+            chosen = [encoded[number] for number in batches[offset]]
             # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有补齐的矩形
             chosen.sort(key=lambda example: max(map(len, example.input_ids)))
             output = self.trainer.train_batch(self.task.batch(chosen))
@@ -302,6 +306,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 last_saved = time.monotonic()
                 self._save()
                 self._stop_if_asked(request)
+
+    def _batches(self, encoded: Sequence[EncodedExample], epoch: int) -> list[list[int]]:
+        draws = generator(self.settings.seed, "finetune/order", epoch)
+        return self.task.batches(encoded, self.settings.batch_size, draws)
 
     def _evaluate(self, dev: Sequence[ExampleT]) -> None:
         """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""
@@ -354,7 +362,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _show(self, loss: float) -> None:
         shown = {"epoch": str(self.progress.epochs + 1), "loss": f"{loss:.3f}"}
         if self.progress.best is not None:
-            shown[f"best dev {self.task.metric}"] = f"{self.progress.best:.3f}"
+            shown["best dev score"] = f"{self.progress.best:.3f}"
         self.bar.update(self.trainer.step, shown)
 
 

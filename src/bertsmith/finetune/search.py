@@ -27,6 +27,7 @@ from rich.console import Console
 
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder, locked
+from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -109,7 +110,7 @@ def search(
         "grid": {name: list(values) for name, values in (grid or {}).items()},
         "seeds": seeds,
     }
-    claim_folder(folder, "search.json", request)
+    claim_folder(folder, "search.json", request, beside=FURTHER)
     with locked(folder):
         console = console or Console(quiet=True)
 
@@ -170,7 +171,7 @@ class _Search:
         repeated = [self.best, *(self._add(replace(chosen, seed=seed)) for seed in seeds[1:])]
         self._keep_best()
         result = SearchResult(
-            self.task.metric,
+            next(iter(self.best.dev)),
             self.rows,
             self.best.name,
             spreads([row.dev for row in repeated]),
@@ -198,7 +199,8 @@ class _Search:
         self.console.print(f"run {number}/{self.total}: {name}", highlight=False, markup=False)
         row = Trial.of(name, self._differences(settings), self._fine_tune(settings))
         self.rows.append(row)
-        metric, before = self.task.metric, self.best
+        # 表里的第一个指标就是决定取舍的那个：向量任务的指标随 dev 文件的种类而变
+        metric, before = next(iter(row.dev)), self.best
         # 严格大于才换：持平时较早的胜出，重跑时每一步的选择都与第一次相同
         if before is None or self.task.selection_score(row.dev) > self.task.selection_score(before.dev):
             self.best = row

@@ -5,13 +5,14 @@ Notable:
   about it, and about how much of a text is read, is followed; otherwise it is the mean, of all that the model reads
 - `last-four` is the feature-based use of the paper (Devlin et al. 2019, §5.3, table 7): the last four layers side by
   side, for a model that was never tuned to make vectors of texts
+- some models were trained with a prompt before each text, such as `query: ` or `passage: `; a folder names its prompts
 - a text's vector does not depend on what it is embedded with, but for the rounding of float32
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -27,6 +28,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.checks import PART, require_list
 from bertsmith.inference.engine import DEFAULT, InferenceConfig, stream_rows
 from bertsmith.inference.pipeline import Pipeline
+from bertsmith.inference.sentence_folder import Similarity as SimilarityFunction
 from bertsmith.inference.sentence_folder import read_sentence_folder
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import (
@@ -48,9 +50,17 @@ class PoolingSettings(TaskFile):
 
     Attributes:
         pooling: how the states of a text's tokens become one vector.
+        prompts: name → what is put before a text.
+        default_prompt: name of the prompt that is used unasked; empty for none.
+        similarity: how vectors are compared.
+        unit_length: whether they are scaled to length 1 before; `cosine` does so by itself.
     """
 
     pooling: Pooling = "mean"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: SimilarityFunction = "cosine"
+    unit_length: bool = True
 
 
 class Embed(Pipeline, name="embed"):
@@ -58,6 +68,10 @@ class Embed(Pipeline, name="embed"):
 
     Attributes:
         pooling: what is done unless a call says otherwise.
+        prompts: name → what is put before a text.
+        default_prompt: name of the prompt that is used unless a call says otherwise; empty for none.
+        similarity: how `compare` compares.
+        unit_length: whether it scales vectors to length 1 before.
         hidden_size: H, width of a vector; four times that with `last-four`.
     """
 
@@ -75,6 +89,10 @@ class Embed(Pipeline, name="embed"):
         inference: InferenceConfig = DEFAULT,
         *,
         pooling: Pooling = "mean",
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str = "",
+        similarity: SimilarityFunction = "cosine",
+        unit_length: bool = True,
     ) -> None:
         """Prepares a model for embedding.
 
@@ -83,6 +101,10 @@ class Embed(Pipeline, name="embed"):
             tokenizer: of the model.
             inference: where and how.
             pooling: see `__call__`.
+            prompts: as the attribute; None for none.
+            default_prompt: as the attribute.
+            similarity: as the attribute.
+            unit_length: as the attribute.
 
         Raises:
             ConfigError: the pooling is unknown, or the model has too few layers for it.
@@ -91,6 +113,9 @@ class Embed(Pipeline, name="embed"):
         super().__init__(model, tokenizer, inference)
         check_pooling(pooling, model.config)
         self.pooling: Pooling = pooling
+        self.prompts = dict(prompts or {})
+        self.default_prompt = default_prompt
+        self.similarity, self.unit_length = similarity, unit_length
         self.hidden_size = model.config.hidden_size
 
     @classmethod
@@ -106,7 +131,14 @@ class Embed(Pipeline, name="embed"):
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"
             )
-        return PoolingSettings(max_length=says.max_length, pooling=says.pooling)
+        return PoolingSettings(
+            max_length=says.max_length,
+            pooling=says.pooling,
+            prompts=says.prompts,
+            default_prompt=says.default_prompt,
+            similarity=says.similarity,
+            unit_length=says.normalize,
+        )
 
     @classmethod
     def model_in(cls, folder: str | Path) -> Backbone:
@@ -120,6 +152,7 @@ class Embed(Pipeline, name="embed"):
         pooling: Pooling | None = None,
         normalize: bool = True,
         dims: int | None = None,
+        prompt: str | None = None,
     ) -> NDArray[np.float32]:
         """Embeds texts; longer ones are cut to `max_length`.
 
@@ -131,24 +164,31 @@ class Embed(Pipeline, name="embed"):
             normalize: scale every vector to length 1, so that a product of two is their cosine similarity.
             dims: keep only this many numbers, the first ones, before scaling. Models that were trained for it
                 (Kusupati et al. 2022) lose little, others a good deal. None keeps all.
+            prompt: name of the prompt to put before every text; empty for none. None takes the folder's default.
 
         Returns:
             [N, H] float32, 4H wide for `last-four`, or [N, dims].
 
         Raises:
             InputError: a single string was given, or `dims` is out of range.
-            ConfigError: the pooling is unknown, or the model has too few layers for it.
+            ConfigError: the pooling or the prompt is unknown, or the model has too few layers for it.
         """
         require_list(texts)
         vectors = np.empty((len(texts), self.width(pooling, dims)), dtype=np.float32)
         done = 0
-        for block in self.stream(texts, pooling=pooling, normalize=normalize, dims=dims):
+        for block in self.stream(texts, pooling=pooling, normalize=normalize, dims=dims, prompt=prompt):
             vectors[done : done + len(block)] = block
             done += len(block)
         return vectors
 
     def stream(
-        self, texts: Iterable[str], *, pooling: Pooling | None = None, normalize: bool = True, dims: int | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dims: int | None = None,
+        prompt: str | None = None,
     ) -> Iterator[NDArray[np.float32]]:
         """Embeds texts as they come, in bounded memory; arguments and errors as in `__call__`.
 
@@ -157,13 +197,13 @@ class Embed(Pipeline, name="embed"):
 
         Raises:
             InputError: a single string was given, an item is none, or `dims` is out of range.
-            ConfigError: the pooling is unknown, or the model has too few layers for it.
+            ConfigError: the pooling or the prompt is unknown, or the model has too few layers for it.
         """
-        width = self.width(pooling, dims)
+        width, before = self.width(pooling, dims), self.prompt_text(prompt)
         # 一个字符串也能逐个迭代：那会把每个字当成一条文本
         if isinstance(texts, str):
             raise InputError("give a list of texts, not a single string: [text]")
-        sequences = chain.from_iterable(map(self._sequences, _blocks(texts)))
+        sequences = chain.from_iterable(self._sequences(block, before) for block in _blocks(texts))
         for rows in stream_rows(self.engine, sequences, READS[pooling or self.pooling]):
             vectors = rows[:, :width]
             yield (unit_rows(vectors, dim=-1) if normalize else vectors).numpy()
@@ -171,7 +211,7 @@ class Embed(Pipeline, name="embed"):
     def compare(
         self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
     ) -> NDArray[np.float32]:
-        """Compares every text with every other.
+        """Compares every text with every other, by the similarity of the folder.
 
         Args:
             texts: N texts.
@@ -179,17 +219,33 @@ class Embed(Pipeline, name="embed"):
             pooling: as in `Embed`.
 
         Returns:
-            [N, M] float32 in [-1, 1]; a row for each text.
+            [N, M] float32, a row for each text; more is more alike. Cosines are in [-1, 1].
 
         Raises:
             InputError: a single string was given.
         """
         require_list(texts)
         require_list(() if others is None else others)
-        vectors = Embed.__call__(self, [*texts, *(() if others is None else others)], pooling=pooling)
+        normalize = self.unit_length or self.similarity == "cosine"
+        both = [*texts, *(() if others is None else others)]
+        vectors = Embed.__call__(self, both, pooling=pooling, normalize=normalize)
         left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
-        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
-        return np.clip(left @ right.T, -1.0, 1.0)
+        return similarities(left, right, self.similarity)
+
+    def prompt_text(self, name: str | None = None) -> str:
+        """Returns what is put before a text.
+
+        Args:
+            name: of a prompt; empty for none, None for the folder's default.
+
+        Raises:
+            ConfigError: the folder has no such prompt.
+        """
+        chosen = self.default_prompt if name is None else name
+        if chosen and chosen not in self.prompts:
+            known = f"it has {', '.join(self.prompts)}" if self.prompts else "it has none"
+            raise ConfigError(f"the model's folder names no prompt {chosen!r}; {known}")
+        return self.prompts.get(chosen, "")
 
     def width(self, pooling: Pooling | None = None, dims: int | None = None) -> int:
         """Returns how many numbers a vector has.
@@ -207,9 +263,10 @@ class Embed(Pipeline, name="embed"):
             raise InputError(f"dims {dims} is outside 1 to {whole}, what a vector of this model has")
         return dims
 
-    def _sequences(self, texts: list[str]) -> list[list[int]]:
+    def _sequences(self, texts: list[str], before: str) -> list[list[int]]:
         require_list(texts)
-        rows: list[list[int]] = self.tokenizer(texts, max_length=self.max_length)["input_ids"]
+        prompted = [before + text for text in texts] if before else texts
+        rows: list[list[int]] = self.tokenizer(prompted, max_length=self.max_length)["input_ids"]
         return rows
 
 
@@ -230,6 +287,21 @@ class Similarity(Embed, name="similarity"):
     ) -> NDArray[np.float32]:
         """Compares every text with every other; see `Embed.compare`."""
         return self.compare(texts, others, pooling=pooling)
+
+
+def similarities(
+    left: NDArray[np.float32], right: NDArray[np.float32], function: SimilarityFunction = "cosine"
+) -> NDArray[np.float32]:
+    """Returns [N, M], how alike vectors [N, H] and [M, H] are; those of `cosine` must have length 1."""
+    if function == "cosine":
+        # 舍入会让同一文本的相似度略大于 1：截到余弦本来的范围
+        return np.clip(left @ right.T, -1.0, 1.0)
+    if function == "dot":
+        return left @ right.T
+    from scipy.spatial.distance import cdist
+
+    found: NDArray[np.float32] = -cdist(left, right, "cityblock" if function == "manhattan" else function)
+    return found.astype(np.float32)
 
 
 def mean_states(model: Backbone, batch: RaggedBatch) -> Tensor:

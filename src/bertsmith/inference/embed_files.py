@@ -53,6 +53,7 @@ class EmbedSettings:
         pooling: as in `Embed`; None as the folder says.
         normalize: whether every vector has length 1.
         dims: how many numbers of each are kept; None keeps all.
+        prompt: name of the prompt that stands before every line; None as the folder says.
         precision: as in `InferenceConfig`; what `auto` chooses at first is kept when the work goes on.
         batch_tokens: as in `InferenceConfig`.
         encoding: `auto` or a codec.
@@ -61,6 +62,7 @@ class EmbedSettings:
     pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
     normalize: bool = True
     dims: int | None = option(None, min=1, help="Keep only this many numbers of a vector, the first ones.")
+    prompt: str | None = option(None, help="Name of the folder's prompt to put before every line, such as query.")
     precision: Precision | None = option(
         None, help="auto measures and takes the fastest that is faithful; default: bf16 where native."
     )
@@ -196,13 +198,19 @@ class _FileWork:
         if self.threads:
             torch.set_num_threads(self.threads)
         embed = _loaded(self.folder, self.state, self.precision, self.settings.batch_tokens)
-        options = {"pooling": self.settings.pooling, "dims": self.settings.dims}
+        settings = self.settings
         spoken = [text.strip() for text in texts]
         rows = [number for number, text in enumerate(spoken) if text]
-        vectors = np.zeros((len(texts), embed.width(**options)), dtype=np.float32)  # type: ignore[arg-type]
+        vectors = np.zeros((len(texts), embed.width(settings.pooling, settings.dims)), dtype=np.float32)
         if rows:
             chosen = [spoken[row] for row in rows]
-            vectors[rows] = embed(chosen, normalize=self.settings.normalize, **options)  # type: ignore[arg-type]
+            vectors[rows] = embed(
+                chosen,
+                pooling=settings.pooling,
+                normalize=settings.normalize,
+                dims=settings.dims,
+                prompt=settings.prompt,
+            )
         return vectors
 
 
@@ -295,6 +303,8 @@ class _Probe:
     def __call__(self, _unit: int) -> tuple[str, int]:
         embed = _loaded(self.folder, self.state, self.settings.precision, self.settings.batch_tokens)
         assert isinstance(embed.engine, Engine)
+        # 不认得的提示名在开工之前就报
+        embed.prompt_text(self.settings.prompt)
         return embed.engine.precision, embed.width(self.settings.pooling, self.settings.dims)
 
 

@@ -1,23 +1,28 @@
-"""What a folder of sentence-transformers says of its vectors: how they are pooled, and how much of a text they read.
+"""What a folder of sentence-transformers says of its vectors: pooling, length, prompts, similarity; read and written.
 
 Such a folder lists the steps from text to vector in `modules.json`. The encoder, pooling and scaling to unit length are
 known here. A step that would change the vectors and is not known is refused: vectors that look right and are of another
-model are worse than none.
+model are worse than none. Prompts are texts that stand before others by name, such as `query: ` and `passage: `.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from bertsmith.errors import CheckpointError
+from bertsmith.files import make_folder
 from bertsmith.hub import model_folder
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.json_files import write_json
 from bertsmith.model import ModelConfig
 
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How two vectors are compared; of the distances, the negative, so that more is more alike."""
 StoredPooling = Literal["mean", "cls", "max"]
 
 _FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
@@ -35,24 +40,79 @@ class SentenceFolder:
         pooling: how the states of the tokens become one vector; `mean` where the folder says nothing.
         max_length: most ids in a sequence, with the special tokens; 0 where the folder says nothing.
         lowercase: whether texts are lower-cased even where the tokenizer would not.
+        normalize: whether vectors are scaled to unit length.
+        prompts: name → text that is put before a text.
+        default_prompt: name of the prompt that is used where none is named; empty for no prompt.
+        similarity: how vectors are compared.
     """
 
     pooling: StoredPooling = "mean"
     max_length: int = 0
     lowercase: bool = False
+    normalize: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: Similarity = "cosine"
 
 
 def read_sentence_folder(folder: str | Path) -> SentenceFolder:
     """Reads what a model folder says of vectors; a folder that other tools made may say nothing.
 
     Raises:
-        CheckpointError: it asks for a step, a pooling or a prompt that is not known here, or a file is damaged.
+        CheckpointError: it asks for a step, a pooling or a similarity that is not known here, or a file is damaged.
     """
     folder = model_folder(folder)
-    pooling = _pooling(folder / _pooling_path(folder) / "config.json")
-    _refuse_prompt(folder / "config_sentence_transformers.json")
+    pooling_file = folder / _pooling_path(folder) / "config.json"
+    pooling = _pooling(pooling_file)
+    prompts, default, similarity = _usage(folder / "config_sentence_transformers.json")
+    if any(prompts.values()) and _read(pooling_file, dict).get("include_prompt") is False:
+        raise CheckpointError(f"{pooling_file}: leaves the prompt out of the pooling, which this package does not do")
     settings = _read(folder / "sentence_bert_config.json", dict)
-    return SentenceFolder(pooling, stated_length(folder), settings.get("do_lower_case") is True)
+    return SentenceFolder(
+        pooling,
+        stated_length(folder),
+        settings.get("do_lower_case") is True,
+        any(step["type"].endswith("Normalize") for step in _steps(folder / "modules.json")),
+        prompts,
+        default,
+        similarity,
+    )
+
+
+def write_sentence_folder(folder: Path, says: SentenceFolder, width: int) -> None:
+    """Adds to a model folder what `sentence-transformers` needs to give the same vectors.
+
+    Args:
+        folder: holds the model and its tokenizer.
+        says: pooling, length, prompts, scaling and similarity.
+        width: H, numbers of a vector.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if says.normalize else [])]
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
+    flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    # 用库里最早的写法：新旧版本都读得懂
+    pooling = {"word_embedding_dimension": width} | {
+        f"pooling_mode_{flag}": name == says.pooling for name, flag in flags.items()
+    }
+    usage = {
+        "prompts": says.prompts,
+        "default_prompt_name": says.default_prompt or None,
+        "similarity_fn_name": says.similarity,
+    }
+    for path in paths[1:]:
+        make_folder(folder / path)
+    write_json(folder / paths[1] / "config.json", pooling)
+    if says.normalize:
+        write_json(folder / paths[2] / "config.json", {})
+    write_json(folder / "config_sentence_transformers.json", usage)
+    length = {} if not says.max_length else {"max_seq_length": says.max_length}
+    write_json(folder / "sentence_bert_config.json", length | {"do_lower_case": says.lowercase})
+    # modules.json 写在最后：有了它，这个文件夹才算是一个句向量模型
+    steps = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    write_json(folder / "modules.json", steps)
 
 
 def stated_length(folder: Path) -> int:
@@ -155,15 +215,20 @@ def _pooling(path: Path) -> StoredPooling:
     return cast(StoredPooling, name)
 
 
-def _refuse_prompt(path: Path) -> None:
+def _usage(path: Path) -> tuple[dict[str, str], str, Similarity]:
+    """Returns the prompts, the name of the one that is used unasked, and the similarity."""
     values = _read(path, dict)
-    name, prompts = values.get("default_prompt_name"), values.get("prompts")
-    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
-    if prompt:
+    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name") or ""
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointError(f"{path}: damaged (prompts are not texts by name)")
+    if default and default not in prompts:
+        raise CheckpointError(f"{path}: the default prompt {default!r} is none of {', '.join(prompts) or 'no prompts'}")
+    similarity = values.get("similarity_fn_name") or "cosine"
+    if similarity not in get_args(Similarity):
         raise CheckpointError(
-            f"{path}: puts {str(prompt)!r} before every text, which this package does not do; write it before your"
-            " texts, and take default_prompt_name out of the file"
+            f"{path}: compares vectors by {similarity!r}; this package has {', '.join(get_args(Similarity))}"
         )
+    return prompts, default, cast(Similarity, similarity)
 
 
 def _read(path: Path, kind: type[Any]) -> Any:

@@ -44,7 +44,7 @@ def task_of_folder(folder: str | Path) -> str:
     """
     name = pipelines_of_folder(folder)[0]
     known = all_pipelines().get(name)
-    if known is not None and not known.needs_fine_tuning:
+    if known is not None and not known.needs_fine_tuning and not read_task_file(folder):
         raise CheckpointError(
             f"{folder}: holds a {read_architecture(folder)}, which predicts nothing here; fine-tune it first"
         )

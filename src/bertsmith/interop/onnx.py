@@ -4,6 +4,7 @@ Notable:
 - those runtimes take rectangles with padding, not ragged batches; `PaddedBatch` lets the model's own modules run over
   such a rectangle, and keeps padding out of every softmax
 - inputs and outputs have the names and shapes of `transformers`, with every axis but the last of an output dynamic
+- a model that gives sentence vectors has them as an output of its own, with the pooling in the graph
 - a file counts as exported only after ONNX Runtime has run it and given the logits of the model itself
 """
 
@@ -19,15 +20,21 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path
 from bertsmith.hub import model_folder
-from bertsmith.inference.sentence_folder import length_limit
+from bertsmith.inference.sentence_folder import (
+    SentenceFolder,
+    copy_sentence_files,
+    length_limit,
+    read_sentence_folder,
+)
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.interop.huggingface import load_tokenizer, load_whole_model, refuse_existing
-from bertsmith.model import ModelForMultipleChoice, PretrainedModel
+from bertsmith.model import Backbone, ModelForMultipleChoice, PretrainedModel
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -56,6 +63,8 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     and for the same one of another family:
 
     - `BertModel`: `last_hidden_state` [N, S, H], `pooler_output` [N, H] (not where the model has no pooler)
+    - a folder of sentence vectors: `last_hidden_state` [N, S, H] and `sentence_embedding` [N, H], pooled, and of length
+      1 where the folder scales its vectors
     - `BertForPreTraining`: `prediction_logits` [N, S, V], `seq_relationship_logits` [N, 2] (`sop_logits` in ALBERT)
     - `ElectraForPreTraining`: `logits` [N, S]
     - `BertForMaskedLM`: `logits` [N, S, V]
@@ -87,6 +96,8 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
     if read_task_file(source).get("task") == "features":
         raise CheckpointError(f"{source}: a tagger over a frozen encoder has no ONNX form; use one of `finetune tag`")
     model = load_whole_model(source)
+    if (source / "modules.json").is_file():
+        model = SentenceModel(model.backbone, read_sentence_folder(source))
     is_file = out.suffix == ".onnx"
     tokenizer = None if is_file else load_tokenizer(source, model.config)
     weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
@@ -103,6 +114,7 @@ def export_onnx(source: str | Path, out: str | Path) -> float:
         difference = _largest_difference(model, file, source)
         if not is_file:
             model.config.save(temporary / "config.json", architecture=model.architecture)
+            copy_sentence_files(source, temporary)
         if tokenizer is not None:
             tokenizer.save(temporary, model_max_length=length_limit(source, model.config))
     return difference
@@ -168,6 +180,32 @@ class PaddedModel(nn.Module):
             value.reshape(*(input_ids.shape if name in per_token else input_ids.shape[:-1]), *value.shape[1:])
             for name, value in outputs.items()
         )
+
+
+class SentenceModel(PretrainedModel):
+    """An encoder with the vector of each sequence beside its states, see `inference.embed`."""
+
+    suffix = "Model"
+    token_outputs = ("last_hidden_state",)
+    sequence_outputs = ("sentence_embedding",)
+
+    def __init__(self, backbone: Backbone, says: SentenceFolder) -> None:
+        super().__init__()
+        self.config, self.backbone, self.says = backbone.config, backbone, says
+
+    def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
+        """Returns the states [T, H], and the vectors [N, H]."""
+        states = self.backbone(batch).hidden_states
+        rows, real = batch.pad(states), batch.padding_mask[:, :, None]
+        # 图里只有带补齐的矩形：补齐处既不进平均，也不进最大值
+        if self.says.pooling == "mean":
+            pooled = rows.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+        elif self.says.pooling == "max":
+            pooled = rows.masked_fill(~real, -torch.inf).amax(1)
+        else:
+            pooled = rows[:, 0]
+        vectors = normalize(pooled, dim=-1) if self.says.normalize else pooled
+        return {"last_hidden_state": states, "sentence_embedding": vectors}
 
 
 def output_names(model: PretrainedModel) -> list[str]:

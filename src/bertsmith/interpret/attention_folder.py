@@ -45,7 +45,7 @@ def write_attention(
             attention.tokens,
             rollout(attention.maps)[-1],
             title=f"Attention rollout, up to layer {attention.maps.shape[0]}",
-            token_type_ids=attention.token_type_ids,
+            token_type_ids=attention.sequence_ids,
         ),
         "measures.png": Drawing(draw_summaries(attention), ""),
     }
@@ -69,7 +69,7 @@ def _single(attention: AttentionMaps, layer: int, head: int | None) -> Drawing:
     weights = mean_over_heads(attention.maps)[layer] if head is None else attention.maps[layer, head]
     name = "mean over heads" if head is None else f"head {head + 1}"
     return draw_heatmap(
-        attention.tokens, weights, title=f"layer {layer + 1}, {name}", token_type_ids=attention.token_type_ids
+        attention.tokens, weights, title=f"layer {layer + 1}, {name}", token_type_ids=attention.sequence_ids
     )
 
 

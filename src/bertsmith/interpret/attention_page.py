@@ -46,7 +46,7 @@ def attention_page(attention: AttentionMaps, *, layer: int | None = None, head: 
     small = thumbnails(attention.maps, _THUMBNAIL)
     data = {
         "tokens": attention.tokens,
-        "types": attention.token_type_ids,
+        "types": attention.sequence_ids,
         "pair": attention.is_pair,
         "layers": num_layers,
         "heads": num_heads,
@@ -108,7 +108,7 @@ def _measures(attention: AttentionMaps) -> list[dict[str, object]]:
         (measure.name, measure.meaning, measure.is_share, found[key]) for key, measure in MEASURES.items()
     ]
     if attention.is_pair:
-        shares = pair_shares(attention.maps, attention.token_type_ids).reshape(*attention.maps.shape[:2], 4)
+        shares = pair_shares(attention.maps, attention.sequence_ids).reshape(*attention.maps.shape[:2], 4)
         rows += [
             (name, f"What the tokens of text {name[0]} give to those of text {name[-1]}.", True, shares[..., place])
             for place, name in enumerate(PAIRS)

@@ -80,7 +80,7 @@ def draw_summaries(attention: AttentionMaps) -> Figure:
 
 def draw_pair_shares(attention: AttentionMaps) -> Figure:
     """Draws the four shares of a pair as pictures of layers x heads."""
-    shares = pair_shares(attention.maps, attention.token_type_ids)
+    shares = pair_shares(attention.maps, attention.sequence_ids)
     places = [(reader, read) for reader in (0, 1) for read in (0, 1)]
     return _draw_panels(
         [(name, shares[..., i, j], True) for name, (i, j) in zip(PAIRS, places, strict=True)], "viridis"

@@ -38,8 +38,8 @@ def coloured_runs(attribution: Attribution) -> list[list[Run]]:
     for number, text in enumerate(scored.texts):
         found: list[Run] = []
         position = 0
-        rows = zip(scored.offsets, scored.token_type_ids, attribution.values.tolist(), strict=True)
-        spans = [(start, end, value) for (start, end), segment, value in rows if segment == number and start < end]
+        rows = zip(scored.offsets, scored.sequence_ids, attribution.values.tolist(), strict=True)
+        spans = [(start, end, value) for (start, end), source, value in rows if source == number and start < end]
         for start, end, value in spans:
             # 规范化可能把一个字符拆成几个词片，它们占同样的字符：并成一段，归因相加
             if start < position and found:

@@ -32,7 +32,8 @@ class AttentionMaps:
 
     Attributes:
         tokens: S pieces, special tokens included.
-        token_type_ids: S segments, 0 for the first text and 1 for the second.
+        sequence_ids: S numbers, 0 for the first text and 1 for the second, whether or not the model tells them apart by
+            segments.
         maps: [L, A, S, S] float32 in [0, 1]; row i says how much token i takes from every token, and adds up to 1. NaN
             where a head was pruned.
         separators: the places of `[SEP]` among the tokens.
@@ -40,15 +41,15 @@ class AttentionMaps:
     """
 
     tokens: list[str]
-    token_type_ids: list[int]
+    sequence_ids: list[int]
     maps: Floats
     separators: tuple[int, ...]
     dropped: int = 0
 
     @property
     def is_pair(self) -> bool:
-        """Whether there are two segments."""
-        return any(self.token_type_ids)
+        """Whether there are two texts."""
+        return any(self.sequence_ids)
 
     @property
     def note(self) -> str:
@@ -114,7 +115,8 @@ def maps_of(model: PretrainedModel, tokenizer: Tokenizer, text: str, pair: str |
     for layer, (layer_maps,) in enumerate(output.attentions or ()):
         maps[layer, list(bert.config.heads_left(layer))] = layer_maps.float().cpu().numpy()
     separators = tuple(place for place, index in enumerate(ids) if index == tokenizer.sep_token_id)
-    return AttentionMaps([tokenizer.vocab[index] for index in ids], list(types), maps, separators, dropped)
+    pieces = [tokenizer.vocab[index] for index in ids]
+    return AttentionMaps(pieces, encoded["sequence_ids"], maps, separators, dropped)
 
 
 def encode_whole(
@@ -123,7 +125,8 @@ def encode_whole(
     """Encodes one text or pair as the pipelines do, cut to `max_length`.
 
     Returns:
-        The model's input, and how many pieces were cut off.
+        The model's input, and how many pieces were cut off. The input has a column more, `sequence_ids`: which of the
+        texts a token is from, special tokens counted with the text they stand behind.
 
     Raises:
         InputError: a text holds no word, or is no string.
@@ -136,6 +139,12 @@ def encode_whole(
             raise InputError(f"text {number}, {one[:60]!r}, holds no word; write something")
     whole = tokenizer(text, pair, parse_special=parse_special)
     cut = tokenizer(text, pair, parse_special=parse_special, max_length=max_length)
+    cut["sequence_ids"] = [0] * len(cut["input_ids"])
+    if pair is not None:
+        # RoBERTa 的两段文本同属一个句段：段号分不清它们，要看中间的特殊词元在哪里
+        before, between = len(tokenizer.template.before), len(tokenizer.template.between)
+        head = cut["special_tokens_mask"].index(1, before) + between
+        cut["sequence_ids"][head:] = [1] * (len(cut["input_ids"]) - head)
     return cut, len(whole["input_ids"]) - len(cut["input_ids"])
 
 

@@ -43,7 +43,8 @@ class ScoredText:
         tokenizer: of the model.
         texts: one or two, as they were written.
         input_ids: S ids, special tokens included.
-        token_type_ids: S segments: which of the texts a token is from.
+        token_type_ids: S segments, as the model reads them.
+        sequence_ids: S numbers: which of the texts a token is from.
         offsets: S pairs of characters in that text, end excluded; (0, 0) for special tokens.
         target: the number in words, such as `class 'good'`.
         read: calls the model on a batch of n sequences of S tokens and returns the n numbers.
@@ -55,6 +56,7 @@ class ScoredText:
     texts: tuple[str, ...]
     input_ids: list[int]
     token_type_ids: list[int]
+    sequence_ids: list[int]
     offsets: list[tuple[int, int]]
     target: str
     read: Read
@@ -143,7 +145,7 @@ class Explainable:
 
         Args:
             texts: what was given.
-            encoded: of one sequence of S ids: `input_ids`, `token_type_ids` and `offsets`, each of length S.
+            encoded: of one sequence: `input_ids`, `token_type_ids`, `sequence_ids` and `offsets`, each of length S.
             target: what the number is, in words.
             read: calls the model on a batch of N sequences and returns [N].
             dropped: tokens of the texts that are not in the sequence.
@@ -153,8 +155,18 @@ class Explainable:
             note += (
                 f" The model reads {self.max_length} tokens at once; {dropped} of the text are not in this sequence."
             )
-        ids, types, offsets = (list(encoded[name]) for name in ("input_ids", "token_type_ids", "offsets"))
-        return ScoredText(self.model, self.tokenizer, tuple(texts), ids, types, offsets, target, read, note.strip())
+        return ScoredText(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            texts=tuple(texts),
+            input_ids=list(encoded["input_ids"]),
+            token_type_ids=list(encoded["token_type_ids"]),
+            sequence_ids=list(encoded["sequence_ids"]),
+            offsets=list(encoded["offsets"]),
+            target=target,
+            read=read,
+            note=note.strip(),
+        )
 
     @torch.inference_mode()
     def run(self, encoded: Mapping[str, Any], read: Read) -> Tensor:
@@ -230,7 +242,13 @@ def _tag(explained: Explainable, text: str, target: str | None, word: str | None
     inside = kept[first : first + size - template.size(pair=False)]
     places_inside = ((int(tokens.starts[piece]), int(tokens.ends[piece])) for piece in inside)
     offsets = [*[(0, 0)] * len(template.before), *places_inside, *[(0, 0)] * len(template.after)]
-    encoded = {"input_ids": window.input_ids, "token_type_ids": [0] * size, "offsets": offsets}
+    nothing = [0] * size
+    encoded = {
+        "input_ids": window.input_ids,
+        "token_type_ids": nothing,
+        "sequence_ids": nothing,
+        "offsets": offsets,
+    }
     model, labels = explained.model, explained.labels
 
     def logits(batch: RaggedBatch) -> Tensor:
@@ -296,7 +314,8 @@ def _answer(explained: Explainable, question: str, context: str, target: str | N
         note = "The model says that the passage does not answer; what is explained is its best span."
     named = {"span": "the answer", "start": "the start of the answer", "end": "the end of the answer"}[part]
     dropped = len(passage.ids) - window.size
-    encoded = {**window._asdict(), "offsets": offsets}
+    sequences = [0] * window.head + [1] * (len(window.input_ids) - window.head)
+    encoded = {**window._asdict(), "sequence_ids": sequences, "offsets": offsets}
     read = reader(window, span, part)
     return explained.scored((question, context), encoded, f"{named} {best.text!r}", read, dropped, note)
 

@@ -22,9 +22,12 @@ class Linear(nn.Linear):
 
     Attributes:
         int8: float32 states meet an 8-bit copy of the weight; only while no gradient is taken, and on the CPU.
+        stacked: matrices of one shape that the weight holds, one above the other, such as query, key and value; an
+            optimizer that moves whole matrices must know them apart.
     """
 
     int8 = False
+    stacked = 1
     _kept: tuple[tuple[torch.dtype, int, int], Tensor | Int8Weight, Tensor] | None = None
 
     def reset_parameters(self) -> None:

@@ -125,7 +125,7 @@ def build(state: PageState) -> None:
         attention = view.attention
         words = state.say(Text("reads", "在读")), state.say(Text("is read", "被读"))
         coloured = bool(pairs) and attention.is_pair
-        drawn = draw_map(attention.tokens, view.weights, attention.token_type_ids, words=words, by_pair=coloured)
+        drawn = draw_map(attention.tokens, view.weights, attention.sequence_ids, words=words, by_pair=coloured)
         axes = state.say(Text("layer", "层")), state.say(Text("head", "头"))
         of_all = summaries(attention)
         # 均值和 rollout 不属于某一个头：概览图里标出该层的第一个头会误导，于是不标
@@ -178,7 +178,7 @@ def _told(state: PageState, view: View, of_all: dict[str, Floats], coloured: boo
         names = [state.say(_MEASURES[name]) for name in MEASURES]
         parts.append(table(names, [cells], name=state.say(Text("This head in numbers", "这个头的数字")), texts=0))
     if coloured:
-        shares = pair_shares(view.weights[None, None], attention.token_type_ids)[0, 0]
+        shares = pair_shares(view.weights[None, None], attention.sequence_ids)[0, 0]
         keys = [
             f"<span class='pair' style='--pair:{colour}'>{written(name)} {percent(float(share))}</span>"
             for name, colour, share in zip(PAIRS, PAIR_COLOURS.values(), shares.ravel(), strict=True)

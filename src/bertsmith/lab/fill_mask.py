@@ -14,6 +14,9 @@ from bertsmith.lab.models import LabError, LabModel, missing_head, received, sta
 from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
 
+WRITTEN_MASK = "[MASK]"
+"""What the page calls the mask, whatever a model's own is."""
+
 TOP = 10
 """Candidates for each mask."""
 
@@ -29,18 +32,26 @@ class Filled:
     masks: list[list[Candidate]]
 
 
+def with_own_mask(model: LabModel, text: str) -> str:
+    """Writes the model's own mask token where `[MASK]` is written: the page calls it so for every model."""
+    # RoBERTa 写作 <mask>：换了模型，页面上现成的句子也应该能填
+    return text.replace(WRITTEN_MASK, model.tokenizer.special_tokens.mask)
+
+
 def fill(model: LabModel, text: str) -> Filled:
     """Fills the masks of a text.
 
     Raises:
         InputError: the text is empty, too long or holds no mask, or the model cannot fill masks.
     """
-    text = received(text, _NAME)
+    text = with_own_mask(model, received(text, _NAME))
     mask = model.tokenizer.special_tokens.mask
     with model.pipeline("fill-mask") as pipeline:
         if mask not in text:
             raise LabError(
-                Text(f"Write {mask} where a word is to be filled in.", f"请在要填词的地方写上 {mask}。"),
+                Text(
+                    f"Write {WRITTEN_MASK} where a word is to be filled in.", f"请在要填词的地方写上 {WRITTEN_MASK}。"
+                ),
             )
         size = len(model.tokenizer(text, parse_special=True)["input_ids"])
         if size > pipeline.max_length:
@@ -65,6 +76,7 @@ def inserted(model: LabModel, text: str, mask_number: int, piece: str) -> str:
     Raises:
         LabError: the text no longer has that mask.
     """
+    text = with_own_mask(model, text)
     ids_and_places = model.tokenizer(text, parse_special=True)
     places = [
         place
@@ -131,7 +143,7 @@ def build(state: PageState) -> None:
     state.answer([button.click, text.submit], show, [text], place, [results, shown])
     state.answer([results.click], choose, [text, shown], place, [text, results, shown], with_event=True)
     mask.click(
-        lambda typed: f"{(typed or '').rstrip()} {state.first.tokenizer.special_tokens.mask}".lstrip(),
+        lambda typed: f"{(typed or '').rstrip()} {WRITTEN_MASK}".lstrip(),
         [text],
         [text],
         queue=False,

@@ -33,7 +33,7 @@ from bertsmith.learn import (
     lessons,
 )
 from bertsmith.learn.deck import Answer
-from bertsmith.learn.lesson import Language, Step, Text, spans
+from bertsmith.learn.lesson import Language, Step, Text, is_number, spans
 
 _TAGS = {"bold": "b", "code": "code", "italic": "i"}
 _GRADES: tuple[tuple[Answer, Text], ...] = (
@@ -169,8 +169,9 @@ def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
     """
     state.lead(
         Text(
-            "The BERT paper in six parts, worked by hand. The computations run on the model above, on inputs of yours.",
-            "六个部分讲完 BERT 论文，亲手算一遍。计算用的是上面所选的模型，输入都可以改。",
+            "The BERT paper in six parts, and its families in a seventh, worked by hand. The computations run on the"
+            " model above, on inputs of yours.",
+            "六个部分讲完 BERT 论文，第七部分讲它的各个家族，亲手算一遍。计算用的是上面所选的模型，输入都可以改。",
         )
     )
     story = lessons(state.language)
@@ -361,6 +362,7 @@ def _step(step: Step) -> str:
     if not step.is_table:
         return f"<div class='step'><b>{written(step.label)}</b>: <code>{written(cells[0][0])}</code>{note}</div>"
     columns = step.headings or [""] * max(map(len, cells), default=0)
-    texts = 1 if step.rows else 0
+    # 数靠右对齐，文字和代码靠左：最后一个含文字的列及其左边都靠左
+    texts = max((place + 1 for row in cells for place, cell in enumerate(row) if not is_number(cell)), default=0)
     shown = table(columns, cells, name=step.label, texts=texts)
     return f"<div class='step'><b>{written(step.label)}</b>{note}{shown}</div>"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.tasks.registry import all_tasks
+from bertsmith.hub import model_folder
 from bertsmith.inference import Embed
 from bertsmith.interpret.attribution import Attribution, attribute
 from bertsmith.interpret.maps import AttentionMaps, load_for_maps, maps_of
@@ -27,6 +28,7 @@ from bertsmith.interpret.scored import Explainable
 from bertsmith.learn.lesson import Text
 from bertsmith.learn.study import Study
 from bertsmith.model import Backbone
+from bertsmith.objectives.replaced_tokens import GENERATOR
 from bertsmith.serve.models import ServedModel
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import ServeSettings
@@ -71,7 +73,12 @@ class LabModel:
     @property
     def task(self) -> str | None:
         """What its head was fine-tuned for; None for a model that was not."""
-        return next((kind for kind in self.served.pipelines if kind in all_tasks()), None)
+        known = all_tasks()
+        # 取向量不需要微调：一个只会给出向量的编码器没有头可看
+        heads = (
+            kind for kind in self.served.pipelines if kind in known and known[kind].spec.pipeline.needs_fine_tuning
+        )
+        return next(heads, None)
 
     @contextmanager
     def pipeline(self, kind: str) -> Iterator[Any]:
@@ -187,6 +194,16 @@ _HEADS = {
 def missing_head(model: LabModel, kind: str) -> LabError:
     """Says that a model cannot do what a tab is for."""
     head = _HEADS.get(kind, Text(f"head for {kind}", f"{kind} 头"))
+    if kind == "fill-mask" and (model_folder(model.served.folder) / GENERATOR).is_dir():
+        # 判别器不填空，填空的是和它一起训练的生成器，就在它的文件夹里
+        return LabError(
+            Text(
+                f"The model {model.name} tells which words were replaced and fills no masks; its generator does, in the"
+                f" folder `{GENERATOR}` inside it: open the lab with that as another `--model`.",
+                f"模型 {model.name} 判断哪些词被换过，不填空；填空的是它文件夹里的 `{GENERATOR}`："
+                "打开实验室时再用一个 `--model` 加上那个文件夹。",
+            )
+        )
     return LabError(
         Text(
             f"The model {model.name} has no {head.en}: it cannot do this. Other tabs work with it; choose another model"

@@ -80,9 +80,9 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
         )
     texts = (first, pair or "")
     rows = [
-        TokenRow(tokenizer.vocab[index], index, texts[segment][start:end], (start, end), segment, position)
-        for position, (index, segment, (start, end)) in enumerate(
-            zip(encoded["input_ids"], encoded["token_type_ids"], encoded["offsets"], strict=True)
+        TokenRow(tokenizer.vocab[index], index, texts[source][start:end], (start, end), source, position)
+        for position, (index, source, (start, end)) in enumerate(
+            zip(encoded["input_ids"], encoded["sequence_ids"], encoded["offsets"], strict=True)
         )
     ]
     with torch.inference_mode():
@@ -138,12 +138,16 @@ def _results(state: PageState, found: Tokens) -> str:
             f"模型只读 {len(found.rows)} 个词元，末尾的 {found.dropped} 个被截去了。",
         )
         parts.append(notice(state.say(said)))
+    if missing := [name for key, name in _NORMS.items() if key not in found.norms]:
+        named = Text(" and no ".join(name.en for name in missing), "和".join(name.zh for name in missing))
+        said = Text(f"This model's family adds no {named.en}.", f"这个模型所属的家族不加{named.zh}。")
+        parts.append(notice(state.say(said)))
     pieces = "".join(f"<li class='segment{row.segment % 2}'>{written(row.piece)}</li>" for row in found.rows)
     parts.append(f"<ol class='pieces'>{pieces}</ol>")
     head = [
         *(state.say(one) for one in (Text("piece", "词片"), Text("in the text", "原文"))),
         "id",
-        *(state.say(one) for one in (Text("characters", "字符"), Text("segment", "片段"), Text("position", "位置"))),
+        *(state.say(one) for one in (Text("characters", "字符"), Text("text", "文本"), Text("position", "位置"))),
         *(f"‖{state.say(one)}‖" for name, one in _NORMS.items() if name in found.norms),
         state.say(Text("‖after LayerNorm‖", "‖LayerNorm 之后‖")),
     ]

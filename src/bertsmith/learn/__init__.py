@@ -1,6 +1,6 @@
-"""The story of the paper in six lessons, worked by hand: texts, live computations, questions, flash cards.
+"""The story of the paper and its families in seven lessons, worked by hand: texts, computations, quizzes.
 
-    lessons("zh")                        the six parts in one language
+    lessons("zh")                        the seven parts in one language
     compute("two_tokens", x=[[1, 0], [0, 1]])     a computation, step by step, with one's own inputs
     section.fill(compute(section.computation))   a section's text with its numbers
     grade(question, choice)              whether a choice is right, and why

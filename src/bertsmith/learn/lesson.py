@@ -292,6 +292,11 @@ def written(cell: Cell) -> str:
     return f"{cell:.4f}" if 1e-3 <= abs(cell) < 1e4 else f"{cell:.2e}"
 
 
+def is_number(cell: str) -> bool:
+    """Whether a cell of a table is a number or nothing, and so stands to the right in its column."""
+    return bool(re.fullmatch(r"[+\-]?[\d,.]+(e[+\-]\d+)?%?|", cell))
+
+
 def _as_array(name: str, value: Any, *, axes: int) -> NDArray[np.float64]:
     try:
         array = np.asarray(value, dtype=np.float64)

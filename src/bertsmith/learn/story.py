@@ -1,4 +1,4 @@
-"""`lessons`: the six parts in one language, read from Markdown, with the numbers of their questions and cards.
+"""`lessons`: the parts in one language, read from Markdown, with the numbers of their questions and cards.
 
 A part is a pair of files, `parts/NUMBER-ID.en.md` and `.zh.md`, of one form:
 

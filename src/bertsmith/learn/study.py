@@ -18,7 +18,7 @@ from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import require_fit
 from bertsmith.learn.lesson import Language, Text
-from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.model import BertConfig, BertForPreTraining, ModelConfig
 from bertsmith.model.folder import stored_heads
 from bertsmith.seeding import torch_seed
 from bertsmith.tinyworld import draw_captions, draw_stories, render
@@ -46,18 +46,21 @@ class Study:
 
     @classmethod
     def load(cls, folder: str | Path) -> Study:
-        """Loads a model folder of any architecture.
+        """Loads a model folder of any architecture and family; a family without a pair head gets none.
 
         Raises:
             CheckpointError: the folder is no model folder, or damaged.
             InputError: it has no tokenizer, or one that does not fit.
         """
-        held = stored_heads(folder)
-        missing = [name for name in HEADS if name not in held]
+        held, family = stored_heads(folder), ModelConfig.load(folder).family
+        # 多数后继者没有“下一句”：缺的头若是这个家族本来就没有的，就不补
+        missing = [name for name in HEADS if name not in held and name in family.heads]
         tokenizer = load_tokenizer(folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(0, "learn/heads"))
-            model = BertForPreTraining.from_pretrained(folder, new_heads=tuple(missing)).eval()
+            model = BertForPreTraining.from_pretrained(
+                folder, new_heads=tuple(missing), pair_head="next_sentence" in family.heads
+            ).eval()
         require_fit(tokenizer, model.config)
         fresh = [HEADS[name] for name in missing]
         if model.load_report and any(name.startswith("backbone.pooler") for name in model.load_report.fresh):

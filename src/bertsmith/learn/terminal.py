@@ -18,7 +18,19 @@ from rich.text import Text as RichText
 from bertsmith.errors import InputError
 from bertsmith.learn.computations import COMPUTATIONS, compute
 from bertsmith.learn.deck import ANSWERS, Answer, Deck
-from bertsmith.learn.lesson import Card, Computation, Language, Lesson, Question, Section, Step, Text, grade, spans
+from bertsmith.learn.lesson import (
+    Card,
+    Computation,
+    Language,
+    Lesson,
+    Question,
+    Section,
+    Step,
+    Text,
+    grade,
+    is_number,
+    spans,
+)
 from bertsmith.learn.story import lessons
 from bertsmith.learn.study import Study
 
@@ -90,7 +102,7 @@ def show_step(console: Console, step: Step) -> None:
     headings = step.headings
     table = Table(box=None, show_header=bool(headings), padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for number in range(width):
-        numeric = all(_is_number(row[number]) for row in rows if number < len(row))
+        numeric = all(is_number(row[number]) for row in rows if number < len(row))
         table.add_column(headings[number] if headings else "", justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(RichText(cell) for cell in row))
@@ -112,7 +124,7 @@ def show_links(console: Console, lesson: Lesson, language: Language) -> None:
 
 
 def show_contents(console: Console, deck: Deck, language: Language) -> None:
-    """Prints the six parts with the reader's progress."""
+    """Prints the parts with the reader's progress."""
     names = Text("|part|id|read|quiz|cards due", "|部分|名称|已读|测验|待复习")(language).split("|")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in names:
@@ -281,10 +293,6 @@ def _tail(word: str, cells: int) -> int:
     while count < len(word) - 1 and cell_len(word[len(word) - count :]) < cells:
         count += 1
     return max(1, count)
-
-
-def _is_number(cell: str) -> bool:
-    return bool(re.fullmatch(r"[+\-]?[\d,.]+(e[+\-]\d+)?%?|", cell))
 
 
 def _letter(number: int) -> str:

@@ -63,6 +63,7 @@ class MultiHeadSelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.rotary_base, self.window = rotary_base, window
         self.qkv = Linear(config.hidden_size, 3 * self.num_heads * self.head_size, bias=bias)
+        self.qkv.stacked = 3
         self.output = Linear(self.num_heads * self.head_size, config.hidden_size, bias=bias)
         self.gradient_checkpointing: Checkpointing = "none"
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.data.stream.pairs import NO_LABEL
+from bertsmith.kernels.cross_entropy import cross_entropy
 from bertsmith.objectives.loss_output import LossOutput
 
 
@@ -37,11 +37,8 @@ class LossTerm(nn.Module):
         Returns:
             The loss (0 without any label), with sums `NAME_loss` and `NAME_accuracy`.
         """
-        labelled = labels != NO_LABEL
-        count = int(labelled.sum())
-        # 交叉熵在 float32 中算：bf16 只有 8 位有效数字，三万项的 softmax 求和会失真
+        count = int((labels != NO_LABEL).sum())
         # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
-        loss = F.cross_entropy(logits.float(), labels, ignore_index=NO_LABEL, reduction="sum")
-        hits = int(((logits.detach().argmax(-1) == labels) & labelled).sum())
+        loss, hits = cross_entropy(logits, labels, ignored=NO_LABEL)
         sums = {f"{self.name}_loss": (float(loss.detach()), count), f"{self.name}_accuracy": (float(hits), count)}
         return LossOutput(loss / max(1, count if total is None else total), sums)

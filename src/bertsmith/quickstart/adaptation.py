@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from bertsmith.data.corpus.build import build_corpus
 from bertsmith.data.corpus.manifest import MANIFEST
@@ -29,7 +27,9 @@ from bertsmith.files import claim_folder
 from bertsmith.hub import model_folder
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import extend_positions, extend_vocabulary, load_any
+from bertsmith.model.folder import stored_heads
 from bertsmith.options import option
+from bertsmith.quickstart.coverage_report import LEAST_OFTEN, show_coverage
 from bertsmith.quickstart.source import TextSource, own_text
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
@@ -39,9 +39,6 @@ from bertsmith.train.recipe import PreTrainingRecipe, recipe_to_continue
 
 EXAMPLES = 8
 """Costly words that are shown."""
-
-LEAST_OFTEN = 5
-"""A word seen less often gets no piece: its vector would not be learned."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,11 @@ def adapt(model: str, text: Sequence[str], out: Path, options: AdaptationOptions
     larger, after = load_tokenizer(start), before
     if len(larger) > len(tokenizer):
         after = measure_coverage(larger, read_text(source.files, source.encoding))
-    _show_coverage(before, after, len(larger) - len(tokenizer), console)
+    added = len(larger) - len(tokenizer)
+    columns = [("now", before)] if after is before else [("now", before), (f"with {added:,} new pieces", after)]
+    show_coverage(console, *columns)
+    words = ", ".join(before.costliest(EXAMPLES, min_frequency=LEAST_OFTEN))
+    console.print(f"    words that cost most pieces: {escape(words) or 'none'}", soft_wrap=True)
 
     console.print("[bold]2 · token shards[/bold]")
     corpus = _corpus(source, larger, out / "corpus")
@@ -109,7 +110,12 @@ def adapt(model: str, text: Sequence[str], out: Path, options: AdaptationOptions
     console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
 
     console.print("[bold]3 · continued pre-training[/bold]")
-    result = pretrain(out, corpus, larger, _recipe(start, options), console=console, device=best_device())
+    recipe = _recipe(start, options)
+    if fresh := _fresh_heads(start, recipe):
+        console.print(
+            f"    the model has no {fresh} head: it starts fresh, so the first loss says little", soft_wrap=True
+        )
+    result = pretrain(out, corpus, larger, recipe, console=console, device=best_device())
     first = next(row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "heldout")
     name = result.recipe.build_objective().perplexity_of
     done = AdaptationResult(out / "model", before, after, first[name], result.heldout[name])
@@ -164,24 +170,16 @@ def _recipe(start: str, options: AdaptationOptions) -> PreTrainingRecipe:
     )
 
 
+def _fresh_heads(start: str, recipe: PreTrainingRecipe) -> str:
+    """Returns the names of the heads that the folder lacks, for people; empty where it has all."""
+    objective, folder = recipe.build_objective(), model_folder(start)
+    # 句向量模型不带 MLM 头：头要从头学起，开始时的损失与原模型学到多少无关
+    held = {head for part in objective.folders if (folder / part).is_dir() for head in stored_heads(folder / part)}
+    return ", ".join(head.replace("_", "-") for head in objective.heads if head not in held)
+
+
 def _corpus(source: TextSource, tokenizer: Tokenizer, folder: Path) -> TokenCorpus:
     if (folder / MANIFEST).exists():
         return TokenCorpus(folder, tokenizer)
     chosen = CorpusOptions(documents=source.documents, encoding=source.encoding, heldout_share=0.04)
     return build_corpus(source.files, tokenizer, folder, chosen, workers=None)
-
-
-def _show_coverage(before: Coverage, after: Coverage, added: int, console: Console) -> None:
-    columns = ["now"] if after is before else ["now", f"with {added:,} new pieces"]
-    table = Table("", *columns, box=None, header_style="bold")
-    rows: dict[str, Any] = {
-        "words": lambda each: f"{each.words:,}",
-        "pieces a word": lambda each: f"{each.pieces_per_word:.3f}",
-        "words in one piece": lambda each: f"{each.whole / max(1, each.words):.1%}",
-        "words it cannot spell": lambda each: f"{each.unknown / max(1, each.words):.2%}",
-    }
-    for title, cell in rows.items():
-        table.add_row(title, *(cell(each) for each in ([before] if after is before else [before, after])))
-    console.print(table)
-    words = ", ".join(before.costliest(EXAMPLES))
-    console.print(f"    words that cost most pieces: {escape(words) or 'none'}", soft_wrap=True)

@@ -42,11 +42,12 @@ from bertsmith.tokenizer.learn import AlphabetError
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 
-WORLD_STEPS = 1500
-"""Steps on the bundled world: about a minute on two cores, and enough to tell a true next sentence."""
+WORLD_STEPS, WORLD_BATCH = 800, 32
+"""Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
+Smaller batches learn the words as fast, and the next sentence later."""
 
-WORLD_TINY_RATE = 2e-3
-"""Two layers bear more than the 1e-3 that suits other text, and a minute is short."""
+OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
+"""What learns most from a text in the same time (docs/benchmarks.md, "What learns best"), and the paper's model."""
 
 
 def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult:
@@ -97,19 +98,16 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
     if options.corpus:
         return recipe_for(
             options.size or "mini",
-            family=options.family,
+            family=_family(options),
             precision=precision,
             seed=options.seed,
             minutes=options.minutes or 10.0,
         )
-    size = options.size or "tiny"
     return recipe_for(
-        size,
-        family=options.family,
+        options.size or "tiny",
+        family=_family(options),
         sequence_length=64,
-        # 一分钟里每篇故事只看几遍，不会过拟合：关掉 dropout 学得更快
-        dropout=0.0,
-        learning_rate=WORLD_TINY_RATE if size == "tiny" else None,
+        batch_size=WORLD_BATCH,
         precision=precision,
         seed=options.seed,
         minutes=options.minutes,
@@ -121,7 +119,7 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
     """Notes what this folder is for, or makes sure that it is for this; the text is compared when it is read."""
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
-        "family": options.family,
+        "family": recipe.model.family,
         "tokenizer": _kind(options),
         "size": recipe.model.size,
         "minutes": options.minutes,
@@ -170,7 +168,11 @@ def _corpus(options: QuickstartOptions, source: TextSource, tokenizer: Tokenizer
 
 
 def _kind(options: QuickstartOptions) -> TokenizerKind:
-    return options.tokenizer or family_named(options.family).tokenizer
+    return options.tokenizer or family_named(_family(options)).tokenizer
+
+
+def _family(options: QuickstartOptions) -> str:
+    return options.family or (OWN_FAMILY if options.corpus else WORLD_FAMILY)
 
 
 def _learned(source: TextSource, kind: TokenizerKind, sizes: Sequence[int]) -> Tokenizer:

@@ -49,10 +49,14 @@ def _known_family() -> str | None:
     return next((name for name in CJK_FONTS if name in installed), None)
 
 
-@functools.cache
 def _newly_installed_family() -> str | None:
+    _look_for_new_fonts()
+    return _known_family()
+
+
+@functools.cache
+def _look_for_new_fonts() -> None:
     # matplotlib 的字体缓存可能早于字体的安装：再到系统里找一次
     for path in font_manager.findSystemFonts():
         if re.search(r"CJK|SourceHan|wqy|YaHei|PingFang|SimHei|Hiragino|Heiti", path):
             font_manager.fontManager.addfont(path)
-    return _known_family()

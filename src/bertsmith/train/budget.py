@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.model import ModelConfig
 from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts, MatmulWeights
 from bertsmith.objectives.pretraining import Objective
 from bertsmith.tokenizer import Tokenizer
+from bertsmith.train.defaults import DROPOUT, MANY_PASSES
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
@@ -117,6 +118,27 @@ def steps_for(
         limits.append(math.floor(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate)))
     # 各进程计时略有差别：以 0 号进程的结果为准
     return ranks.on_first(lambda: max(1, min(limits)))
+
+
+def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> PreTrainingRecipe:
+    """Returns a recipe that says its dropout: as chosen, or by how often the text will be read.
+
+    A text that is read a few times is never the same twice, since its masks are drawn anew; dropout then only slows
+    learning. Read very often it is learned by heart.
+
+    Args:
+        recipe: with its number of steps.
+        corpus: what is read.
+        tokenizer: the corpus's.
+    """
+    if recipe.model.dropout is not None:
+        return recipe
+    shares = [share for _, share in recipe.length.phases] or [1.0]
+    per_step = sum(share * _sample_costs(recipe, corpus, tokenizer, phase).tokens for phase, share in enumerate(shares))
+    passes = recipe.trainer.total_steps * per_step / corpus.counts[TRAIN].tokens
+    # 接着训练的模型已经学过很多：沿用论文的 dropout，免得忘掉旧的、背下新的
+    often = passes >= MANY_PASSES or bool(recipe.model.start_from)
+    return recipe.changed(dropout=DROPOUT if often else 0.0)
 
 
 def _sample_costs(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, phase: int) -> StepCosts:

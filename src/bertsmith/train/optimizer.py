@@ -1,23 +1,24 @@
 """The optimizer, its parameter groups and its schedule.
 
 The paper's (appendix A.2) is Adam with decoupled weight decay, and a rate that rises linearly over the warm-up and
-then falls linearly to zero. LAMB is there for batches of thousands of sequences, and two more shapes of the schedule.
-Parts of a model can learn at rates of their own: `parameter_groups` says which and how fast.
+then falls linearly to zero. The others are files of `optimizers`, and there are two more shapes of the schedule. Parts
+of a model can learn at rates of their own: `parameter_groups` says which and how fast.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.layers import Linear
 from bertsmith.model import layer_numbers
-from bertsmith.train.lamb import Lamb
+from bertsmith.train.optimizers.kind import optimizer_named
 
-OptimizerName = Literal["adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "trapezoid"]
 TRAPEZOID_FALL = 0.2
 """Share of the steps in which a trapezoid falls."""
@@ -28,8 +29,9 @@ def build_optimizer(
     *,
     weight_decay: float,
     layer_decay: float = 1.0,
-    kind: OptimizerName = "adamw",
+    kind: str = "adamw",
     epsilon: float = 1e-6,
+    matrix_factor: float = 1.0,
 ) -> torch.optim.Optimizer:
     """Returns an optimizer over the groups of `parameter_groups`; with its defaults two, of which one decays.
 
@@ -37,23 +39,49 @@ def build_optimizer(
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
         layer_decay: as in `parameter_groups`.
-        kind: `adamw` or `lamb`.
+        kind: `adamw`, or another file of `optimizers`.
         epsilon: added to the root of the second moment.
+        matrix_factor: rate of hidden matrices by that of the rest, for an optimizer with a rule of its own for them.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
 
     Raises:
-        ConfigError: as `parameter_groups`.
+        ConfigError: as `parameter_groups`; there is no such optimizer; or it is for matrices and none learns.
     """
-    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay)
-    if kind == "lamb":
-        return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
+    chosen = optimizer_named(kind)
+    matrices = hidden_matrices(model) if chosen.takes_matrices else {}
+    if chosen.takes_matrices and not matrices:
+        raise ConfigError(f"optimizer {kind!r} is for the matrices of the blocks, and none of them learns; use adamw")
+    groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, matrices=matrices)
+    for group in groups:
+        group["rate_factor"] *= matrix_factor if group["stacked"] else 1.0
+    return chosen.build(groups, epsilon)
+
+
+def hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
+    """Returns the weights of the blocks that are matrices and learn, with the number of matrices that each holds.
+
+    What lies around the blocks is no such matrix: an embedding is a table of vectors, and the layers of a head turn
+    states into numbers that are read one by one.
+    """
+    heights = layer_numbers(model)
+    top = max(heights.values(), default=0)
+    stacked = {module.weight: module.stacked for module in model.modules() if isinstance(module, Linear)}
+    return {
+        parameter: stacked[parameter]
+        for name, parameter in model.named_parameters()
+        if parameter in stacked and parameter.requires_grad and 0 < heights[name] < top
+    }
 
 
 def parameter_groups(
-    model: nn.Module, learning_rate: float, *, layer_decay: float = 1.0, weight_decay: float = 0.01
+    model: nn.Module,
+    learning_rate: float,
+    *,
+    layer_decay: float = 1.0,
+    weight_decay: float = 0.01,
+    matrices: Mapping[Tensor, int] | None = None,
 ) -> list[dict[str, Any]]:
     """Sorts the parameters that learn by how fast they learn and whether they decay.
 
@@ -67,10 +95,12 @@ def parameter_groups(
         layer_decay: the rate of each layer is that of the layer above it times this, in (0, 1]; with L layers the
             embeddings get `learning_rate * layer_decay ** (L + 1)`.
         weight_decay: of matrices, at least 0; biases and norms do not decay.
+        matrices: weights that go into groups of their own, and how many matrices each holds; None for none.
 
     Returns:
-        Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, and `rate_factor`, by which `lr` differs
-        from `learning_rate`, for a schedule. Those that decay come first.
+        Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, `rate_factor`, by which `lr` differs from
+        `learning_rate`, for a schedule, and `stacked`, the matrices in each weight of a group of `matrices`, 0 in the
+        others. Those that decay come first.
 
     Raises:
         ConfigError: a number is out of range, or every parameter is frozen.
@@ -81,14 +111,19 @@ def parameter_groups(
         raise ConfigError("every parameter is frozen; there is nothing to train")
     heights = layer_numbers(model)
     top = max(heights.values())
-    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    groups: dict[tuple[bool, float, int], dict[str, Any]] = {}
     for name, parameter in learning.items():
-        factor = layer_decay ** (top - heights[name])
+        factor, stacked = layer_decay ** (top - heights[name]), (matrices or {}).get(parameter, 0)
         # 偏置和 LayerNorm 都是一维：把它们拉向 0 没有正则化作用，只会妨碍归一化
         decays = parameter.dim() > 1
-        decay = weight_decay if decays else 0.0
-        group = {"params": [], "weight_decay": decay, "rate_factor": factor, "lr": learning_rate * factor}
-        groups.setdefault((not decays, factor), group)["params"].append(parameter)
+        group = {
+            "params": [],
+            "weight_decay": weight_decay if decays else 0.0,
+            "rate_factor": factor,
+            "lr": learning_rate * factor,
+            "stacked": stacked,
+        }
+        groups.setdefault((not decays, factor, stacked), group)["params"].append(parameter)
     # 先排会衰减的：组的先后决定优化器状态里的编号，断点续训靠它对上
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 

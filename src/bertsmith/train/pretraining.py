@@ -37,7 +37,7 @@ from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.options import option
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops
+from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops, with_dropout
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
 from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
@@ -166,7 +166,7 @@ def pretrain(
             steps = recipe.trainer.total_steps
             if recipe.length.has_budget:
                 steps = steps_for(recipe, corpus, tokenizer, device, ranks=ranks, accumulate=options.accumulate)
-            begun = recipe.changed(steps=steps)
+            begun = with_dropout(recipe.changed(steps=steps), corpus, tokenizer)
             ranks.on_first(lambda: begun.save(run))
         # 各进程各自问过 Hub：以 0 号进程写进配方的提交为准
         pin(begun.model.start_from, begun.model.start_commit)
@@ -322,7 +322,7 @@ class PreTrainingRun:
         averages = self.window.averages()
         self.window = RunningAverages()
         row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
-        row["learning_rate"] = self.trainer.learning_rate
+        row["learning_rate"] = self.trainer.learning_rate_of(self.trainer.step - 1)
         if self.trainer.skipped:
             row["skipped"] = self.trainer.skipped
         rate, utilisation = self.speed.rates()

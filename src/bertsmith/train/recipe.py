@@ -33,6 +33,7 @@ from bertsmith.model import Family, ModelConfig, family_named
 from bertsmith.objectives.pretraining import Objective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.tokenizer import Tokenizer
+from bertsmith.train.defaults import best_settings, settings_to_continue
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):
@@ -60,7 +61,14 @@ class ModelSettings:
     family: str = option("bert", help="Architecture of fresh weights: bert, roberta, modernbert and others.")
     size: str = option("mini", help="tiny, mini, small, medium, base, large or L/H such as 6/384.")
     start_from: str = option("", name="from", help="Go on training this model: a folder, or org/name on the Hub.")
-    dropout: float = option(0.1, min=0.0, max=0.9, help="After embeddings, sub-layers and on attention probabilities.")
+    dropout: float | None = option(
+        None, min=0.0, max=0.9, shown_default="by passes over the text", help="After sub-layers and in attention."
+    )
+    sinusoids: float = option(
+        0.0,
+        shown_default="by family",
+        help="Amplitude of the sinusoids that a fresh table of positions starts as; 0 draws it like all weights.",
+    )
     precision: Precision = option("float32", shown_default="bf16 where native", help="Of the matmuls.")
     start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
     start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
@@ -69,6 +77,8 @@ class ModelSettings:
         """Checks the precision."""
         if self.precision not in get_args(Precision):
             raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
+        if not 0.0 <= self.sinusoids < math.inf:
+            raise ConfigError(f"sinusoids {self.sinusoids} must be 0 or more")
 
 
 def _parse_tokens(text: str) -> int:
@@ -177,10 +187,8 @@ class PreTrainingRecipe:
 
     def model_config(self, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the architecture for a tokenizer, or that of the model that is trained on."""
-        dropout = {
-            "hidden_dropout_prob": self.model.dropout,
-            "attention_probs_dropout_prob": self.model.dropout,
-        }
+        probability = self.model.dropout or 0.0
+        dropout = {"hidden_dropout_prob": probability, "attention_probs_dropout_prob": probability}
         if self.model.start_from:
             return ModelConfig.load(self.model.start_from).changed(**dropout)
         shape = family_named(self.model.family).config.named(self.model.size, vocab_size=tokenizer.vocab_size)
@@ -280,28 +288,23 @@ def chosen_recipe(
 
 
 def recipe_for(size: str = "mini", **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that suits a size, with any setting overridden.
-
-    Small models take small batches and a large rate: far from convergence the number of steps is what counts.
-    Post-norm models break above about 1e-3 at these sizes, and the wider and deeper, the sooner.
+    """Returns the recipe that suits a family and a size, with any setting overridden; see `defaults`.
 
     Args:
         size: a published name or `L/H`.
-        **overrides: settings by name, such as `steps` or `mask_rate`; None means "as the size says".
+        **overrides: settings by name, such as `family` or `steps`; None means "as family and size say".
 
     Raises:
         ConfigError: the size or a setting is impossible.
     """
-    batch_size, learning_rate = _by_width(ModelConfig.shape_of(size)[1])
     family = family_named(overrides.get("family") or ModelSettings.family)
-    chosen = {"size": size, "batch_size": batch_size, "learning_rate": learning_rate, "objective": family.objective}
+    chosen = {"size": size, "objective": family.objective}
+    chosen |= best_settings(family.model_type, ModelConfig.shape_of(size)[1])
     return _with_overrides(chosen, overrides)
 
 
 def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
     """Returns the recipe that goes on training a model, such as a general one on the text of a domain.
-
-    The rate is a quarter of what fresh weights of that width take: what was learned should move, not be lost.
 
     Args:
         folder: a model folder, ours or one that `transformers` wrote.
@@ -312,11 +315,9 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
         ConfigError: a setting is impossible, or asks more of the model than it has.
     """
     config = ModelConfig.load(folder)
-    batch_size, learning_rate = _by_width(config.hidden_size)
     chosen = {
+        **settings_to_continue(config.hidden_size),
         "size": f"{config.num_hidden_layers}/{config.hidden_size}",
-        "batch_size": batch_size,
-        "learning_rate": learning_rate / 4,
         "objective": config.family.objective,
         "sequence_length": min(128, config.position_limit),
         "from": str(folder),
@@ -352,14 +353,13 @@ def _require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
         )
 
 
-def _by_width(hidden_size: int) -> tuple[int, float]:
-    """Returns the batch size and peak rate of the widest known model that is not wider."""
-    known = {128: (32, 1e-3), 256: (16, 1e-3), 512: (16, 5e-4), 768: (32, 2e-4), 1024: (32, 1e-4)}
-    return known[max((width for width in known if width <= hidden_size), default=128)]
-
-
 def _with_overrides(chosen: dict[str, Any], overrides: dict[str, Any]) -> PreTrainingRecipe:
     settings = {**chosen, **{name: value for name, value in overrides.items() if value is not None}}
+    needs = objective_named(settings["objective"]).needs
+    if needs.targets != "masked":
+        settings = {name: value for name, value in settings.items() if name in overrides or name not in _HIDING}
+    # 没有第二段的目标：序列跨文档装满，一个词元也不浪费
+    settings.setdefault("packing", "full" if needs.pairs == "none" else "sentences")
     if settings.get("phases") and overrides.get("sequence_length") is None:
         settings["sequence_length"] = max(length for length, _ in settings["phases"])
     return built(PreTrainingRecipe, settings)
@@ -392,6 +392,8 @@ def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe
     there, now = values_of(found), values_of(requested)
     if kept:
         there["steps"] = asked
+    if requested.model.dropout is None:
+        there["dropout"] = None
     different = [f"{name} {there[name]} there, {now[name]} now" for name in there if there[name] != now[name]]
     if different:
         raise RunFolderError(f"{run}: holds a run with other settings ({'; '.join(different)}); choose another --out")

@@ -6,12 +6,15 @@ Gururangan et al. 2020). Heads that the folder lacks start afresh.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import commit_of, model_folder
@@ -53,8 +56,14 @@ def open_stream(
 
 
 def heldout_set(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> list[PreTrainingBatch]:
-    """Returns the validation batches, always the same, at the length of the last phase: what the model is to read."""
+    """Returns the validation batches, always the same, at the length of the last phase: what the model is to read.
+
+    As much is hidden as in the paper, 15 %, whatever the run itself hides: so the losses of all runs compare.
+    """
     settings, needs = recipe.stream_settings(-1), recipe.build_objective().needs
+    chosen, paper = settings.masking, MaskingSettings()
+    masking = replace(chosen, rate=paper.rate, mask_share=paper.mask_share, random_share=paper.random_share)
+    settings = replace(settings, masking=replace(masking, max_predictions_per_seq=paper.max_predictions_per_seq))
     sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
@@ -68,14 +77,36 @@ def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Token
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
     objective, start = recipe.build_objective(), recipe.model.start_from
     if start:
-        dropout = recipe.model.dropout
+        dropout = recipe.model.dropout or 0.0
         model = objective.load_model(start, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     else:
         model = objective.build_model(recipe.model_config(tokenizer))
     for part in objective.models(model).values():
+        if not start and recipe.model.sinusoids:
+            _start_as_sinusoids(part, recipe.model.sinusoids)
         _start_at_frequencies(part, corpus)
         part.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
     return model
+
+
+def _start_as_sinusoids(model: PretrainedModel, amplitude: float) -> None:
+    """Lets a fresh table of positions start as waves of growing length (Vaswani et al. 2017, §3.5).
+
+    Neighbouring places then look alike from the first step, and far ones do not; a table of random rows has to learn
+    first which of them are neighbours. Models without such a table stay as they are.
+
+    Args:
+        model: its table is [positions, E].
+        amplitude: of the waves; a fresh table otherwise has a deviation of 0.02.
+    """
+    table = getattr(model.backbone.embedding, "position", None)
+    if table is None:
+        return
+    places, width = table.weight.shape
+    with torch.no_grad():
+        lengths = 10_000.0 ** (torch.arange(0, width, 2) / width)
+        angles = torch.arange(places)[:, None] / lengths  # [positions, ⌈E/2⌉]
+        table.weight.copy_(amplitude * torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width])
 
 
 def _start_at_frequencies(model: PretrainedModel, corpus: TokenCorpus) -> None:

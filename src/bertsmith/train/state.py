@@ -1,6 +1,6 @@
 """Crash-safe training state: everything a run needs to go on bit for bit after `kill -9`.
 
-A state is a folder `state/step-000001000` with the tensors (weights and both Adam moments, safetensors) and
+A state is a folder `state/step-000001000` with the tensors (weights and the optimizer's moments, safetensors) and
 `state.json` (step, stream position, running sums, and the checksum of the tensors). It is written under a temporary
 name, flushed and renamed, so a folder with that name is whole; the checksum finds what the disk spoilt later. The
 last ones are kept, two unless more are asked for, and the best.
@@ -30,7 +30,6 @@ from bertsmith.files import atomic_path
 from bertsmith.train.trainer import BertTrainer
 
 KEPT_STATES = 2
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _DAMAGED = "damaged-"
 
 
@@ -163,7 +162,7 @@ def _read_record(state: Path) -> dict[str, Any] | None:
 def _tensors_of(trainer: BertTrainer[Any]) -> dict[str, Tensor]:
     tensors = {f"model.{name}": value for name, value in _weights_of(trainer.model).items()}
     for index, moments in trainer.optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer.{index}.{name}": moments[name] for name in (*_MOMENTS, "step")})
+        tensors.update({f"optimizer.{index}.{name}": value for name, value in moments.items()})
     return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
@@ -183,15 +182,14 @@ def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: P
     """
     wanted = {f"model.{name}": value.shape for name, value in _weights_of(trainer.model).items()}
     parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
-    moments = {
-        f"optimizer.{index}.{kind}": parameter.shape for index, parameter in enumerate(parameters) for kind in _MOMENTS
-    }
-    steps = {f"optimizer.{index}.step": torch.Size() for index in range(len(parameters))}
     found = {name: value.shape for name, value in tensors.items()}
-    # 没有得到过梯度的参数没有动量：优化器的部分可以缺，不能多
-    different = {
-        name for name in wanted.keys() | found.keys() if found.get(name) != (wanted | moments | steps).get(name)
-    }
+    weights = {name: shape for name, shape in found.items() if name.startswith("model.")}
+    different = {name for name in wanted.keys() | weights.keys() if wanted.get(name) != weights.get(name)}
+    # 没有得到过梯度的参数没有动量：优化器的部分可以缺，但不能属于别的参数，形状也只能是一个数或参数本身的形状
+    for name in found.keys() - weights.keys():
+        index = int(name.split(".")[1])
+        if index >= len(parameters) or found[name] not in (torch.Size(), parameters[index].shape):
+            different.add(name)
     if different:
         names = sorted(different)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""

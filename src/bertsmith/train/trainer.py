@@ -25,7 +25,8 @@ from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.options import option
 from bertsmith.seeding import torch_seed
 from bertsmith.train.distributed import Ranks
-from bertsmith.train.optimizer import OptimizerName, Schedule, build_optimizer, learning_rate_at
+from bertsmith.train.optimizer import Schedule, build_optimizer, learning_rate_at
+from bertsmith.train.optimizers.kind import optimizer_named
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], LossOutput]
@@ -60,7 +61,10 @@ class TrainerSettings:
         1e-6, in_file_only=True, help="Added to the root of the second moment; 1e-6 in the released BERT."
     )
     clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
-    optimizer: OptimizerName = option("adamw", help="adamw, or lamb for batches of thousands.")
+    optimizer: str = option("adamw", shown_default="by family", help="adamw, muon, or lamb for batches of thousands.")
+    matrix_rate: float = option(
+        0.02, help="Peak learning rate of the blocks' matrices, for an optimizer that has a rule of its own for them."
+    )
     schedule: Schedule = option("linear", help="What comes after the warm-up: see `learning_rate_at`.")
     skips_in_a_row: int = option(20, min=1, help="Give up after this number of batches in a row without a finite loss.")
     skipped_share: float = option(0.05, min=0.0, max=1.0, help="Give up after this share of all steps was skipped.")
@@ -74,17 +78,19 @@ class TrainerSettings:
             raise ConfigError(f"a run of more than {MOST_STEPS:,} steps would not end; ask for a shorter one")
         if not 0.0 <= self.warmup_share <= 1.0:
             raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
-        numbers = {"learning rate": self.learning_rate, "clipping norm": self.clip_norm, "epsilon": self.epsilon}
+        numbers = {
+            "learning rate": self.learning_rate,
+            "matrix rate": self.matrix_rate,
+            "clipping norm": self.clip_norm,
+            "epsilon": self.epsilon,
+        }
         for name, number in numbers.items():
             # 写成「不在范围内」：nan 和任何数比较都不成立
             if not 0.0 < number < math.inf:
                 raise ConfigError(f"{name} {number} must be a positive number")
-        for name, value, known in (
-            ("optimizer", self.optimizer, get_args(OptimizerName)),
-            ("schedule", self.schedule, get_args(Schedule)),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name} {value!r} is unknown; use {', '.join(known)}")
+        optimizer_named(self.optimizer)
+        if self.schedule not in get_args(Schedule):
+            raise ConfigError(f"schedule {self.schedule!r} is unknown; use {', '.join(get_args(Schedule))}")
         if self.skips_in_a_row < 1 or not 0.0 <= self.skipped_share <= 1.0:
             raise ConfigError("skips in a row must be at least 1, and the skipped share in [0, 1]")
 
@@ -138,17 +144,17 @@ class BertTrainer(Generic[ModelT]):
             layer_decay=settings.layer_decay,
             kind=settings.optimizer,
             epsilon=settings.epsilon,
+            matrix_factor=settings.matrix_rate / settings.learning_rate,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._with_loss = self.ranks.parallel(_ModelWithLoss(self.model, objective), self.device)
 
-    @property
-    def learning_rate(self) -> float:
-        """The rate of the coming step."""
+    def learning_rate_of(self, step: int) -> float:
+        """Returns the rate with which a step, counted from 0, is taken."""
         settings = self.settings
         return learning_rate_at(
-            self.step,
+            step,
             peak=settings.learning_rate,
             warmup_steps=round(settings.warmup_share * settings.total_steps),
             total_steps=settings.total_steps,
@@ -174,7 +180,7 @@ class BertTrainer(Generic[ModelT]):
         shard = (self.ranks.rank,) if self.ranks.rank else ()
         torch.manual_seed(torch_seed(self.seed, "train/dropout", self.step, *shard))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate * group["rate_factor"]
+            group["lr"] = self.learning_rate_of(self.step) * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
         outputs = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])

@@ -24,7 +24,15 @@ def test_columns_are_typed_by_name_or_number():
     app.command("other")(lambda: None)
     words = "read --text-column 0 --pair-column=-1 --label-column gold --choice-column 2 --choice-column b --no-header"
     CliRunner().invoke(app, [*words.split(), "--faults", "skip", "--word-column=-2"], catch_exceptions=False)
-    expected = ReadingOptions(0, -1, "gold", (2, "b"), header=False, word_column=-2, faults="skip")
+    expected = ReadingOptions(
+        text_column=0,
+        pair_column=-1,
+        label_column="gold",
+        choice_columns=(2, "b"),
+        header=False,
+        word_column=-2,
+        faults="skip",
+    )
     assert received == [expected]
 
 

@@ -3,10 +3,12 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics import average_precision_score
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.metrics.bootstrap import (
     Interval,
+    average_precision_interval,
     bootstrap_interval,
     confusion_intervals,
     correlation_columns,
@@ -120,3 +122,14 @@ def test_scores_of_any_size_are_printed_with_digits():
     assert [in_digits(value) for value in (2.4348e-06, -0.0001, 1.25e30)] == ["2.435e-06", "-0.0001", "1.25e+30"]
     assert in_words(0.912, Interval(0.912, 0.8931, 0.931)) == "0.912 (0.893 to 0.931)"
     assert in_words(31.5) == "31.500"
+
+
+def test_average_precision_and_its_interval_equal_scikit_learn():
+    draws = np.random.default_rng(4)
+    right = draws.random(120) < 0.4
+    scores = np.round(right + draws.standard_normal(120), 1)
+    found = average_precision_interval(right, scores)
+    assert found.estimate == pytest.approx(average_precision_score(right, scores))
+    again = draws.integers(0, 120, (1000, 120))
+    expected = np.quantile([average_precision_score(right[row], scores[row]) for row in again], [0.025, 0.975])
+    assert [found.low, found.high] == pytest.approx(expected.tolist(), abs=0.03)

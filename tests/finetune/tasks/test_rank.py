@@ -35,7 +35,7 @@ def make_pairs(times: int) -> list[RankingExample]:
 def test_a_ranker_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     train, dev = make_pairs(8), make_pairs(1)
     result = fine_tune(RankingTask.of(train), tiny_model, train, dev, tmp_path / "run", SETTINGS, test=dev)
-    assert result.dev.metrics == {"mrr": 1.0, "accuracy_at_1": 1.0, "average_precision": 1.0}
+    assert result.dev.metrics == {"mrr": 1.0, "accuracy_at_1": 1.0, "average_precision": 1.0, "ndcg_at_10": 1.0}
     folder = tmp_path / "run" / "model"
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == {"0": "relevance"}
@@ -85,7 +85,12 @@ def test_figures_by_hand():
     scores = [0.6, 0.9, 0.8, 0.99, 0.1, 0.3]
     found = RankingTask().evaluate(examples, scores)
     assert found.metrics == pytest.approx(
-        {"mrr": (1 / 2 + 1) / 2, "accuracy_at_1": 1 / 2, "average_precision": ((1 / 2 + 2 / 3) / 2 + 1) / 2}
+        {
+            "mrr": (1 / 2 + 1) / 2,
+            "accuracy_at_1": 1 / 2,
+            "average_precision": ((1 / 2 + 2 / 3) / 2 + 1) / 2,
+            "ndcg_at_10": ((0.2 + 1.0 / np.log2(3) + 0.7 / 2) / (1.0 + 0.7 / np.log2(3) + 0.2 / 2) + 1) / 2,
+        }
     )
     assert found.intervals["mrr"].estimate == pytest.approx(0.75)
     assert [(m.text, m.expected, m.predicted, m.confidence) for m in found.mistakes] == [("a", "a0", "a1", 0.8)]
@@ -94,7 +99,9 @@ def test_figures_by_hand():
 
 def test_a_model_that_scores_all_alike_has_found_nothing():
     figures = RankingTask().metrics(make_pairs(1), [0.5] * 12)
-    assert figures == pytest.approx({"mrr": 1 / 3, "accuracy_at_1": 0.0, "average_precision": 1 / 3})
+    assert figures == pytest.approx(
+        {"mrr": 1 / 3, "accuracy_at_1": 0.0, "average_precision": 1 / 3, "ndcg_at_10": 1 / 2}
+    )
 
 
 def test_what_cannot_be_ranked_is_refused(tiny_model):

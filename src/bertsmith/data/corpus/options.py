@@ -14,6 +14,9 @@ from bertsmith.options import option
 SHARD_TOKENS = 16_000_000
 """Ids per shard: 64 MB, small enough to make and check quickly, large enough that their number stays small."""
 
+MOST_SHARD_TOKENS = 2**30
+"""Offsets in a shard are 32-bit numbers."""
+
 
 @dataclass(frozen=True)
 class CorpusOptions:
@@ -36,7 +39,7 @@ class CorpusOptions:
     encoding: str = option("auto", help="auto, or a codec such as iso-8859-1; of text files.")
     text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
     heldout_share: float = option(0.02, name="heldout", min=0.0001, max=0.5, help="Share of documents held out.")
-    shard_tokens: int = option(SHARD_TOKENS, min=1, help="Ids per shard.")
+    shard_tokens: int = option(SHARD_TOKENS, min=1, max=MOST_SHARD_TOKENS, help="Ids per shard.")
     keep_duplicates: bool = option(False, help="Keep documents that repeat.")
     near_duplicates: float | None = option(None, help="Drop documents this similar to an earlier one, such as 0.8.")
     words: Literal["jieba"] | None = option(None, help="Find the words of Chinese, for whole-word masking.")
@@ -45,8 +48,8 @@ class CorpusOptions:
         """Checks the ranges, and that what is asked for is installed."""
         if not 0 < self.heldout_share < 1:
             raise ConfigError(f"--heldout {self.heldout_share} must be between 0 and 1")
-        if self.shard_tokens < 1:
-            raise ConfigError(f"--shard-tokens {self.shard_tokens} must be at least 1")
+        if not 1 <= self.shard_tokens <= MOST_SHARD_TOKENS:
+            raise ConfigError(f"--shard-tokens {self.shard_tokens} must be from 1 to {MOST_SHARD_TOKENS}")
         if self.near_duplicates is not None:
             NearDuplicates(self.near_duplicates)
         if self.words not in (None, "jieba"):

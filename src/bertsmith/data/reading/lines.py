@@ -40,6 +40,11 @@ class Placed:
         """The beginning of a complaint about the example."""
         return f"{self.place}: " if self.place else ""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that a model reads of the example; none where it is not made of text."""
+        return ()
+
 
 def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
     """Reads the lines of running text, without their line ends.

@@ -27,6 +27,11 @@ class ChoiceExample(Placed):
     choices: tuple[str, ...]
     label: int
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.context, *self.choices)
+
 
 def _choices(cell: Cell, _options: ReadingOptions) -> list[str]:
     values = cell.value if isinstance(cell.value, list) else [cell.value]

@@ -43,6 +43,11 @@ class QuestionExample(Placed):
         """Whether the passage does not answer the question."""
         return not self.answers
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.question, self.context)
+
 
 @dataclass(frozen=True)
 class QuestionFile:

@@ -25,6 +25,11 @@ class RankingExample(Placed):
     text: str
     relevance: float
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.query, self.text)
+
 
 def _relevance(cell: Cell, _options: ReadingOptions) -> float:
     text = cell.text()

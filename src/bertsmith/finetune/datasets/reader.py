@@ -35,6 +35,7 @@ class ReadingOptions:
         text_column: name or number of the column with the text, the query or the context.
         pair_column: that of the second text, of the text that is ranked, or of what begins every choice.
         label_column: that of the label, the labels, the number or the right choice.
+        negative_column: that of the text, or of the list of texts, that does not answer a query.
         choice_columns: those of the choices in order, or the one that holds lists of them.
         header: whether the first row of a TSV or CSV is names.
         separator: stands between two labels of a cell.
@@ -54,6 +55,9 @@ class ReadingOptions:
         None, help="That of the second text; choose: of the question before every choice.", parse=column_name
     )
     label_column: ColumnName | None = option(None, help="That of the label.", parse=column_name)
+    negative_column: ColumnName | None = option(
+        None, help="embed: that of texts that do not answer the query.", parse=column_name
+    )
     choice_columns: tuple[ColumnName, ...] | None = option(
         None, name="choice_column", help="choose: that of a choice; once for each.", parse_each=column_name
     )

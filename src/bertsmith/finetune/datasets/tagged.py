@@ -30,6 +30,11 @@ class TaggedWords(Placed):
     words: tuple[str, ...]
     tags: tuple[str, ...]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (" ".join(self.words),)
+
 
 def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取

@@ -44,6 +44,11 @@ class LabelledText(Placed):
     pair: str | None
     label: str
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
 
 @dataclass(frozen=True)
 class MultiLabelledText(Placed):
@@ -53,6 +58,11 @@ class MultiLabelledText(Placed):
     pair: str | None
     labels: tuple[str, ...]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
 
 @dataclass(frozen=True)
 class ScoredText(Placed):
@@ -61,6 +71,11 @@ class ScoredText(Placed):
     text: str
     pair: str | None
     score: float
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.text,) if self.pair is None else (self.text, self.pair)
 
 
 def labels_of(examples: Sequence[LabelledText] | Sequence[MultiLabelledText]) -> list[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.rankings import RANKINGS, RankingExample
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
-from bertsmith.finetune.metrics.ranking import average_precision, reciprocal_ranks
+from bertsmith.finetune.metrics.ranking import average_precision, ranking_scores, reciprocal_ranks
 from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
 from bertsmith.inference.engine import InferenceConfig
@@ -35,10 +35,11 @@ RELEVANT = 0.5
 
 @dataclass(frozen=True)
 class _Query:
-    """The numbers of a query's examples, their scores, and which of them are relevant."""
+    """The numbers of a query's examples, their scores, how relevant they are, and which of them count as relevant."""
 
     numbers: NDArray[np.int64]
     scores: NDArray[np.float64]
+    grades: NDArray[np.float64]
     relevant: NDArray[np.bool_]
 
 
@@ -119,7 +120,8 @@ class RankingTask(Task[RankingExample, float]):
         """Returns means over the queries that have a relevant text.
 
         `mrr` is 1 over the rank of the best relevant text, `accuracy_at_1` how often that is the first, and
-        `average_precision` the mean, over the relevant texts, of the share of relevant ones down to there.
+        `average_precision` the mean, over the relevant texts, of the share of relevant ones down to there; `ndcg_at_10`
+        also tells more relevant texts from less relevant ones, see `ranking_scores`.
 
         Raises:
             InputError: no query has a relevant text.
@@ -130,6 +132,7 @@ class RankingTask(Task[RankingExample, float]):
             "mrr": float(ranks.mean()),
             "accuracy_at_1": float((ranks == 1.0).mean()),
             "average_precision": float(np.mean([average_precision(query.scores, query.relevant) for query in queries])),
+            "ndcg_at_10": float(_ndcg(queries).mean()),
         }
 
     def evaluate(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> Evaluation:
@@ -142,7 +145,11 @@ class RankingTask(Task[RankingExample, float]):
             wrong.append(Mistake(examples[best].query, examples[best].text, examples[first].text, predictions[first]))
         return Evaluation(
             self.metrics(examples, predictions),
-            intervals={"mrr": bootstrap_interval(ranks), "accuracy_at_1": bootstrap_interval(ranks == 1.0)},
+            intervals={
+                "mrr": bootstrap_interval(ranks),
+                "accuracy_at_1": bootstrap_interval(ranks == 1.0),
+                "ndcg_at_10": bootstrap_interval(_ndcg(queries)),
+            },
             mistakes=worst(wrong),
         )
 
@@ -160,8 +167,11 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
     for number, example in enumerate(examples):
         numbers.setdefault(example.query, []).append(number)
     scores = np.asarray(predictions, dtype=np.float64)
-    relevant = np.array([example.relevance >= RELEVANT for example in examples])
-    queries = [_Query(np.array(places), scores[places], relevant[places]) for places in numbers.values()]
+    grades = np.array([example.relevance for example in examples])
+    queries = [
+        _Query(np.array(places), scores[places], grades[places], grades[places] >= RELEVANT)
+        for places in numbers.values()
+    ]
     judged = [query for query in queries if query.relevant.any()]
     if not judged:
         raise InputError(
@@ -173,6 +183,10 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
 
 def _reciprocal_ranks(queries: Sequence[_Query]) -> NDArray[np.float64]:
     return reciprocal_ranks([query.scores for query in queries], [query.relevant for query in queries])
+
+
+def _ndcg(queries: Sequence[_Query]) -> NDArray[np.float64]:
+    return ranking_scores((query.scores, query.grades) for query in queries)["ndcg_at_10"]
 
 
 def _best(query: _Query, relevant: bool) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -30,6 +31,7 @@ from bertsmith.objectives import LabelledBatch
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import Tokenizer
+from bertsmith.train.trainer import Batch
 
 SHOWN_MISTAKES = 20
 """How many of the worst mistakes are kept."""
@@ -133,6 +135,28 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
             InputError: there is nothing to learn.
         """
 
+    @classmethod
+    def from_documents(
+        cls,
+        folder: str | Path,  # noqa: ARG003
+        options: dict[str, Any],  # noqa: ARG003
+        *,
+        encoding: str,  # noqa: ARG003
+        seed: int,  # noqa: ARG003
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns training and dev examples that text without labels gives; for tasks that can learn so.
+
+        Args:
+            folder: a folder, file or pattern of text files.
+            options: the fields of `spec.options` that were chosen; those that concern the text alone are taken out.
+            encoding: of the files.
+            seed: of the draws.
+
+        Raises:
+            ConfigError: the task learns from labels only.
+        """
+        raise ConfigError(f"{cls.spec.name} learns from labels; give --train and --dev instead of --unlabelled")
+
     @property
     def name(self) -> str:
         """The word on the command line, such as `classify`."""
@@ -168,6 +192,13 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns the model that a run of this task saved."""
         return self.spec.architecture.from_pretrained(folder)
 
+    def starting_from(self: TaskT, _folder: Path) -> TaskT:
+        """Returns the task with what it takes from the folder that a run starts from."""
+        return self
+
+    def add_files(self, folder: Path, config: ModelConfig, max_length: int) -> None:
+        """Adds to a saved model or adapter what other tools read of the task; here nothing."""
+
     def check_dev(self, dev: Sequence[ExampleT]) -> None:
         """Makes sure that the metric can tell good epochs from bad ones on the dev file.
 
@@ -179,13 +210,36 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
         """Turns examples into sequences and labels; one example may give several, or none."""
 
-    def batch(self, encoded: Sequence[EncodedExample]) -> LabelledBatch:
+    def add_targets(
+        self,
+        encoded: list[EncodedExample],
+        _examples: Sequence[ExampleT],
+        _inference: InferenceConfig,
+    ) -> list[EncodedExample]:
+        """Returns the encoded training examples with what another model says of them; here as they are."""
+        return encoded
+
+    def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
+        """Divides the examples of an epoch into batches, the same number of them in every epoch.
+
+        Args:
+            encoded: all of them.
+            size: examples in a batch, at most.
+            draws: of this epoch.
+
+        Returns:
+            The numbers of the examples of each batch, in the order of training.
+        """
+        order = draws.permutation(len(encoded)).tolist()
+        return [order[first : first + size] for first in range(0, len(order), size)]
+
+    def batch(self, encoded: Sequence[EncodedExample]) -> Batch:
         """Lays N encoded examples end to end; labels [N, ...], of the dtype that torch gives such numbers."""
         return LabelledBatch(tokens_of(encoded), torch.tensor([example.label for example in encoded]))
 
     @abstractmethod
-    def loss(self, model: Any, batch: LabelledBatch) -> LossOutput:
-        """Returns the loss of a batch."""
+    def loss(self, model: Any, batch: Any) -> LossOutput:
+        """Returns the loss of what `batch` gives."""
 
     def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""

@@ -12,19 +12,34 @@ from bertsmith.learn.study import Study
 from bertsmith.model import TransformerBlock
 
 
+def bert_block(study: Study) -> TransformerBlock:
+    """Returns the first block of a model.
+
+    Raises:
+        InputError: it is not of BERT's form.
+    """
+    block = next(iter(study.model.backbone.encoder.blocks))
+    if not isinstance(block, TransformerBlock):
+        raise InputError(
+            f"a block of {study.model.family.name} goes another way than BERT's, which is shown here; take a model of"
+            " BERT or of a family nearer to it"
+        )
+    return block
+
+
 @torch.inference_mode()
 def first_block(*, id: str, title: str, language: Language, study: Study, text: str, place: int) -> Computation:
     """Follows a token through the first block: attention, residual, norm, feed-forward layer, residual, norm.
 
     Raises:
-        InputError: the sentence has no words or is too long, or there is no token at that place.
+        InputError: the sentence has no words or is too long, there is no token at that place, or the block is not of
+            BERT's form.
     """
     ids = study.encode(text)[0]
     if place >= len(ids):
         raise InputError(f"place {place}: the sentence has the tokens 0 to {len(ids) - 1}")
     batch = RaggedBatch.from_sequences([ids])
-    block = study.model.backbone.encoder.blocks[0]
-    assert isinstance(block, TransformerBlock)
+    block = bert_block(study)
     hidden = study.model.backbone.embedding(batch)
     attended = block.attention(hidden, batch).states
     # 每个子层只给出“改动”，加回原来的状态上：梯度总有一条不经过任何矩阵的路

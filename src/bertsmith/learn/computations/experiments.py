@@ -25,7 +25,7 @@ def ablation(*, id: str, title: str, language: Language, seed: int) -> Computati
     sentences = simple_sentences()
     rows, values, losses = [], {"sentences": len(sentences), "steps": STEPS, "probe": PROBE}, []
     for name, (label, changes) in MODELS.items():
-        trained = _train(seed, tuple(changes.items()))
+        trained = trained_minibert(seed, tuple(changes.items()))
         (filled,) = trained.fill(PROBE)
         verbs = sum(probability for word, probability in filled.items() if word in VERBS)
         best = next(iter(filled))
@@ -53,7 +53,8 @@ def ablation(*, id: str, title: str, language: Language, seed: int) -> Computati
 
 
 @functools.lru_cache(maxsize=32)
-def _train(seed: int, changes: tuple[tuple[str, Any], ...]) -> TrainedMiniBert:
+def trained_minibert(seed: int, changes: tuple[tuple[str, Any], ...]) -> TrainedMiniBert:
+    """Returns the small network of this lesson, trained; `changes` are those of `MODELS`."""
     # 训练结果只取决于种子：同一课再读一遍时不必重训
     return train_minibert(
         simple_sentences(),

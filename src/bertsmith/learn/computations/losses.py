@@ -11,6 +11,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study
+from bertsmith.model.heads import NextSentenceHead
 from bertsmith.objectives import MaskedLMLoss, NSPLoss
 
 CLASSES = ("is next", "is random")
@@ -100,8 +101,11 @@ def nsp_loss(
     """Follows a pair from C to the next-sentence loss.
 
     Raises:
-        InputError: a sentence has no words, or both are too long together.
+        InputError: a sentence has no words, both are too long together, or the model's family has no such head.
     """
+    # ALBERT 的头问的是两句的顺序，不是随机与否：同样的数，意思不同
+    if study.model.family.heads.get("next_sentence") is not NextSentenceHead:
+        raise InputError(f"{study.model.family.name} was not trained to tell the next sentence; take a BERT")
     ids, segments = study.encode(first, second)
     batch = RaggedBatch.from_sequences([ids], [segments])
     output = study.model(batch, torch.tensor([0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertsmith.data.stream.masking import MaskingSettings, mask_tokens
+from bertsmith.data.stream.masking import MaskedTokens, MaskingSettings, mask_tokens
 from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.learn.study import Study
@@ -12,6 +12,29 @@ from bertsmith.seeding import generator
 
 DRAWS = 5000
 """Times that the sentence is masked to see the shares."""
+
+
+def masked_copies(study: Study, text: str, copies: int, seed: int) -> MaskedTokens:
+    """Masks a sentence many times over, each time anew, by the published shares.
+
+    Raises:
+        InputError: the sentence has no words, none that the vocabulary knows, or is too long.
+    """
+    ids, tokenizer = np.array(study.encode(text)[0]), study.tokenizer
+    # 同一句话复制多份首尾相接：一次调用就抽了几千次，第一份即为展示的那次
+    drawn = mask_tokens(
+        np.tile(ids, copies),
+        np.full(copies, len(ids)),
+        special_ids=np.array(sorted(tokenizer.special_ids)),
+        mask_token_id=tokenizer.mask_token_id,
+        vocab_size=tokenizer.vocab_size,
+        settings=MaskingSettings(),
+        rng=generator(seed, "learn/masking"),
+    )
+    # 特殊词片从不遮盖，而 [UNK] 也是其中之一
+    if not len(drawn.positions):
+        raise InputError(f"the vocabulary has none of the words in {text[:40]!r}; write another sentence")
+    return drawn
 
 
 def masking(*, id: str, title: str, language: Language, study: Study, text: str, seed: int) -> Computation:
@@ -22,22 +45,10 @@ def masking(*, id: str, title: str, language: Language, study: Study, text: str,
     """
     ids = np.array(study.encode(text)[0])
     tokenizer, settings = study.tokenizer, MaskingSettings()
-    # 同一句话复制多份首尾相接：一次调用就抽了几千次，第一份即为展示的那次
-    drawn = mask_tokens(
-        np.tile(ids, DRAWS),
-        np.full(DRAWS, len(ids)),
-        special_ids=np.array(sorted(tokenizer.special_ids)),
-        mask_token_id=tokenizer.mask_token_id,
-        vocab_size=tokenizer.vocab_size,
-        settings=settings,
-        rng=generator(seed, "learn/masking"),
-    )
+    drawn = masked_copies(study, text, DRAWS, seed)
     before, after = drawn.labels, drawn.input_ids[drawn.positions]
     masked, kept = after == tokenizer.mask_token_id, after == before
     count = len(before)
-    # 特殊词片从不遮盖，而 [UNK] 也是其中之一
-    if not count:
-        raise InputError(f"the vocabulary has none of the words in {text[:40]!r}; write another sentence")
     replaced = count - int(masked.sum()) - int(kept.sum())
     once = drawn.positions[drawn.positions < len(ids)]
     names = Text("becomes [MASK]|another piece|stays, but is asked for", "变成 [MASK]|换成别的词片|不变，但仍要预测")(

@@ -68,19 +68,24 @@ def input_sum(
     """Adds token, segment and position embedding up, and normalises (§3, figure 2).
 
     Raises:
-        InputError: there is no token at that place.
+        InputError: there is no token at that place, or the model's family does not add three embeddings.
     """
     ids, segments = study.encode(first, second)
     if place >= len(ids):
         raise InputError(f"place {place}: the pair has the tokens 0 to {len(ids) - 1}")
-    embedding = study.model.backbone.embedding
+    embedding, first_position = study.model.backbone.embedding, study.model.config.first_position
+    if not hasattr(embedding, "token_type") or not hasattr(embedding, "position"):
+        raise InputError(
+            f"{study.model.family.name} does not add three embeddings; take a model of BERT or of a family nearer to it"
+        )
     parts = [
         embedding.word.weight[ids[place]],
-        embedding.token_type.weight[segments[place]],
-        embedding.position.weight[place],
+        embedding.token_type.weight[min(segments[place], embedding.token_type.num_embeddings - 1)],
+        embedding.position.weight[first_position + place],
     ]
     total = parts[0] + parts[1] + parts[2]
-    normed = embedding(RaggedBatch.from_sequences([ids], [segments]))[place]
+    # 直接用嵌入的归一化：有的家族之后还有一个矩阵，那已不是这个和
+    normed = embedding.norm(total)
     pieces = study.pieces(ids)
     rows = [(piece, i, s, n) for n, (piece, i, s) in enumerate(zip(pieces, ids, segments, strict=True))]
     heads = Text("piece|id|segment|position", "词片|编号|段|位置")(language).split("|")

@@ -16,9 +16,11 @@ from bertsmith.learn.computations import (
     block,
     counting,
     experiments,
+    families,
     finetuning,
     losses,
     masking,
+    modernbert,
     pieces,
     reading,
     schedule,
@@ -27,6 +29,7 @@ from bertsmith.learn.lesson import Computation, Input, Language, Text
 from bertsmith.learn.starting import Ids, Suits, starting_sentences
 from bertsmith.learn.study import Study
 from bertsmith.model import NAMED_SIZES
+from bertsmith.model.families.modernbert import ModernBertConfig
 from bertsmith.tokenizer import Tokenizer
 
 
@@ -69,6 +72,14 @@ def _sentence(name: str, default: str, chinese: str, label: Text | None = None) 
 
 _FIRST, _SECOND = Text("sentence A", "句子 A"), Text("sentence B", "句子 B")
 _SIZE = Input("size", Text("size", "尺寸"), "choice", "base", choices=tuple(NAMED_SIZES))
+_SEED = Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6)
+_PLACE = Input("place", Text("token to look at", "要看的词元"), "integer", 2, smallest=0, largest=511)
+_LONG_SENTENCE = _sentence(
+    "text",
+    "in the morning the woman reads the book at the barn and the farmer eats the bread",
+    "她早上在家里看书下午去公园散步晚上和朋友一起在家里看电影",
+)
+_MODERN = ModernBertConfig()
 
 COMPUTATIONS: dict[str, Recipe] = {
     "both_sides": Recipe(
@@ -98,7 +109,7 @@ COMPUTATIONS: dict[str, Recipe] = {
         (
             _sentence("first", "the man reads", "他在看书", _FIRST),
             _sentence("second", "the woman sleeps", "她在睡觉", _SECOND),
-            Input("place", Text("token to look at", "要看的词元"), "integer", 2, smallest=0, largest=511),
+            _PLACE,
         ),
         needs_study=True,
     ),
@@ -133,7 +144,7 @@ COMPUTATIONS: dict[str, Recipe] = {
         block.first_block,
         (
             _sentence("text", "the man reads the book", "他早上在家里看书"),
-            Input("place", Text("token to look at", "要看的词元"), "integer", 2, smallest=0, largest=511),
+            _PLACE,
         ),
         needs_study=True,
     ),
@@ -155,11 +166,7 @@ COMPUTATIONS: dict[str, Recipe] = {
         Text("What is hidden", "遮住了什么"),
         masking.masking,
         (
-            _sentence(
-                "text",
-                "in the morning the woman reads the book at the barn and the farmer eats the bread",
-                "她早上在家里看书下午去公园散步晚上和朋友一起在家里看电影",
-            ),
+            _LONG_SENTENCE,
             Input("seed", Text("draw", "第几次抽取"), "integer", 18, smallest=0, largest=10**6),
         ),
         needs_study=True,
@@ -200,7 +207,7 @@ COMPUTATIONS: dict[str, Recipe] = {
     "ablation": Recipe(
         Text("Taking one idea away", "拿走一个想法"),
         experiments.ablation,
-        (Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6),),
+        (_SEED,),
     ),
     "schedule": Recipe(
         Text("The learning rate over time", "学习率随时间的变化"),
@@ -213,12 +220,72 @@ COMPUTATIONS: dict[str, Recipe] = {
     "gradient_check": Recipe(
         Text("A gradient, derived and measured", "梯度：推导与测量"),
         backward.gradient_check,
-        (Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6),),
+        (_SEED,),
     ),
     "recovered_attention": Recipe(
         Text("What attention gives away", "注意力泄露了什么"),
         backward.recovered_attention,
-        (Input("seed", Text("seed", "随机种子"), "integer", 0, smallest=0, largest=10**6),),
+        (_SEED,),
+    ),
+    "roberta_masks": Recipe(
+        Text("RoBERTa: new masks in every pass", "RoBERTa：每一遍重抽遮盖"),
+        families.roberta_masks,
+        (_LONG_SENTENCE, _SEED),
+        needs_study=True,
+    ),
+    "distilbert_layers": Recipe(
+        Text("DistilBERT: what is left out", "DistilBERT：省去了什么"), families.distilbert_layers, (_SIZE,)
+    ),
+    "albert_sharing": Recipe(
+        Text("ALBERT: one block for all layers", "ALBERT：所有层共用一块"),
+        families.albert_sharing,
+        (_SIZE, Input("vocab_size", Text("pieces", "词片数"), "integer", 30000, smallest=1, largest=10**7)),
+    ),
+    "electra_replaced": Recipe(
+        Text("ELECTRA: which words were replaced?", "ELECTRA：哪些词被换过？"), families.electra_replaced, (_SEED,)
+    ),
+    "modernbert_block": Recipe(
+        Text("ModernBERT: the norm before, and a gate", "ModernBERT：先归一化，再加一道门"),
+        modernbert.modernbert_block,
+        (_sentence("text", "the man reads the book", "他早上在家里看书"), _PLACE),
+        needs_study=True,
+    ),
+    "rotary_shift": Recipe(
+        Text("ModernBERT: places as angles", "ModernBERT：位置是角度"),
+        modernbert.rotary_shift,
+        (
+            Input("query", Text("q", "q"), "numbers", [1, 2, 0, 1]),
+            Input("key", Text("k", "k"), "numbers", [2, 1, 1, 0]),
+            Input("first", Text("place of q", "q 的位置"), "integer", 5, smallest=0, largest=8191),
+            Input("second", Text("place of k", "k 的位置"), "integer", 2, smallest=0, largest=8191),
+            Input("shift", Text("moved by", "每次移动"), "integer", 7, smallest=1, largest=2000),
+            Input(
+                "base", Text("base θ", "底数 θ"), "integer", int(_MODERN.local_rope_theta), smallest=2, largest=10**7
+            ),
+        ),
+    ),
+    "local_window": Recipe(
+        Text("ModernBERT: a window in two layers of three", "ModernBERT：三层里有两层只看窗口"),
+        modernbert.local_window,
+        (
+            Input(
+                "window",
+                Text("tokens on either side", "左右各几个词元"),
+                "integer",
+                _MODERN.local_attention // 2,
+                smallest=1,
+                largest=10**6,
+            ),
+            Input("layers", Text("layers", "层数"), "integer", _MODERN.num_hidden_layers, smallest=1, largest=1000),
+            Input(
+                "every",
+                Text("every how many layers all is read", "每几层读一次全文"),
+                "integer",
+                _MODERN.global_attn_every_n_layers,
+                smallest=1,
+                largest=1000,
+            ),
+        ),
     ),
 }
 """Every computation by name, in the order of the story."""

@@ -217,6 +217,7 @@ class ModernBertBlock(nn.Module):
         )
         self.output_norm = config.norm()
         self.intermediate = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.intermediate.stacked = 2
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
         self.output = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
         self.attention_dropout = Dropout(config.attention_probs_dropout_prob)

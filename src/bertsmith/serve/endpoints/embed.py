@@ -20,6 +20,9 @@ class EmbedRequest(AnyRequest):
         None
     )
     normalize: Annotated[bool, Field(description="Scale every vector to length 1.")] = True
+    prompt: Annotated[
+        str | None, Field(description="Name of the model's prompt to put before every text, such as query.")
+    ] = None
     dimensions: Annotated[int | None, Field(ge=1, description="Keep only this many numbers, the first ones.")] = None
 
 
@@ -36,5 +39,11 @@ class EmbedAnswer(BaseModel):
 def embed(models: ServedModels, request: EmbedRequest) -> EmbedAnswer:
     """Turns texts into vectors."""
     model, _, pipeline = models.pipeline(request.model, pipelines_at("/embed"))
-    vectors = pipeline(request.texts, pooling=request.pooling, normalize=request.normalize, dims=request.dimensions)
+    vectors = pipeline(
+        request.texts,
+        pooling=request.pooling,
+        normalize=request.normalize,
+        dims=request.dimensions,
+        prompt=request.prompt,
+    )
     return EmbedAnswer(model=model.name, vectors=vectors.tolist(), tokens=tokens_read())

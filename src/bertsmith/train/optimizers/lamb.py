@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith.train.optimizers.kind import Groups, OptimizerKind
+
 
 class Lamb(torch.optim.Optimizer):
     """Layer-wise adaptive moments, with bias correction and decoupled weight decay.
@@ -62,3 +64,11 @@ class Lamb(torch.optim.Optimizer):
             trust = torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
             update.mul_(trust)
         parameter.add_(update, alpha=-group["lr"])
+
+
+def build(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
+    """Returns LAMB over groups."""
+    return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
+
+
+OPTIMIZER = OptimizerKind(build)

@@ -1,0 +1,142 @@
+"""What the families learn from the same time and the same text, and what it is worth on a task.
+
+Every family is pre-trained as `bertsmith pretrain --family F` does it, with its own default recipe and objective, from
+random weights, on the English corpus with one WordPiece vocabulary of 8,192 pieces learned from it. All have the same
+processor time on one thread; the number of steps is worked out beforehand from the processor time of a few of them, so
+that other work on the machine takes nothing away from one side. The finished models fill one set of single-piece masks
+(for ELECTRA the generator does), and are fine-tuned on SST-2 as `bertsmith finetune classify` does it.
+
+What was measured is kept in `--results`, so the script goes on where it was stopped.
+
+    python benchmarks/families_learning.py --size mini --minutes 10 --seeds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.job import usual_rate
+from bertsmith.finetune.run import fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.registry import task_named
+from bertsmith.kernels.layers import native_precision
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.start import make_trainer, open_stream
+from measured import Results
+from objectives import figures_on_pieces, prepare
+from real_data import DATA
+
+FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "modernbert")
+TIMED, WARMED = 12, 4
+QUARTERS = (0.25, 0.5, 0.75)
+SPLITS = ("train", "dev", "test")
+
+
+def main() -> None:
+    """Trains what is not trained yet, then prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="+", default=FAMILIES)
+    parser.add_argument("--size", default="mini")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seeds", type=int, default=1, help="of fine-tuning")
+    parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--out", type=Path, default=Path("runs/families"))
+    parser.add_argument("--results", type=Path, default=Path("runs/families/results.jsonl"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    corpus, tokenizer = prepare(options.out)
+    results = Results(options.results)
+    table = Table(title=f"{options.size}, {options.minutes} min of one thread, {native_precision('cpu')}")
+    for heading in ("family", "steps", "tokens", "mlm loss", "mlm accuracy", "SST-2"):
+        table.add_column(heading)
+    rows = []
+    for family in options.families:
+        setting = {"family": family, "size": options.size, "minutes": options.minutes}
+        what = {**setting, "precision": native_precision("cpu")}
+        run = options.out / f"{family}-{options.size}-{options.minutes:g}"
+        pretraining = partial(pretrained, run, family, corpus, tokenizer, options)
+        row = results.get({"what": "pre-training", **what}, pretraining)
+        scores = []
+        for seed in range(options.seeds):
+            asked = {"what": "sst2", **what, "seed": seed, "epochs": options.epochs}
+            scored = results.get(asked, partial(sst2_scores, run, seed, options.epochs))
+            scores.append(scored["accuracy"])
+        spread = f" ({statistics.stdev(scores):.3f})" if len(scores) > 1 else ""
+        table.add_row(
+            family,
+            f"{row['steps']:,}",
+            f"{row['tokens']:,}",
+            f"{row['mlm_loss']:.3f}",
+            f"{row['mlm_accuracy']:.1%}",
+            f"{statistics.mean(scores):.3f}{spread}" if scores else "",
+        )
+        rows.append({**what, "name": "families_learning", "mlm_loss": row["mlm_loss"], "sst2": scores})
+    Console(width=120).print(table)
+    print(json.dumps(rows))
+
+
+def pretrained(
+    run: Path, family: str, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, options: argparse.Namespace
+) -> dict[str, float]:
+    """Pre-trains a family for so many minutes of processor time and measures what came out."""
+    recipe = recipe_for(options.size, family=family, precision=native_precision("cpu"))
+    if not (run / "recipe.toml").exists():
+        recipe = recipe.changed(steps=steps_within(60 * options.minutes, recipe, corpus, tokenizer))
+    else:
+        recipe = PreTrainingRecipe.load(run)
+    result = pretrain(run, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    part = run / "model" / recipe.build_objective().folders[-1]
+    curve = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "heldout"]
+    steps = result.recipe.trainer.total_steps
+    at = {f"loss_at_{share:.0%}": _loss_at(curve, share * steps) for share in QUARTERS}
+    return {
+        "steps": steps,
+        "tokens": result.tokens_seen,
+        **figures_on_pieces(part, corpus, tokenizer),
+        **at,
+    }
+
+
+def _loss_at(curve: list[dict[str, float]], step: float) -> float:
+    return max((row for row in curve if row["step"] <= step), key=lambda row: row["step"])["mlm_loss"]
+
+
+def steps_within(seconds: float, recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> int:
+    """Returns the steps that fit into some processor time."""
+    trainer = make_trainer(recipe.changed(steps=TIMED), corpus, tokenizer)
+    stream = open_stream(recipe, corpus, tokenizer)
+    times = []
+    for _ in range(TIMED):
+        begun = time.process_time()
+        trainer.train_batch(next(stream))
+        times.append(time.process_time() - begun)
+    return int(seconds / statistics.median(times[WARMED:]))
+
+
+def sst2_scores(run: Path, seed: int, epochs: int) -> dict[str, float]:
+    """Returns the figures on the test file of a model that is fine-tuned, and chosen by the dev file."""
+    read = partial(task_named("classify").spec.reader.read, task="classify")
+    train, dev, test = (read(DATA / "tasks" / "sst2" / f"{name}.tsv", ReadingOptions()) for name in SPLITS)
+    settings = FineTuningSettings(epochs=epochs, learning_rate=usual_rate("classify", run / "model", None), seed=seed)
+    task, out = task_named("classify").of(train), run / f"sst2-{seed}"
+    result = fine_tune(task, run / "model", train, dev, out, settings, test=test)
+    assert result.test is not None
+    return result.test.metrics
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Pairs from documents without labels: what a text itself says belongs together.
+
+- `cloze`: a sentence is the query, the sentences around it are the text that answers it (inverse cloze: Lee et al.
+  2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", §4): as in search, a short query and a
+  longer text
+- `adjacent`: a stretch of text and the one after it (Neelakantan et al. 2022, §2)
+- `same`: a sentence and itself; what differs is what dropout drops (SimCSE: Gao et al. 2021, §3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.text import Document, read_documents
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.related import RelatedTexts
+from bertsmith.seeding import generator
+
+Positives = Literal["cloze", "adjacent", "same"]
+
+WINDOW = 4
+"""Sentences in a stretch of text."""
+KEPT_SHARE = 0.1
+"""How often the query stays in its text, so that words in common count, too (Lee et al. 2019, §9.2)."""
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 500
+"""Share of the documents that choose the epoch, and how many of their pairs at most."""
+
+
+def read_unlabelled(
+    folder: str | Path, positives: Positives = "cloze", *, encoding: str = "auto", seed: int = 0
+) -> tuple[list[RelatedTexts], list[RelatedTexts]]:
+    """Makes pairs of the text files of a folder, to learn from and to choose the epoch by.
+
+    The held-out pairs are always `cloze`: they stand for search, whatever is learned from.
+
+    Args:
+        folder: a folder, file or pattern, as for `bertsmith corpus`.
+        positives: what belongs together.
+        encoding: of the files: `auto` or a codec.
+        seed: of the draws.
+
+    Returns:
+        Training pairs, no text twice on the same side, and held-out pairs of other documents.
+
+    Raises:
+        ConfigError: the kind of positives is unknown.
+        InputError: the files are not readable, or too short to be cut into two stretches for each side.
+    """
+    if positives not in get_args(Positives):
+        raise ConfigError(f"positives {positives!r} are unknown; use {', '.join(get_args(Positives))}")
+    documents = list(read_documents(find_text_files([folder]), encoding=encoding))
+    held_out = generator(seed, "unlabelled/held out").random(len(documents)) < HELD_OUT_SHARE
+    if not held_out.any():
+        held_out[-1] = len(documents) > 1
+    learned, chosen_by = (
+        _pairs([each for each, out in zip(documents, held_out, strict=True) if out == wanted], make, seed)
+        for wanted, make in ((False, _MAKERS[positives]), (True, _cloze))
+    )
+    if len(learned) < 2 or len(chosen_by) < 2:
+        raise InputError(
+            f"{folder}: {len(documents):,} documents give {len(learned)} pairs to learn from and {len(chosen_by)} to"
+            " choose the epoch by; two of each are needed, so add text, or give pairs of your own with --dev"
+        )
+    order = generator(seed, "unlabelled/dev").permutation(len(chosen_by))[:MOST_HELD_OUT]
+    return learned, [chosen_by[number] for number in sorted(order.tolist())]
+
+
+def _pairs(documents: Sequence[Document], make: _Maker, seed: int) -> list[RelatedTexts]:
+    """Returns the pairs of documents; a repeated query or text is left out, since copies cannot be told apart."""
+    queries: set[str] = set()
+    texts: set[str] = set()
+    found = []
+    for number, document in enumerate(documents):
+        # 每篇文档的抽取只由种子和它的编号决定：续跑时得到同样的对
+        for query, text in make(document.sentences, generator(seed, "unlabelled/pairs", number)):
+            if query not in queries and text not in texts:
+                queries.add(query)
+                texts.add(text)
+                found.append(RelatedTexts(query, text, place=document.source))
+    return found
+
+
+def _cloze(sentences: Sequence[str], draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    for first in range(0, len(sentences), WINDOW):
+        window = sentences[first : first + WINDOW]
+        chosen, is_kept = int(draws.integers(len(window))), draws.random() < KEPT_SHARE
+        rest = [sentence for number, sentence in enumerate(window) if is_kept or number != chosen]
+        if len(window) > 1:
+            yield window[chosen], " ".join(rest)
+
+
+def _adjacent(sentences: Sequence[str], _draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    half = WINDOW // 2
+    windows = [" ".join(sentences[first : first + half]) for first in range(0, len(sentences), half)]
+    yield from pairwise(windows)
+
+
+def _same(sentences: Sequence[str], _draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    yield from ((sentence, sentence) for sentence in sentences)
+
+
+_Maker = Callable[[Sequence[str], np.random.Generator], Iterator[tuple[str, str]]]
+_MAKERS: dict[Positives, _Maker] = {"cloze": _cloze, "adjacent": _adjacent, "same": _same}

@@ -1,0 +1,115 @@
+"""Further pre-training on the texts of a task, before its labels are learned (Gururangan et al. 2020, "TAPT").
+
+A model that has read the task's own words, without their labels, starts fine-tuning closer to them; the smaller the
+model's first text was, the more this is worth. The run is one of pre-training like any other, in a folder inside that
+of the fine-tuning run, so it goes on where it was stopped:
+
+    run/further/corpus/   token shards of the texts
+    run/further/model/    the model that fine-tuning starts from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from rich.console import Console
+
+from bertsmith.data.corpus.build import build_from_documents
+from bertsmith.data.corpus.manifest import MANIFEST
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.sentences import split_sentences
+from bertsmith.data.reading.text import Document, read_documents
+from bertsmith.errors import ConfigError
+from bertsmith.hub import model_folder
+from bertsmith.kernels.layers import native_precision
+from bertsmith.model import ModelConfig
+from bertsmith.objectives.pretraining import objective_named
+from bertsmith.options import option
+from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import recipe_to_continue
+
+FURTHER = "further"
+"""Folder of the run, inside that of the fine-tuning run."""
+
+
+@dataclass(frozen=True)
+class FurtherOptions:
+    """Whether the task's texts are read before its labels are learned.
+
+    Attributes:
+        adapt: minutes; 0 for none.
+        adapt_text: files or folders with more text of the same kind.
+    """
+
+    panel: ClassVar[str] = "Further pre-training first"
+
+    adapt: float = option(0.0, min=0.05, help="Minutes of further pre-training on the training file's texts.")
+    adapt_text: tuple[str, ...] = option((), help="More text of that kind, without labels: a file or folder.")
+
+    def __post_init__(self) -> None:
+        """Checks that text is not given in vain."""
+        if self.adapt_text and not self.adapt:
+            raise ConfigError("--adapt-text: say with --adapt for how many minutes it is read")
+
+
+def pretrain_further(
+    model: str | Path,
+    examples: Sequence[Any],
+    run: Path,
+    options: FurtherOptions,
+    *,
+    seed: int = 0,
+    console: Console | None = None,
+    device: torch.device | str = "cpu",
+) -> Path:
+    """Goes on pre-training a model on the texts of labelled examples.
+
+    Args:
+        model: a model folder, or a name on the Hub.
+        examples: of a task; their labels are not looked at.
+        run: the folder of the fine-tuning run.
+        options: for how long, and on what else.
+        seed: of everything random.
+        console: shows progress.
+        device: where the model is trained.
+
+    Returns:
+        The folder of the model that has read them.
+
+    Raises:
+        InputError: there are too few texts, or a file is not usable.
+        RunFolderError: the folder holds something else, or cannot be written.
+        TrainingStopped: a signal came, and the state is saved.
+    """
+    folder = run / FURTHER
+    tokenizer = load_tokenizer(model_folder(model))
+    if (folder / "corpus" / MANIFEST).exists():
+        corpus = TokenCorpus(folder / "corpus", tokenizer)
+    else:
+        corpus = build_from_documents(_documents(examples, options.adapt_text), tokenizer, folder / "corpus")
+    # 任务的文本互不相干，没有“下一句”可学：带句对的目标换成只填空
+    own = ModelConfig.load(model).family.objective
+    recipe = recipe_to_continue(
+        model,
+        objective=own if objective_named(own).needs.pairs == "none" else "mlm",
+        minutes=options.adapt,
+        precision=native_precision(device),
+        seed=seed,
+    )
+    pretrain(folder, corpus, tokenizer, recipe, console=console, device=device)
+    return folder / "model"
+
+
+def _documents(examples: Iterable[Any], more: Sequence[str]) -> Iterator[Document]:
+    for number, example in enumerate(examples):
+        for text in example.texts:
+            if sentences := tuple(split_sentences(text)):
+                yield Document(f"example {number}", sentences)
+    if more:
+        yield from read_documents(find_text_files(more))

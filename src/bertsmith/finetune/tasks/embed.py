@@ -1,0 +1,483 @@
+"""The task of sentence vectors: texts that belong together get vectors that point the same way.
+
+Notable:
+- one encoder reads query and text apart from each other (Reimers and Gurevych 2019, §3), so that the vectors of a
+  million texts are computed once, whatever is asked later
+- the columns of the training file decide the loss, those of the dev file the metric; the two need not be of one kind
+- a batch never holds two copies of a positive: its pairs are dealt like cards. What else says the same as a positive is
+  left out of the negatives by the loss
+- the folder is one of `sentence-transformers`, with pooling, length and prompts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.related import (
+    RELATED,
+    CorpusPassage,
+    JudgedQuery,
+    RelatedTexts,
+    VectorExample,
+    related_of_beir,
+)
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.finetune.datasets.unlabelled import Positives, read_unlabelled
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.embed_scores import score_vectors
+from bertsmith.finetune.tasks.spec import CardText, InputFields, TaskSpec
+from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, new_model, worst
+from bertsmith.inference.embed import READS, Embed
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.pipeline import load_pipeline
+from bertsmith.inference.sentence_folder import (
+    SentenceFolder,
+    StoredPooling,
+    read_sentence_folder,
+    write_sentence_folder,
+)
+from bertsmith.inference.task_detection import pipelines_of_folder
+from bertsmith.model import Backbone, ModelConfig
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.vectors.batch import VectorBatch
+from bertsmith.objectives.vectors.loss import Needs, VectorObjective, vector_loss_named
+from bertsmith.objectives.vectors.matryoshka import Matryoshka
+from bertsmith.options import option
+from bertsmith.tokenizer import Tokenizer
+
+QUERY, PASSAGE = "query", "passage"
+"""The names of the two prompts in a folder."""
+
+DEFAULT_LOSSES: dict[type, str] = {RelatedTexts: "info-nce", ScoredText: "cosent", LabelledText: "info-nce"}
+"""Kind of the training examples → loss."""
+
+_GIVES: dict[type, tuple[Needs, ...]] = {
+    RelatedTexts: ("positives", "margins"),
+    ScoredText: ("scores",),
+    LabelledText: ("positives",),
+}
+_MADE_OF = {RelatedTexts: "pairs of a query and a text", ScoredText: "pairs with scores", LabelledText: "classes"}
+
+
+@dataclass(frozen=True)
+class EmbeddingOptions:
+    """What can be chosen; see the attributes of `EmbeddingTask`."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+    loss: str | None = option(
+        None,
+        help="info-nce, cosent, cosine, margin-mse or similarities.",
+        shown_default="info-nce; cosent for scores, margin-mse for a teacher's scores",
+    )
+    temperature: float = option(0.05, help="Cosines are divided by it, in info-nce and cosent.")
+    pooling: StoredPooling | None = option(
+        None, help="How a text becomes a vector.", shown_default="that of the folder, or mean"
+    )
+    query_prompt: str | None = option(
+        None, help="Text before every query, such as 'query: '.", shown_default="that of the folder, or none"
+    )
+    passage_prompt: str | None = option(
+        None, help="Text before what answers a query.", shown_default="that of the folder, or none"
+    )
+    matryoshka: tuple[int, ...] | None = option(
+        None, help="A width at which the first numbers are to be a vector, too; once for each.", parse_each=int
+    )
+    teacher: str | None = option(
+        None, help="Folder of an encoder to learn from, or of a ranker where the file has negatives."
+    )
+    positives: Positives | None = option(
+        None, help="What belongs together in text of --unlabelled.", shown_default="cloze"
+    )
+    mini_batch_size: int = option(
+        0, min=0, help="Texts encoded at a time (gradient caching): large batches in little memory; 0: all at once."
+    )
+
+
+@dataclass(frozen=True)
+class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
+    """Vectors of texts that say how alike the texts are.
+
+    Attributes:
+        loss_name: of the loss, see `objectives.vectors`.
+        temperature: of the loss.
+        pooling: how a text becomes a vector; None as the model's folder says, until a run begins.
+        query_prompt: what is put before a query, or a text that is compared; None as the folder says.
+        passage_prompt: what is put before a text that answers a query; None as the folder says.
+        matryoshka: widths at which the first numbers of a vector are one, too.
+        mini_batch_size: texts that are encoded at a time; 0 for all of a batch.
+        teacher: folder of the model whose judgement is learned; empty for none.
+        low: score that counts as 0.
+        high: score that counts as 1.
+    """
+
+    loss_name: str = "info-nce"
+    temperature: float = 0.05
+    pooling: StoredPooling | None = None
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
+    matryoshka: tuple[int, ...] = ()
+    mini_batch_size: int = 0
+    teacher: str = ""
+    low: float = 0.0
+    high: float = 1.0
+
+    spec: ClassVar = TaskSpec(
+        "embed",
+        ("vectors of texts", "文本的向量"),
+        Backbone,
+        RELATED,
+        Embed,
+        InputFields(("Text", "文本")),
+        CardText(
+            "sentence-similarity",
+            "turns a text into a vector; texts that mean the same have vectors that point the same way",
+            "Longer texts are cut.",
+            ours=('(["first text", "second text"])',) * 2,
+            theirs=(
+                "from sentence_transformers import SentenceTransformer\n\n"
+                'SentenceTransformer("FOLDER").encode(["first text", "second text"])',
+            )
+            * 2,
+        ),
+        options=EmbeddingOptions,
+        batch_size=64,
+        is_explained=False,
+    )
+
+    def __post_init__(self) -> None:
+        """Checks the loss and the ranges."""
+        self.objective()
+        if self.mini_batch_size < 0:
+            raise ConfigError(f"mini-batch size {self.mini_batch_size} cannot be negative; 0 encodes all at once")
+
+    @property
+    def metric(self) -> str:
+        """The metric of the kind that the loss learns from; a dev file of another kind has its own, see `evaluate`."""
+        return "spearman" if vector_loss_named(self.loss_name).needs == "scores" else "ndcg_at_10"
+
+    @classmethod
+    def learned_from(cls, train: Sequence[VectorExample], options: EmbeddingOptions) -> EmbeddingTask:
+        """Finds out what a training file is made of, and takes the loss for it.
+
+        Raises:
+            ConfigError: the loss needs something that the file does not have, or an option is impossible.
+            InputError: there is nothing to tell apart.
+        """
+        if options.positives is not None:
+            raise ConfigError("positives are found in text without labels; give --unlabelled, or leave --positives out")
+        examples = _to_learn(train)
+        kind = type(examples[0])
+        scores = _scores(examples)
+        gives = tuple(need for need in _GIVES[kind] if need != "margins" or scores)
+        default = "margin-mse" if "margins" in gives else DEFAULT_LOSSES[kind]
+        if options.teacher is not None:
+            gives, default = _taught(options.teacher, examples)
+        name = options.loss or default
+        if vector_loss_named(name).needs not in gives:
+            source = f"the teacher {options.teacher}" if options.teacher is not None else _MADE_OF[kind]
+            raise ConfigError(f"the loss {name} does not learn from {source}; use {default}, or another file")
+        low, high = (min(scores), max(scores)) if scores else (0.0, 1.0)
+        if scores and low == high:
+            raise InputError("the training file's scores are all the same; there is nothing to learn")
+        _require_different(examples)
+        return cls(
+            name,
+            options.temperature,
+            options.pooling,
+            options.query_prompt,
+            options.passage_prompt,
+            options.matryoshka or (),
+            options.mini_batch_size,
+            options.teacher or "",
+            # 已经在 [0, 1] 里的分数原样使用
+            *((0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, high)),
+        )
+
+    @classmethod
+    def from_documents(
+        cls, folder: str | Path, options: dict[str, Any], *, encoding: str, seed: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns pairs of what stands together in documents; see `datasets.unlabelled`."""
+        return read_unlabelled(folder, options.pop("positives", None) or "cloze", encoding=encoding, seed=seed)
+
+    def objective(self) -> VectorObjective:
+        """Returns the loss over a model's vectors."""
+        loss = vector_loss_named(self.loss_name)(self.temperature)
+        widths = Matryoshka(loss, self.matryoshka) if self.matryoshka else loss
+        return VectorObjective(widths, READS[self.pooling or "mean"], self.mini_batch_size)
+
+    def starting_from(self, folder: Path) -> EmbeddingTask:
+        """Returns the task with the pooling and the prompts of a folder, where the user chose none."""
+        says = read_sentence_folder(folder)
+        prompts = {"query_prompt": says.prompts.get(QUERY, ""), "passage_prompt": says.prompts.get(PASSAGE, "")}
+        left_open: dict[str, Any] = {"pooling": says.pooling, **prompts}
+        return replace(self, **{name: value for name, value in left_open.items() if getattr(self, name) is None})
+
+    def build(self, folder: Path, settings: FineTuningSettings) -> Backbone:
+        """Returns the encoder of a folder.
+
+        Raises:
+            ConfigError: its vectors are narrower than one of the widths that are asked for.
+        """
+        # 适配器的文件里总有池化层的位置；别的情况下没有人读它
+        model = new_model(Backbone, folder, settings, need_pooler=bool(settings.adapter), **self.config_fields())
+        if max(self.matryoshka, default=0) > model.config.hidden_size:
+            raise ConfigError(
+                f"--matryoshka {max(self.matryoshka)}: a vector of this model has {model.config.hidden_size} numbers"
+            )
+        return model
+
+    def load(self, folder: Path) -> Backbone:
+        """Returns the encoder that a run saved."""
+        return Embed.model_in(folder)
+
+    def add_files(self, folder: Path, config: ModelConfig, max_length: int) -> None:
+        """Makes the folder one of `sentence-transformers`."""
+        # sentence-transformers 的 encode_document 找的名字是 document
+        prompts = {QUERY: self.query_prompt, PASSAGE: self.passage_prompt, "document": self.passage_prompt}
+        says = SentenceFolder(
+            self.pooling or "mean",
+            max_length,
+            normalize=True,
+            prompts={name: text for name, text in prompts.items() if text},
+        )
+        write_sentence_folder(folder, says, config.hidden_size)
+
+    def check_dev(self, dev: Sequence[VectorExample]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones.
+
+        Raises:
+            InputError: its scores are all the same, or its texts are.
+        """
+        scores = {example.score for example in dev if isinstance(example, ScoredText)}
+        if len(scores) == 1:
+            raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
+        if not scores:
+            _require_different(_to_learn(dev), "the dev file")
+
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[VectorExample], max_length: int) -> list[EncodedExample]:
+        """Returns the texts of each example: a query, its positive and its negatives, or the text of a class.
+
+        The label is a pair: the number of each text, equal for equal texts (of a class, for all its texts), and the
+        targets of the loss.
+        """
+        learned = _to_learn(examples)
+        numbers: dict[Any, int] = {}
+        encoded = []
+        rows = iter(
+            tokenizer([text for example in learned for text in self._texts(example)], max_length=max_length)[
+                "input_ids"
+            ]
+        )
+        for example in learned:
+            ids = [next(rows) for _ in _roles(example)]
+            said = [example.label] if isinstance(example, LabelledText) else map(tuple, ids)
+            identities = [numbers.setdefault(each, len(numbers)) for each in said]
+            encoded.append(EncodedExample(ids, [[0] * len(each) for each in ids], (identities, self._targets(example))))
+        return encoded
+
+    def add_targets(
+        self, encoded: list[EncodedExample], examples: Sequence[VectorExample], inference: InferenceConfig
+    ) -> list[EncodedExample]:
+        """Returns the examples with the teacher's vector of each text, or its margin for each negative."""
+        if not self.teacher:
+            return encoded
+        learned = _to_learn(examples)
+        device = inference.device
+        targets: list[list[Any]]
+        if vector_loss_named(self.loss_name).needs == "teacher":
+            encoder = load_pipeline("embed", self.teacher, device=device)
+            # 老师有自己的提示：各按各的训练方式读
+            texts = [(encoder.prompts.get(role, ""), text) for each in learned for role, text in _roles(each)]
+            vectors = iter(encoder([before + text for before, text in texts], prompt=""))
+            targets = [[next(vectors) for _ in each.input_ids] for each in encoded]
+        else:
+            ranker = load_pipeline("rank", self.teacher, device=device)
+            judged = [(each.query, text) for each in learned for text in (each.positive, *each.negatives)]
+            scores = iter(ranker.scores(*map(list, zip(*judged, strict=True))).tolist())
+            rows = [[next(scores) for _ in each.input_ids[1:]] for each in encoded]
+            targets = [[first - score for score in others] for first, *others in rows]
+        return [
+            replace(example, label=(example.label[0], target)) for example, target in zip(encoded, targets, strict=True)
+        ]
+
+    def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
+        """Divides an epoch into batches that hold no positive twice, and of each class an even number of texts."""
+        order = draws.permutation(len(encoded)).tolist()
+        if vector_loss_named(self.loss_name).needs == "scores":
+            return [order[first : first + size] for first in range(0, len(order), size)]
+        groups: dict[int, list[int]] = {}
+        is_classes = len(encoded[0].input_ids) == 1
+        for number in order:
+            identities, _ = encoded[number].label
+            # 一条文本按类分组，一对按正例分组
+            groups.setdefault(identities[0] if is_classes else identities[1], []).append(number)
+        if is_classes:
+            # 一类里两两成对：落单的一条这一轮不学，下一轮轮到别人
+            pairs = [group[n : n + 2] for group in groups.values() for n in range(0, len(group) - 1, 2)]
+            count = -(-len(pairs) // max(1, size // 2))
+            dealt = [[number for pair in pairs[first::count] for number in pair] for first in range(count)]
+        else:
+            # 像发牌一样轮流发给各批：同一个正例的几份挨在一起，必然落到不同的批
+            cards = [number for group in groups.values() for number in group]
+            count = max(-(-len(cards) // size), *map(len, groups.values()))
+            dealt = [cards[first::count] for first in range(count)]
+        return [dealt[number] for number in draws.permutation(count).tolist()]
+
+    def batch(self, encoded: Sequence[EncodedExample]) -> VectorBatch:
+        """Lays out queries, positives and negatives; of texts with classes, every two of a class are a pair."""
+        if len(encoded[0].input_ids) == 1:
+            encoded = _paired(encoded)
+        columns = [[example.input_ids[side] for example in encoded] for side in (0, 1)]
+        numbers = [[example.label[0][side] for example in encoded] for side in (0, 1)]
+        negatives = [ids for example in encoded for ids in example.input_ids[2:]]
+        owners = [number for number, example in enumerate(encoded) for _ in example.input_ids[2:]]
+        targets = [target for example in encoded for target in example.label[1]]
+        if vector_loss_named(self.loss_name).needs == "teacher":
+            sides = [[example.label[1][side] for example in encoded] for side in (0, 1)]
+            targets = [*sides[0], *sides[1], *(each for example in encoded for each in example.label[1][2:])]
+        return VectorBatch.of(
+            [*columns[0], *columns[1], *negatives],
+            [*numbers[0], *numbers[1], *(number for example in encoded for number in example.label[0][2:])],
+            owners,
+            torch.from_numpy(np.array(targets, dtype=np.float32)),
+        )
+
+    def loss(self, model: Backbone, batch: VectorBatch) -> LossOutput:
+        """Returns the loss over the vectors of the batch."""
+        return self.objective()(model, batch)
+
+    def predict(
+        self,
+        model: Backbone,
+        tokenizer: Tokenizer,
+        examples: Sequence[VectorExample],
+        inference: InferenceConfig,
+    ) -> list[NDArray[np.float32]]:
+        """Returns the vectors [n, H] of the texts of each example, of length 1."""
+        pipeline = Embed(model, tokenizer, inference, pooling=self.pooling or "mean")
+        prompted = [self._texts(example) for example in examples]
+        # 同一段文字在文件里可能出现许多次：每段只算一次
+        rows = {text: number for number, text in enumerate(dict.fromkeys(text for texts in prompted for text in texts))}
+        vectors = pipeline(list(rows))
+        return [vectors[[rows[text] for text in texts]] for texts in prompted]
+
+    def metrics(
+        self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]
+    ) -> dict[str, float]:
+        """Returns the figures of the kind of examples, the one that decides first."""
+        return {name: found.estimate for name, found in score_vectors(examples, predictions).intervals.items()}
+
+    def selection_score(self, metrics: dict[str, float]) -> float:
+        """Returns the first metric: it is that of the kind of the dev file."""
+        return next(iter(metrics.values()))
+
+    def evaluate(self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]) -> Evaluation:
+        """Adds intervals, and the examples that are farthest off."""
+        found = score_vectors(examples, predictions)
+        wrong = [Mistake(*mistake) for mistake in found.mistakes]
+        return Evaluation(self.metrics(examples, predictions), found.intervals, mistakes=worst(wrong))
+
+    @staticmethod
+    def records(pipeline: Embed, rows: Rows) -> Iterator[Record]:
+        """Yields the vectors, as lists of numbers."""
+        for row, vector in zip(rows, pipeline([row[0] for row in rows]).tolist(), strict=True):
+            yield {"prediction": vector, "input": row}
+
+    def _texts(self, example: VectorExample) -> list[str]:
+        """Returns the texts of an example with their prompts."""
+        prompts = {QUERY: self.query_prompt or "", PASSAGE: self.passage_prompt or ""}
+        return [prompts[role] + text for role, text in _roles(example)]
+
+    def _targets(self, example: VectorExample) -> list[float]:
+        """Returns what the loss is to reach, on a scale from 0 to 1: the score of a pair, or its margins."""
+        scale = self.high - self.low
+        if isinstance(example, ScoredText):
+            return [(example.score - self.low) / scale]
+        needs = vector_loss_named(self.loss_name).needs
+        if isinstance(example, RelatedTexts) and example.scores and needs == "margins":
+            return [(example.scores[0] - score) / scale for score in example.scores[1:]]
+        return []
+
+
+def _roles(example: VectorExample) -> list[tuple[str, str]]:
+    """Returns the texts of an example, each with whether it asks or answers; texts that are compared both ask."""
+    if isinstance(example, RelatedTexts):
+        return [(QUERY, example.query), (PASSAGE, example.positive), *((PASSAGE, text) for text in example.negatives)]
+    if isinstance(example, ScoredText):
+        return [(QUERY, example.text), (QUERY, example.pair or "")]
+    return [(PASSAGE if isinstance(example, CorpusPassage) else QUERY, example.text)]
+
+
+def _to_learn(examples: Sequence[VectorExample]) -> list[Any]:
+    """Returns examples that can be learned from: the judged queries of BEIR as pairs, all others as they are."""
+    if isinstance(examples[0], CorpusPassage | JudgedQuery):
+        return related_of_beir(examples)
+    return list(examples)
+
+
+def _taught(teacher: str, examples: Sequence[Any]) -> tuple[tuple[Needs, ...], str]:
+    """Returns what a teacher gives, and the loss for it.
+
+    Raises:
+        ConfigError: it is neither an encoder nor a ranker, or a ranker without negatives to judge.
+    """
+    pipelines = pipelines_of_folder(teacher)
+    if "embed" in pipelines:
+        return ("teacher",), "similarities"
+    if "rank" not in pipelines:
+        raise ConfigError(f"--teacher {teacher}: is for {', '.join(pipelines)}; name an encoder or a ranker")
+    if not any(getattr(example, "negatives", ()) for example in examples):
+        raise ConfigError(f"--teacher {teacher}: ranks, and the training file has no negatives for it to judge")
+    return ("margins",), "margin-mse"
+
+
+def _scores(examples: Sequence[Any]) -> list[float]:
+    if isinstance(examples[0], ScoredText):
+        return [example.score for example in examples]
+    scores = [getattr(example, "scores", ()) for example in examples]
+    # 有的例子没有老师的分数，就谁的也不用：缺的那些没有目标可学
+    return [score for each in scores for score in each] if all(scores) and any(len(s) > 1 for s in scores) else []
+
+
+def _require_different(examples: Sequence[Any], file: str = "the training file") -> None:
+    """Makes sure that there are two things to tell apart.
+
+    Raises:
+        InputError: all positives are the same text, or there is one class, or none with two texts.
+    """
+    if isinstance(examples[0], LabelledText):
+        labels = [example.label for example in examples]
+        if len(set(labels)) < 2 or len(set(labels)) == len(labels):
+            raise InputError(f"{file} has one class only, or one text of each; two classes of two texts are needed")
+    elif isinstance(examples[0], RelatedTexts) and len({example.positive for example in examples}) < 2:
+        raise InputError(f"{file} has one positive only; without another text there is nothing to tell it from")
+
+
+def _paired(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:
+    """Returns every two texts of a class as one example."""
+    waiting: dict[int, EncodedExample] = {}
+    pairs = []
+    for example in encoded:
+        label = example.label[0][0]
+        if label not in waiting:
+            waiting[label] = example
+            continue
+        other = waiting.pop(label)
+        pairs.append(
+            EncodedExample(
+                other.input_ids + example.input_ids,
+                other.token_type_ids + example.token_type_ids,
+                ([label] * 2, other.label[1] + example.label[1]),
+            )
+        )
+    return pairs

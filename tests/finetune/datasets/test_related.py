@@ -1,0 +1,175 @@
+"""What vectors are learned from: the kind is found from the columns; what could be two things is refused."""
+
+import json
+
+import pytest
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.related import (
+    RELATED,
+    CorpusPassage,
+    JudgedQuery,
+    RelatedTexts,
+    related_of_beir,
+)
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+
+PAIR = RelatedTexts("a man", "eats bread")
+MINED = RelatedTexts("a man", "eats bread", ("reads", "sleeps"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.tsv", "a man\teats bread\n", PAIR),
+        ("a.csv", 'query,passage\n"a man","eats bread"\n', PAIR),
+        (
+            "a.tsv",
+            "anchor\tpositive\tnegative\na man\teats bread\treads\n",
+            RelatedTexts("a man", "eats bread", ("reads",)),
+        ),
+        ("a.tsv", "a man\teats bread\treads\n", RelatedTexts("a man", "eats bread", ("reads",))),
+        ("a.tsv", "query\tpositive\tnegative_2\tnegative_1\na man\teats bread\tsleeps\treads\n", MINED),
+        ("a.jsonl", '{"query": "a man", "positive": "eats bread", "negatives": ["reads", "sleeps"]}', MINED),
+        (
+            "a.jsonl",
+            '{"query": "a man", "positive": "eats bread", "negative": "reads"}',
+            RelatedTexts("a man", "eats bread", ("reads",)),
+        ),
+        (
+            "a.jsonl",
+            '{"query": "a man", "positive": "eats bread", "negatives": ["reads"], "scores": [0.9, 0.2]}',
+            RelatedTexts("a man", "eats bread", ("reads",), (0.9, 0.2)),
+        ),
+        ("a.csv", "a man,eats bread,3.8\n", ScoredText("a man", "eats bread", 3.8)),
+        ("a.csv", "sentence1,sentence2,score\na man,eats bread,3.8\n", ScoredText("a man", "eats bread", 3.8)),
+        ("a.tsv", "text\tlabel\na man\tperson\n", LabelledText("a man", None, "person")),
+        ("a.jsonl", '{"text": "a man", "label": 3}', LabelledText("a man", None, "3")),
+    ],
+)
+def test_the_columns_say_what_a_file_is_made_of(name, text, expected, tmp_path):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert RELATED.read(tmp_path / name) == [expected]
+
+
+def test_a_line_may_lack_its_negatives(tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = (
+        {"query": "a man", "positive": "eats bread", "negatives": []},
+        {"query": "a man", "positive": "eats bread"},
+    )
+    path.write_text("\n".join(map(json.dumps, [{"query": "q", "positive": "p", "negatives": ["n"]}, *lines])))
+    assert RELATED.read(path)[1:] == [PAIR, PAIR]
+
+
+def test_columns_can_be_named(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("frage\tantwort\tfalsch\na man\teats bread\treads\n")
+    options = ReadingOptions(text_column="frage", pair_column="antwort", negative_column="falsch")
+    assert RELATED.read(path, options) == [RelatedTexts("a man", "eats bread", ("reads",))]
+    path.write_text("a man\tperson\na book\tthing\n")
+    told = ReadingOptions(text_column=0, label_column=1)
+    assert RELATED.read(path, told) == [LabelledText("a man", None, "person"), LabelledText("a book", None, "thing")]
+
+
+def test_questions_and_their_passages_are_pairs(tmp_path):
+    def entry(number, **more):
+        return {
+            "id": str(number),
+            "question": f"who {number}?",
+            "answers": [{"text": "man", "answer_start": 2}],
+            **more,
+        }
+
+    impossible = entry(2, answers=[], is_impossible=True)
+    squad = {"data": [{"paragraphs": [{"context": "a man eats", "qas": [entry(1), impossible]}]}]}
+    for name, text in (("a.json", json.dumps(squad)), ("b.json", json.dumps(squad, indent=1))):
+        (tmp_path / name).write_text(text)
+        assert RELATED.read(tmp_path / name) == [RelatedTexts("who 1?", "a man eats")]
+
+
+@pytest.fixture
+def beir(tmp_path):
+    def lines(*records):
+        return "\n".join(map(json.dumps, records)) + "\n"
+
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    passages = ({"_id": "d1", "title": "Bread", "text": "is eaten"}, {"_id": "d2", "title": "", "text": "a book"})
+    (folder / "corpus.jsonl").write_text(lines(*passages))
+    (folder / "queries.jsonl").write_text(
+        lines({"_id": "q1", "text": "what is eaten"}, {"_id": "q2", "text": "unused"})
+    )
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq1\tgone\t0\n")
+    return folder
+
+
+def test_a_folder_of_beir(beir):
+    found = RELATED.read(beir)
+    assert found == [
+        CorpusPassage("d1", "Bread is eaten"),
+        CorpusPassage("d2", "a book"),
+        JudgedQuery("q1", "what is eaten", (("d1", 2.0), ("d2", 0.0), ("gone", 0.0))),
+    ]
+    assert RELATED.read(beir / "qrels" / "test.tsv") == found
+    assert related_of_beir(found) == [RelatedTexts("what is eaten", "Bread is eaten")]
+
+
+def test_what_is_wrong_with_a_folder_of_beir_is_said(beir):
+    judged = beir / "qrels" / "test.tsv"
+    (beir / "qrels" / "dev.tsv").write_text("q1\td1\t1\n")
+    with pytest.raises(InputError, match="holds dev.tsv, test.tsv; name one of its files"):
+        RELATED.read(beir)
+    for text, message in (
+        ("q9\td1\t1\n", "judges query 'q9', which queries.jsonl lacks"),
+        ("q1\td9\t1\n", "judges text 'd9', which corpus.jsonl lacks"),
+        ("q1\td1\tgood\nq1\td1\tgood\n", "judgement 'good' is not a finite number"),
+    ):
+        judged.write_text(text)
+        with pytest.raises(InputError, match=message):
+            RELATED.read(judged)
+    judged.write_text("q1\td1\t1\n")
+    (beir / "corpus.jsonl").write_text('{"id": "d1", "text": "a"}\n')
+    with pytest.raises(InputError, match="no _id or no text among id, text"):
+        RELATED.read(judged)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "", "holds no line|is empty|no row"),
+        ("a.tsv", "one column\n", "one column of texts and nothing beside it"),
+        (
+            "a.tsv",
+            "a man\tgood\n" * 30,
+            "column 1 has 1 different values only; if they are classes, say --label-column 1",
+        ),
+        ("a.csv", "sentence1,sentence2,score\na,b,nan\n", "'nan' is not a finite number"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1e99\n", "not a finite number"),
+        ("a.csv", "sentence1,sentence2,label\na,b,entailment\n", "'entailment' is not a finite number"),
+        ("a.tsv", "query\tpositive\na\t\n", "line 2 has an empty text"),
+        (
+            "a.jsonl",
+            '{"query": "a", "positive": "b", "negatives": ["c"], "scores": [1]}',
+            "1 scores for a positive and 1",
+        ),
+        ("a.jsonl", '{"query": "a", "positive": "b", "negatives": [3.5, {}]}', "negatives is a dict"),
+        ("a.jsonl", '{"query": "a", "positive"', "not valid JSON"),
+        ("a.json", '{"data": [{"x": 1}]}', 'has no list "paragraphs"'),
+    ],
+)
+def test_bad_input_is_one_line_with_its_place(name, text, message, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        RELATED.read(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_option_of_other_files_is_refused(tmp_path):
+    (tmp_path / "a.tsv").write_text("a\tb\n")
+    with pytest.raises(ConfigError, match="--choice-column is not for the files of embed"):
+        RELATED.read(tmp_path / "a.tsv", ReadingOptions(choice_columns=("a",)), task="embed")
+    with pytest.raises(InputError, match="no such file"):
+        RELATED.read(tmp_path / "b.tsv")

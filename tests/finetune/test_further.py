@@ -1,0 +1,77 @@
+"""Further pre-training on a task's texts, before its labels: what is read, what comes of it, what is refused."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bertsmith.cli import app
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.choices import ChoiceExample
+from bertsmith.finetune.datasets.questions import Answer, QuestionExample
+from bertsmith.finetune.datasets.rankings import RankingExample
+from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.finetune.further import FurtherOptions, pretrain_further
+from bertsmith.model import ModelForMaskedLM
+from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.trainer import BertTrainer
+
+EXAMPLES = [LabelledText(f"the man reads a book . the woman eats bread {mark}", None, "a") for mark in "!.!.!.!."] * 4
+SHORT = FurtherOptions(adapt=0.05)
+
+
+@pytest.mark.parametrize(
+    ("example", "texts"),
+    [
+        (LabelledText("one", None, "a"), ("one",)),
+        (ScoredText("one", "two", 1.0), ("one", "two")),
+        (ChoiceExample("one", ("two", "three"), 0), ("one", "two", "three")),
+        (RankingExample("one", "two", 1.0), ("one", "two")),
+        (TaggedWords(("one", "two"), ("A", "B")), ("one two",)),
+        (QuestionExample("7", "one", "two", (Answer("two", 0),)), ("one", "two")),
+    ],
+)
+def test_every_kind_of_example_has_its_texts(example, texts):
+    assert example.texts == texts
+
+
+def test_the_model_goes_on_and_a_second_call_finds_it_done(tiny_model, tmp_path, monkeypatch):
+    folder = pretrain_further(tiny_model, EXAMPLES, tmp_path / "run", SHORT)
+    before, after = ModelForMaskedLM.from_pretrained(tiny_model), ModelForMaskedLM.from_pretrained(folder)
+    assert not torch.equal(before.backbone.embedding.word.weight, after.backbone.embedding.word.weight)
+    # 句对没有意义：只填空
+    assert PreTrainingRecipe.load(tmp_path / "run" / "further").objective == "mlm"
+    monkeypatch.setattr(BertTrainer, "train_batch", lambda *_: pytest.fail("trained again"))
+    assert pretrain_further(tiny_model, EXAMPLES, tmp_path / "run", SHORT) == folder
+
+
+def test_more_text_is_read_as_well(tiny_model, tmp_path):
+    (tmp_path / "more.txt").write_text("a book reads the woman .\n\n" * 20, encoding="utf-8")
+    pretrain_further(tiny_model, EXAMPLES, tmp_path / "alone", SHORT)
+    pretrain_further(tiny_model, EXAMPLES, tmp_path / "both", FurtherOptions(0.05, (str(tmp_path / "more.txt"),)))
+    tokenizer = load_tokenizer(tiny_model)
+    alone, both = (TokenCorpus(tmp_path / run / "further" / "corpus", tokenizer) for run in ("alone", "both"))
+    assert both.piece_counts.sum() > alone.piece_counts.sum()
+
+
+def test_what_cannot_be_read_is_said(tiny_model, tmp_path):
+    with pytest.raises(InputError, match="at least 3 are needed"):
+        pretrain_further(tiny_model, EXAMPLES[:2], tmp_path / "few", SHORT)
+    with pytest.raises(InputError, match="nowhere"):
+        pretrain_further(tiny_model, EXAMPLES, tmp_path / "missing", FurtherOptions(0.05, (str(tmp_path / "nowhere"),)))
+    with pytest.raises(ConfigError, match="--adapt for how many minutes"):
+        FurtherOptions(adapt_text=("more.txt",))
+
+
+def test_the_command_reads_first_and_then_learns_the_labels(tiny_model, tmp_path):
+    rows = "".join(f"the {'man' if n % 2 else 'woman'} reads\t{'a' if n % 2 else 'b'}\n" for n in range(24))
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(rows, encoding="utf-8")
+    words = ["finetune", "classify", "--model", tiny_model, "--train", tmp_path / "train.tsv"]
+    words += ["--dev", tmp_path / "dev.tsv", "--out", tmp_path / "run", "--adapt", 0.05, "--epochs", 1]
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "run" / "further" / "model" / "model.safetensors").is_file()
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
