@@ -2,8 +2,9 @@
 
 The settings: mini (L4 H256) and small (L4 H512) with 32 sequences of 128, base (L12 H768) with 8, each sequence with
 19 masked pieces of a vocabulary of 30,522, on two threads. Both sides start from the same weights, read the same
-batch, have the paper's dropout on, and their losses are compared first, with dropout off. The peer computes logits
-for every position, as its class does.
+batch, have the paper's dropout on, and their losses are compared first, with dropout off. There are two peers. *As
+people write it*: the class's own loss, which computes logits at every position. *As an expert writes it*: the masked
+positions are gathered before the decoder, and a batch without padding has no attention mask.
 
 Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith sizes` counts them, over the step's
 time and over the rate of the feed-forward layer's matmul, measured right before.
@@ -17,6 +18,7 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives import objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
-from side_by_side import Comparison, compare, report
+from side_by_side import Comparison, in_turn, report
 
 LENGTH, MASKED, PIECES = 128, 19, 30522
 THREADS = 2
@@ -39,6 +41,7 @@ SETTINGS = {
     "base": (8, (torch.float32, torch.bfloat16)),
 }
 """Sequences in a step, and the dtypes measured."""
+PEERS = {"people": "as people write it", "expert": "as an expert writes it"}
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LARGEST_LOSS_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
@@ -54,36 +57,41 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     sizes = [options.only] if options.only else list(SETTINGS)
     dtypes = [PRECISIONS[options.precision]] if options.precision else list(PRECISIONS.values())
-    report([measure(size, dtype, options.rounds) for size in sizes for dtype in SETTINGS[size][1] if dtype in dtypes])
+    asked = [(size, dtype) for size in sizes for dtype in SETTINGS[size][1] if dtype in dtypes]
+    report([row for size, dtype in asked for row in measure(size, dtype, options.rounds)])
 
 
-def measure(size: str, dtype: torch.dtype, rounds: int) -> Comparison:
-    """Builds both sides from one set of weights and times them in one dtype."""
+def measure(size: str, dtype: torch.dtype, rounds: int) -> list[Comparison]:
+    """Builds all sides from one set of weights and times them in one dtype."""
     torch.manual_seed(0)
     sequences = SETTINGS[size][0]
     ours = BertForPreTraining(BertConfig.named(size, vocab_size=PIECES))
     ours.set_compute_dtype(dtype)
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
-        peer = transformers.BertForPreTraining.from_pretrained(folder)
+        peers = {name: transformers.BertForPreTraining.from_pretrained(folder) for name in PEERS}
     batch = random_batch(sequences)
-    peer_batch = padded_batch(batch)
-    check_losses(ours, peer, batch, peer_batch, dtype)
+    losses = {
+        "people": partial(people_loss, peers["people"], padded_batch(batch)),
+        "expert": partial(expert_loss, peers["expert"], batch),
+    }
+    for who, peer in peers.items():
+        check_losses(ours, peer, batch, losses[who], dtype)
     trainer = BertTrainer(ours, objective_named("mlm+nsp"), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
     name = "bf16" if dtype == torch.bfloat16 else "float32"
-    comparison = compare(
-        f"pretrain_step_{size}_{name}",
-        lambda: trainer.train_batch(batch),
-        peer_step(peer, peer_batch, dtype),
-        peer_name=f"transformers {transformers.__version__} {name}{' autocast' if name == 'bf16' else ''}",
-        setting=f"{size}, {PIECES} pieces, {sequences} x {LENGTH}, {MASKED} masked, {THREADS} threads",
-        rounds=rounds,
-    )
+    steps = {who: peer_step(peer, losses[who], dtype) for who, peer in peers.items()}
+    times = in_turn({"ours": lambda: trainer.train_batch(batch), **steps}, rounds=rounds)
+    setting = f"{size}, {PIECES} pieces, {sequences} x {LENGTH}, {MASKED} masked, {THREADS} threads"
+    peer_name = f"transformers {transformers.__version__} {name}{' autocast' if name == 'bf16' else ''}"
+    comparisons = [
+        Comparison(f"pretrain_step_{size}_{name}", setting, f"{peer_name}, {how}", times["ours"], times[who])
+        for who, how in PEERS.items()
+    ]
     cost = BatchCosts(ours.config, sequences, LENGTH)
     peak = measure_matmul_flops(ours.config.hidden_size, cost.num_tokens, dtype)
-    utilisation = cost.training_flops / statistics.median(comparison.ours) / peak
+    utilisation = cost.training_flops / statistics.median(times["ours"]) / peak
     print(f"{size} {name}: {100 * utilisation:.0f} % of the {peak / 1e9:.0f} GFLOP/s of its matmul")
-    return comparison
+    return comparisons
 
 
 def random_batch(sequences: int) -> PreTrainingBatch:
@@ -122,14 +130,14 @@ def check_losses(
     ours: BertForPreTraining,
     peer: transformers.BertForPreTraining,
     batch: PreTrainingBatch,
-    peer_batch: dict[str, torch.Tensor],
+    loss_of_peer: Callable[[], torch.Tensor],
     dtype: torch.dtype,
 ) -> None:
     """Makes sure that both sides compute the same thing before they are timed."""
     ours.eval()
     peer.eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        peer_loss = peer(**peer_batch).loss.item()
+        peer_loss = loss_of_peer().item()
     with torch.no_grad():
         our_loss = objective_named("mlm+nsp")(ours, batch).loss.item()
     difference = abs(our_loss - peer_loss)
@@ -139,15 +147,31 @@ def check_losses(
     peer.train()
 
 
+def people_loss(peer: transformers.BertForPreTraining, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Returns the loss as the peer's class computes it."""
+    loss: torch.Tensor = peer(**batch).loss
+    return loss
+
+
+def expert_loss(peer: transformers.BertForPreTraining, batch: PreTrainingBatch) -> torch.Tensor:
+    """Returns the same loss from the masked positions alone, and without a mask for padding that is not there."""
+    shape = (batch.tokens.num_sequences, LENGTH)
+    encoded = peer.bert(batch.tokens.input_ids.view(shape), token_type_ids=batch.tokens.token_type_ids.view(shape))
+    states = encoded.last_hidden_state.flatten(0, 1).index_select(0, batch.masked_positions)
+    pieces, pairs = peer.cls.predictions(states), peer.cls.seq_relationship(encoded.pooler_output)
+    cross_entropy = torch.nn.functional.cross_entropy
+    return cross_entropy(pieces.float(), batch.masked_labels) + cross_entropy(pairs.float(), batch.next_sentence_labels)
+
+
 def peer_step(
-    peer: transformers.BertForPreTraining, batch: dict[str, torch.Tensor], dtype: torch.dtype
+    peer: transformers.BertForPreTraining, loss_of_peer: Callable[[], torch.Tensor], dtype: torch.dtype
 ) -> Callable[[], None]:
-    """Returns the peer's step: its own loss, clipping and fused AdamW, as its Trainer does them."""
+    """Returns a peer's step: its loss, clipping and fused AdamW, as its Trainer does them."""
     optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = peer(**batch).loss
+            loss = loss_of_peer()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)

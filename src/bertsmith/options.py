@@ -18,6 +18,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.json_files import from_json
 
 SettingsT = TypeVar("SettingsT")
+ThingT = TypeVar("ThingT")
 _OPTION = "option"
 
 
@@ -119,6 +120,22 @@ class Setting:
         """
         if self.choices and value not in self.choices:
             raise ConfigError(f"{label} {value!r} is unknown; use {', '.join(self.choices)}")
+
+
+def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
+    """Returns the thing that a setting's word stands for.
+
+    Args:
+        name: the word.
+        known: every word that there is → its thing.
+        what: what such a thing is called, such as `family`.
+
+    Raises:
+        ConfigError: none has that name.
+    """
+    if name not in known:
+        raise ConfigError(f"{what} {name!r} is unknown; use one of {', '.join(known)}")
+    return known[name]
 
 
 def settings_of(kind: type) -> list[Setting]:

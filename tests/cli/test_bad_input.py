@@ -98,6 +98,7 @@ def test_a_folder_with_other_settings(fails, tmp_path):
     assert "is not empty" in fails("finetune", "classify", "--model", out / "model", *files, "--out", out)
 
 
+@pytest.mark.slow
 def test_the_errors_advice_can_be_followed_in_the_same_folder(fails, tmp_path, capsys):
     corpus, out = write(tmp_path / "a.txt", TEXT), tmp_path / "out"
     assert "no such" in fails("quickstart", tmp_path / "b.txt", "--out", out)

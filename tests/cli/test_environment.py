@@ -32,7 +32,7 @@ def test_what_you_set_yourself_stays(monkeypatch, capsys):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="huge pages are a matter of Linux")
-@pytest.mark.parametrize(("switch", "aligned"), [("1", True), ("0", False)])
+@pytest.mark.parametrize(("switch", "aligned"), [("1", True), pytest.param("0", False, marks=pytest.mark.slow)])
 def test_torch_still_knows_the_switch_for_huge_pages(switch, aligned):
     """A switch that a later torch no longer reads would do nothing, unnoticed."""
     environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": switch}
@@ -41,7 +41,7 @@ def test_torch_still_knows_the_switch_for_huge_pages(switch, aligned):
 
 
 @pytest.mark.skipif(not has_packed_kernels(), reason="torch has no oneDNN here")
-@pytest.mark.parametrize(("capacity", "compiled"), [("1", 3), ("128", 2)])
+@pytest.mark.parametrize(("capacity", "compiled"), [pytest.param("1", 3, marks=pytest.mark.slow), ("128", 2)])
 def test_onednn_still_knows_how_many_shapes_to_keep(capacity, compiled):
     environment = {
         **os.environ,

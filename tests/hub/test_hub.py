@@ -166,6 +166,7 @@ def test_embedding_that_was_broken_off_goes_on_with_its_commit(named, moved, run
     assert np.array_equal(np.load("v.npy"), expected)
 
 
+@pytest.mark.slow
 def test_fine_tuning_notes_its_commit_and_keeps_to_it(named, moved, run, fails):
     Path("train.tsv").write_text(EXAMPLES)
     job = ("finetune", "classify", "--train", "train.tsv", "--dev", "train.tsv", "--epochs", 1, "--batch-size", 2)

@@ -172,6 +172,7 @@ def test_what_stands_in_the_padding_changes_nothing(exported):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_unusual_shapes_of_a_model(tmp_path):
     model = save_model(
         "BertForMaskedLM",
@@ -190,8 +191,8 @@ def test_unusual_shapes_of_a_model(tmp_path):
         np.testing.assert_allclose(logits[n, : len(own["logits"])], own["logits"], atol=1e-4, rtol=0)
 
 
-@pytest.mark.slow
 @torch.no_grad()
+@pytest.mark.slow
 def test_a_folder_has_what_tools_look_for_and_the_real_checkpoint_gives_the_same_states(says, minilm_folder, tmp_path):
     code, printed = says("export", "onnx", minilm_folder, "--out", tmp_path / "out")
     assert code == 0
@@ -217,6 +218,7 @@ def test_a_folder_has_what_tools_look_for_and_the_real_checkpoint_gives_the_same
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_weights_beyond_one_file_lie_beside_it_and_a_model_without_pooler_has_one_output(tmp_path, monkeypatch):
     torch.manual_seed(0)
     model = BertModel(BertConfig.named("1/64", vocab_size=VOCAB), need_pooler=False).eval()

@@ -213,7 +213,7 @@ def test_masks_are_filled_by_keyboard_alone(open_page):
     assert "[MASK]" not in page.input_value("#fill-text textarea")
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.slow)])
 def test_every_tab_fits_a_telephone_and_is_reached_by_keyboard(open_page, language):
     page = open_page(language, width=390)
     names, more = TABS[language]

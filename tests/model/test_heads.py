@@ -168,8 +168,10 @@ def test_maps_of_some_layers_are_those_of_all_and_the_states_stay(wanted):
         torch.testing.assert_close(output.hidden_states, none.hidden_states, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("sequences", [SEQUENCES, [[2, 5, 6, 3]] * 3])
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("sequences", [SEQUENCES, pytest.param([[2, 5, 6, 3]] * 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mode", [torch.enable_grad, pytest.param(torch.no_grad, marks=pytest.mark.slow), torch.inference_mode]
+)
 @pytest.mark.parametrize("training", [False, True])
 def test_a_compiled_model_is_one_graph_and_gives_the_same_numbers(sequences, mode, training, monkeypatch):
     torch._dynamo.reset()

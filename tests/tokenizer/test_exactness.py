@@ -74,13 +74,13 @@ def newer_characters() -> set[str]:
     return {chr(point) for first, last in bounds for point in range(int(first, 16), int(last, 16) + 1)}
 
 
-@pytest.mark.slow
-def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, minilm_folder: Path) -> None:
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_code_point_alone_and_inside_a_word(english: WordPieceTokenizer, minilm_folder: Path, step: int) -> None:
     reference = tokenizers.BertWordPieceTokenizer(str(minilm_folder / "vocab.txt"))
     documented = newer_characters()
     # 第 4 到 13 平面全未分配，第 15、16 平面全是私有区：只取几个代表，其余逐个比较
     points = [*range(0xD800), *range(0xF8F0, 0x40000), *range(0xE0000, 0xE1000), 0xE000, 0x50000, 0xF0000, 0x10FFFD]
-    chars = [chr(point) for point in points]
+    chars = [chr(point) for point in points[::step]]
     for shape in ("{}", "ab{}cd", "a {} ,b"):
         texts = [shape.format(char) for char in chars]
         expected = [row.ids for row in reference.encode_batch(texts, add_special_tokens=False)]

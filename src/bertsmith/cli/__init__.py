@@ -23,6 +23,7 @@ from bertsmith.cli import (
     inspect,
     lab,
     learn,
+    plan,
     predict,
     pretrain,
     push,
@@ -45,6 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("quickstart", cls=DeclaredCommand)(quickstart.quickstart)
+app.command("plan", cls=DeclaredCommand)(plan.plan)
 app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
 app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)

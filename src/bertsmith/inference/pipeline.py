@@ -25,6 +25,7 @@ from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, Sequenc
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
+from bertsmith.options import named
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
@@ -193,9 +194,7 @@ def pipeline_named(name: str) -> type[Pipeline]:
     if name not in _REGISTRY:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
             entry.load()
-    if name not in _REGISTRY:
-        raise ConfigError(f"pipeline {name!r} is unknown; use one of {', '.join(_REGISTRY)}")
-    return _REGISTRY[name]
+    return named(name, _REGISTRY, "pipeline")
 
 
 def load_pipeline(

@@ -49,7 +49,8 @@ class ModelConfig:
     Attributes:
         model_type: the family's name in `config.json`.
         required: fields that a `config.json` must give: the shape of a model cannot be guessed.
-        only: fields of `config.json` that change what is computed, and the only value this package computes.
+        only: fields of `config.json` that change what is computed, and the only value this package computes; where one
+            is a field here too, `config.json` does not name it, since nobody can choose it.
         published_fields: our field → its name in this family's `config.json`, where the two differ.
         vocab_size: V, number of word pieces.
         hidden_size: H, width of every hidden state.
@@ -100,6 +101,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Checks what no model can be built from."""
+        for name in self.only.keys() & set(self.field_names()):
+            if getattr(self, name) != self.only[name]:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; in a {self.model_type} it is {self.only[name]!r}"
+                )
         for name in (*self.required, "embedding_size", "max_position_embeddings", "type_vocab_size"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
@@ -228,7 +234,12 @@ class ModelConfig:
         except (TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path}: a value has the wrong type ({error})") from None
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise ConfigError(f"{path}: {cls._as_published(str(error))}") from None
+
+    @classmethod
+    def _as_published(cls, message: str) -> str:
+        """Writes a message about our fields with their names in this family's `config.json`."""
+        return re.sub(r"\w+", lambda word: cls.published_fields.get(word[0], word[0]), message)
 
     @classmethod
     def _refuse_other_networks(cls, values: dict[str, Any], family: Family, path: Path) -> None:
@@ -245,14 +256,17 @@ class ModelConfig:
                 raise CheckpointError(f"{path}: {name} is {values[name]!r}; only {only!r}, the paper's, can be read")
         missing = [name for name in cls.required if values.get(name) is None]
         if missing:
-            raise CheckpointError(f"{path}: has no {', '.join(missing)}; the shape of a model cannot be guessed")
+            raise CheckpointError(
+                f"{path}: has no {cls._as_published(', '.join(missing))}; the shape of a model cannot be guessed"
+            )
         known = cls.field_names()
         for name in values.keys() - set(known):
             # 别的工具会写许多无关字段，一律放过；但与某个已知字段只差一两个字母的，多半是笔误
             absent = [field for field in known if field not in values]
             meant = difflib.get_close_matches(name, absent, n=1, cutoff=0.9)
             if meant:
-                raise CheckpointError(f"{path}: {name!r} is no field; did you mean {meant[0]!r}?")
+                said = cls._as_published(f"{name!r} is no field; did you mean {meant[0]!r}?")
+                raise CheckpointError(f"{path}: {said}")
 
     def save(self, path: str | Path, *, architecture: str) -> None:
         """Writes `config.json` as `transformers` reads it.
@@ -261,7 +275,8 @@ class ModelConfig:
             path: where to write the file.
             architecture: the `transformers` class that fits the weights, such as `BertForPreTraining`.
         """
-        own = {self.published_fields.get(name, name): value for name, value in asdict(self).items()}
+        chosen = {name: value for name, value in asdict(self).items() if name not in self.only}
+        own = {self.published_fields.get(name, name): value for name, value in chosen.items()}
         values: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **own}
         if self.id2label:
             values["label2id"] = {label: key for key, label in self.id2label.items()}

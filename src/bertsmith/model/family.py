@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.errors import ConfigError
+from bertsmith.options import named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,10 +122,7 @@ def family_named(name: str) -> Family:
     Raises:
         ConfigError: there is none of that name.
     """
-    known = families()
-    if name not in known:
-        raise ConfigError(f"family {name!r} is unknown; use one of {', '.join(known)}")
-    return known[name]
+    return named(name, families(), "family")
 
 
 @functools.cache

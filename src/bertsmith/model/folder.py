@@ -1,26 +1,20 @@
 """Model folders: our modules on one side, tensors under the field's names on the other.
 
-One reader for every safetensors file of the package: it maps the files, and checks each tensor once, when it is read:
-its shape, its type, and that it holds numbers. Model folders (one file, or shards with an index) are read under the
-published names of their family; adapters and the tagger over frozen features, which are files of their own, under ours.
-
-Weights are safetensors only: nothing is ever unpickled.
+Model folders are read under the published names of their family; adapters and the tagger over frozen features, which
+are files of their own, under ours. What reads the files themselves is `stored_tensors.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import math
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -28,6 +22,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
+from bertsmith.model.stored_tensors import StoredTensors
 
 if TYPE_CHECKING:
     from bertsmith.model.family import PublishedNames
@@ -263,111 +258,6 @@ def fingerprint_weights(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-class _File(NamedTuple):
-    """One safetensors file: open for mapping, and the place of every tensor's bytes for plain reading."""
-
-    path: Path
-    mapped: safe_open
-    header: dict[str, Any]
-    data_start: int
-
-
-class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
-    """The tensors of one safetensors file or of several, mapped: one that is used as stored costs no memory of its own.
-
-    Attributes:
-        path: the file, or the index of several; named in messages.
-        names: the modern spelling of every tensor's name → its file and its name there.
-    """
-
-    def __init__(self, path: Path, files: list[Path]) -> None:
-        """Opens the files.
-
-        Raises:
-            CheckpointError: one is damaged.
-        """
-        self.path = path
-        self._open_files = contextlib.ExitStack()
-        self.names: dict[str, tuple[_File, str]] = {}
-        for each in files:
-            file = self._open(each)
-            self.names |= {_modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
-
-    @classmethod
-    def of_folder(cls, folder: Path) -> StoredTensors:
-        """Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
-
-        Raises:
-            CheckpointError: there are none, or one is missing or damaged.
-        """
-        path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-        if path.is_file():
-            return cls(path, [path])
-        if index.is_file():
-            return cls(index, _shards_of(index))
-        raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
-
-    def __exit__(self, *error: object) -> None:
-        self._open_files.close()
-
-    def shape(self, name: str) -> list[int]:
-        """Returns the shape of a tensor."""
-        file, spelling = self.names[name]
-        return list(file.header[spelling]["shape"])
-
-    def read(self, names: list[str], shape: list[int]) -> Tensor | str:
-        """Reads one of our tensors from its one or several on disk.
-
-        Args:
-            names: on disk; several of one shape are stacked by rows.
-            shape: that of our tensor.
-
-        Returns:
-            The tensor in float32, a view of the mapped file where it is stored so; or what is wrong with it.
-        """
-        each = [shape[0] // len(names), *shape[1:]] if shape else shape
-        for name in names:
-            if self.shape(name) != each:
-                return f"{name} has shape {self.shape(name)}, the model needs {each}"
-        value = self.get(names[0]) if len(names) == 1 else self._join(names, each)
-        if not value.is_floating_point():
-            return f"{names[0]} is {value.dtype}, not a floating-point tensor"
-        # 最小值、最大值会传播 NaN：一遍扫描、不分配内存就能看出权重是否已坏
-        for name, part in zip(names, value.chunk(len(names)) if len(names) > 1 else [value], strict=True):
-            if part.numel() and not all(map(math.isfinite, map(float, torch.aminmax(part)))):
-                return f"{name} holds NaN or infinity; the run that wrote it broke, use an earlier one"
-        return value
-
-    def get(self, name: str) -> Tensor:
-        """Returns a tensor as it is: in float32 if it is floating-point."""
-        file, spelling = self.names[name]
-        tensor: Tensor = file.mapped.get_tensor(spelling)
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    def _join(self, names: list[str], shape: list[int]) -> Tensor:
-        """Stacks tensors of one shape, [R, ...] each → [K R, ...]."""
-        if any(file.header[spelling]["dtype"] != "F32" for file, spelling in map(self.names.__getitem__, names)):
-            return torch.cat([self.get(name) for name in names])
-        joined = torch.empty(len(names) * shape[0], *shape[1:])
-        for name, place in zip(names, joined.split(shape[0]), strict=True):
-            file, spelling = self.names[name]
-            # 合并只能复制：直接读进目的地，不经映射，否则同一份权重要占两份内存
-            with file.path.open("rb") as handle:
-                handle.seek(file.data_start + file.header[spelling]["data_offsets"][0])
-                handle.readinto(place.numpy().data)
-        return joined
-
-    def _open(self, path: Path) -> _File:
-        try:
-            # safe_open 检查整个文件的结构，之后才可放心按文件头里的位置读
-            mapped = self._open_files.enter_context(safe_open(path, framework="pt"))
-            with path.open("rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                return _File(path, mapped, json.loads(file.read(size)), 8 + size)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
-
-
 def _match(
     model: nn.Module,
     names: PublishedNames,
@@ -430,35 +320,6 @@ def _spelling_here(source: str, names: PublishedNames, stored: Container[str], p
     if source in stored or source.startswith(names.head_prefixes):
         return source
     return prefix + source.removeprefix(names.prefix)
-
-
-def _shards_of(index: Path) -> list[Path]:
-    """Reads which files an index names; each must lie beside it."""
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        shards = [index.parent / name for name in sorted(names)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not an index of safetensors files ({error})") from None
-    for shard in shards:
-        # 索引来自别处：只许指向同一文件夹里的文件
-        if shard.parent != index.parent or not shard.is_file():
-            raise CheckpointError(f"{index}: names {shard.name}, which is not in the folder; copy all parts")
-    return shards
-
-
-def _other_weights(folder: Path) -> str:
-    """Says what to do with a folder that has no safetensors."""
-    if not folder.is_dir():
-        return "there is no such folder"
-    others = [path.name for pattern in ("*.bin", "*.ckpt*", "*.h5") for path in sorted(folder.glob(pattern))]
-    if others:
-        return f"bertsmith reads safetensors weights only; convert {others[0]} with `bertsmith import`"
-    return "this is not a model folder, or its weights were not copied"
-
-
-def _modern_spelling(name: str) -> str:
-    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _own_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:

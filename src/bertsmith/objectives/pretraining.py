@@ -33,6 +33,7 @@ from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
+from bertsmith.options import named
 
 
 class Objective(Protocol):
@@ -255,7 +256,4 @@ def objective_named(name: str) -> Objective:
     Raises:
         ConfigError: there is none of that name.
     """
-    known = objectives()
-    if name not in known:
-        raise ConfigError(f"objective {name!r} is unknown; use one of {', '.join(known)}")
-    return known[name]
+    return named(name, objectives(), "objective")

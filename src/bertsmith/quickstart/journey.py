@@ -10,11 +10,8 @@ same command after a crash goes on where it stopped. The folder is the run folde
 
 from __future__ import annotations
 
-import contextlib
-import math
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +21,6 @@ from bertsmith.data.corpus.build import build_corpus
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys
 from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.data.reading.text import read_text
 from bertsmith.errors import RunFolderError
 from bertsmith.files import claim_folder
 from bertsmith.finetune.run import fine_tune
@@ -37,8 +33,8 @@ from bertsmith.model import family_named
 from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
-from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer, load_tokenizer
-from bertsmith.tokenizer.learn import AlphabetError
+from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
+from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 
@@ -150,7 +146,7 @@ def _vocabulary(options: QuickstartOptions, source: TextSource) -> Tokenizer:
     shutil.rmtree(corpus, ignore_errors=True)
     learned_from.unlink(missing_ok=True)
     sizes = [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes)
-    tokenizer = _learned(source, _kind(options), sizes)
+    tokenizer = learn_vocabulary(source, _kind(options), sizes)
     tokenizer.save(folder)
     write_json(learned_from, source.settings)
     return tokenizer
@@ -173,25 +169,6 @@ def _kind(options: QuickstartOptions) -> TokenizerKind:
 
 def _family(options: QuickstartOptions) -> str:
     return options.family or (OWN_FAMILY if options.corpus else WORLD_FAMILY)
-
-
-def _learned(source: TextSource, kind: TokenizerKind, sizes: Sequence[int]) -> Tokenizer:
-    """Learns a vocabulary of the first of some sizes that holds the characters of the text."""
-    *smaller, largest = sizes
-    for size in smaller:
-        # 中文哪怕只有几百 KB，不同的字也可能有四千多个：放不下就用大一号的词表
-        with contextlib.suppress(AlphabetError):
-            return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=size)
-    return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=largest)
-
-
-def default_vocab_sizes(corpus_bytes: int) -> list[int]:
-    """Returns how many pieces suit an amount of text, and the larger sizes, for text of very many characters.
-
-    Rare pieces are never learned, and cost time at every step.
-    """
-    bytes_below = {4096: 1_000_000, 8192: 20_000_000, 16384: 200_000_000, 30522: math.inf}
-    return [size for size, limit in bytes_below.items() if corpus_bytes < limit]
 
 
 def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[str, Evaluation]:

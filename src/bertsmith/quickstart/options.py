@@ -1,4 +1,4 @@
-"""What `bertsmith quickstart` can be asked for; apart from the work, so that its help loads no torch."""
+"""What `bertsmith quickstart` and `plan` can be asked for; apart from the work, so that its help loads no torch."""
 
 from __future__ import annotations
 
@@ -51,3 +51,15 @@ class QuickstartOptions:
     )
     encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
     seed: int = option(0, help="Of everything random.")
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the command line was asked for."""
+
+    minutes: float = option(10.0, min=0.05, help="Time for pre-training.")
+    family: str = option("modernbert", help="Architecture; its law must have been measured.")
+    sizes: tuple[str, ...] = option((), name="size", help="A size or L/H to look at; once for each. Default: all.")
+    vocab_size: int | None = option(None, min=1, help="Most pieces; default: by the amount of text.")
+    documents: DocumentRule = option("auto", help="As in `bertsmith quickstart`.")
+    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")

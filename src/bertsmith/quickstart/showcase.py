@@ -22,7 +22,7 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
-from bertsmith.model import Backbone, ModelConfig
+from bertsmith.model import Backbone
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
@@ -37,9 +37,6 @@ WORLD_SENTENCES = ("the man eats the [MASK]", "the man reads the [MASK]", "the m
 HELDOUT_EXAMPLES, QUESTION_PIECES = 6, 32
 HEATMAP_PIECES = range(8, 25)
 """Lengths of a sentence that make a legible heat map."""
-
-SMALL_HIDDEN_SIZE, SMALL_RATE = 256, "3e-4"
-"""Up to this width a model wants a higher rate in fine-tuning than the paper's 5e-5."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +202,7 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
     else:
         commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
-        # 窄的模型用论文的 5e-5 学不动，照抄命令的人不必自己发现
-        narrow = ModelConfig.shape_of(result.pretraining.recipe.model.size)[1] <= SMALL_HIDDEN_SIZE
-        rate = ["--learning-rate", SMALL_RATE] if narrow else []
-        commands.append(["finetune", "classify", "--model", model, *labelled, *rate, "--out", "runs/classifier"])
+        commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
     for command in commands:
         console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
 

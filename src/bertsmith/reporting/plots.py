@@ -33,6 +33,9 @@ def draw_loss_curves(
     figure, panels = _side_by_side(titles)
     for name, axes in panels.items():
         _draw(axes, rows, f"{name}_loss", title=f"{titles[name]} loss (nats)")
+        expected = _points(rows, "heldout", f"expected_{name}_loss")
+        if expected[0]:
+            axes.plot(*expected, color=HELDOUT_COLOUR, linewidth=1, linestyle=":", label="expected")
         reference = {"mlm": (unigram_entropy, "unigram entropy"), **dict.fromkeys(CHANCE, (0.6931, "chance"))}
         if name in reference:
             height, label = reference[name]
@@ -89,6 +92,9 @@ def draw_panels(runs: Mapping[str, Sequence[dict[str, Any]]], panels: Sequence[P
             colour = RUN_COLOURS[number % len(RUN_COLOURS)]
             # 曲线只有一个点时没有线段可画：验证曲线的圆点保证它看得见
             axes.plot(*points, color=colour, linewidth=1.5, marker=marker, markersize=3.5, label=name)
+            expected = _points(rows, panel.kind, f"expected_{panel.figure_name}", over=panel.over)
+            if expected[0]:
+                axes.plot(*expected, color=colour, linewidth=1, linestyle=":", label=f"{name}: expected")
         axes.set_title(panel.title, fontsize=11)
         axes.set_xlabel("tokens" if panel.over == "tokens" else "step")
         _finish(axes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ import torch
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.model import ModelConfig
 from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts, MatmulWeights
@@ -25,6 +27,7 @@ from bertsmith.train.defaults import DROPOUT, MANY_PASSES
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
+from bertsmith.train.trainer import BertTrainer
 
 EVALUATIONS = 12
 """Evaluations spread over a run, besides the one before the first step."""
@@ -105,7 +108,7 @@ def steps_for(
     """
     ranks = ranks or Ranks()
     shares = [share for _, share in recipe.length.phases] or [1.0]
-    costs = [_sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
+    costs = [sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
     # 词元与运算要用满，所以向上取整；时间不可超过，所以向下
     limits = [recipe.trainer.total_steps] if recipe.trainer.total_steps else []
     if recipe.length.tokens:
@@ -134,14 +137,15 @@ def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Toke
     if recipe.model.dropout is not None:
         return recipe
     shares = [share for _, share in recipe.length.phases] or [1.0]
-    per_step = sum(share * _sample_costs(recipe, corpus, tokenizer, phase).tokens for phase, share in enumerate(shares))
+    per_step = sum(share * sample_costs(recipe, corpus, tokenizer, phase).tokens for phase, share in enumerate(shares))
     passes = recipe.trainer.total_steps * per_step / corpus.counts[TRAIN].tokens
     # 接着训练的模型已经学过很多：沿用论文的 dropout，免得忘掉旧的、背下新的
     often = passes >= MANY_PASSES or bool(recipe.model.start_from)
     return recipe.changed(dropout=DROPOUT if often else 0.0)
 
 
-def _sample_costs(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, phase: int) -> StepCosts:
+def sample_costs(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, phase: int) -> StepCosts:
+    """Returns what a step of a phase costs, from its first batches."""
     stream = open_stream(recipe, corpus, tokenizer, phase=phase)
     config, objective = recipe.model_config(tokenizer), recipe.build_objective()
     batches = [next(stream) for _ in range(SAMPLED_BATCHES)]
@@ -164,16 +168,36 @@ def _steps_within(
     # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关
     for phase, share in enumerate(shares):
         stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
-        times = []
-        for _ in range(TIMED_STEPS):
-            begun = time.perf_counter()
-            trainer.train_batch(*next(stream).split(accumulate))
-            if trainer.device.type == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - begun)
-        per_step += share * float(np.mean(times[WARMUP_STEPS:])) * (1 + SAVING_SHARE)
+        per_step += share * seconds_per_step(trainer, stream, accumulate=accumulate) * (1 + SAVING_SHARE)
     batches = heldout_set(recipe, corpus, tokenizer)
     begun = time.perf_counter()
     trainer.evaluate(batches)
     evaluating = (time.perf_counter() - begun) * (EVALUATIONS + 1)
     return max(FEWEST_STEPS, (recipe.length.minutes * 60 - evaluating) / per_step)
+
+
+def seconds_per_step(
+    trainer: BertTrainer[Any],
+    stream: PreTrainingStream,
+    *,
+    timed: int = TIMED_STEPS,
+    warm: int = WARMUP_STEPS,
+    accumulate: int = 1,
+) -> float:
+    """Takes some steps and returns the mean time of those after the first few.
+
+    Args:
+        trainer: of a model that is thrown away.
+        stream: its batches.
+        timed: steps taken.
+        warm: steps of them that do not count, while kernels and memory settle.
+        accumulate: parts of a step.
+    """
+    times = []
+    for _ in range(timed):
+        begun = time.perf_counter()
+        trainer.train_batch(*next(stream).split(accumulate))
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    return float(np.mean(times[warm:]))

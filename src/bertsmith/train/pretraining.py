@@ -39,6 +39,7 @@ from bertsmith.options import option
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops, with_dropout
 from bertsmith.train.distributed import Ranks
+from bertsmith.train.forecast import ALARMING, EARLIEST_ALARM, expectation_of
 from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
 from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
 from bertsmith.train.start import fingerprint_start, heldout_set, make_trainer, open_stream
@@ -213,6 +214,7 @@ class PreTrainingRun:
         self.trainer = make_trainer(recipe, corpus, tokenizer, device, ranks)
         self.models = self.objective.models(self.trainer.model)
         self.config = self.models[""].config
+        self.expectation = expectation_of(recipe, self.config, corpus)
         self.progress = self._restored()
         self.window = RunningAverages({name: (value, count) for name, (value, count) in self.progress.window.items()})
         keep_bytes = self.progress.metrics_bytes
@@ -342,7 +344,8 @@ class PreTrainingRun:
         if self.objective.perplexity_of in figures:
             figures["perplexity"] = math.exp(min(figures[self.objective.perplexity_of], 700.0))
         self.progress.heldout = figures
-        self._append({"kind": "heldout", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **figures})
+        row = {"kind": "heldout", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **figures}
+        self._append({**row, **self._expected(figures.get("mlm_loss", math.nan))})
         best, loss = self.progress.best_loss, self.objective.total_loss(figures)
         # 第 0 步的模型什么也没学：不算最好；NaN 与任何数比较都为假，也不算
         if self.trainer.step == 0 or not loss < (best[0] if best else math.inf):
@@ -350,6 +353,19 @@ class PreTrainingRun:
         self.progress.best_loss = (loss, self.trainer.step)
         self.ranks.on_first(lambda: self._save_model("best"))
         return True
+
+    def _expected(self, loss: float) -> dict[str, float]:
+        """Returns the held-out loss that such a run has by now, where that is known; a run far above it is told."""
+        if self.expectation is None or self.trainer.step == 0:
+            return {}
+        done = self.trainer.step / self.total_steps
+        expected = self.expectation.loss_at(done, self.progress.tokens_seen)
+        if done >= EARLIEST_ALARM and loss > expected + ALARMING:
+            self.console.print(
+                f"held-out loss {loss:.2f} after {done:.0%} of the run; such runs have {expected:.2f} by then. The"
+                " learning rate may be too high, or this text is harder than English prose."
+            )
+        return {"expected_mlm_loss": expected}
 
     def _save(self) -> None:
         """Writes the state; the next one is due when writing it will have cost its share of the time again."""

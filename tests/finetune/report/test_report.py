@@ -20,7 +20,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.reporting import fonts
-from bertsmith.reporting.fonts import _newly_installed_family, drawable
+from bertsmith.reporting.fonts import _look_for_new_fonts, drawable
 
 SETTINGS = FineTuningSettings(epochs=2, batch_size=8, learning_rate=1e-9)
 NASTY = "<script>alert('the man')</script> & \"bread\""
@@ -186,11 +186,11 @@ def test_a_confusion_matrix_is_legible_with_any_number_of_labels():
 def test_labels_without_a_font_become_numbers_with_a_key(monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
-    _newly_installed_family.cache_clear()
+    _look_for_new_fonts.cache_clear()
     key = "No font with glyphs for all labels was found: 1 积极  2 ok"
     assert drawable(["积极", "ok"]) == (["1", "2"], None, key)
     assert drawable(["good", "ok"]) == (["good", "ok"], None, "")
-    _newly_installed_family.cache_clear()
+    _look_for_new_fonts.cache_clear()
 
 
 def test_a_font_is_asked_for_every_glyph(monkeypatch):

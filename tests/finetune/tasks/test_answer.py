@@ -63,9 +63,9 @@ FILES = {
 @pytest.mark.parametrize(
     ("file", "max_length", "cut"),
     [
-        ("tasks/xquad/xquad.en.json", 160, 0),
+        pytest.param("tasks/xquad/xquad.en.json", 160, 0, marks=pytest.mark.slow),
         ("tasks/xquad/xquad.zh.json", 384, 0),
-        ("tasks/cmrc2018/trial.json", 384, 5),
+        pytest.param("tasks/cmrc2018/trial.json", 384, 5, marks=pytest.mark.slow),
     ],
 )
 def test_labels_lead_back_to_every_answer(shared_data, file, max_length, cut):
@@ -204,6 +204,7 @@ def test_a_dev_file_without_answers_cannot_choose(tiny_model, tmp_path):
         fine_tune(AnsweringTask.of(train), tiny_model, train, [unanswerable], tmp_path / "run", OVERFIT)
 
 
+@pytest.mark.slow
 def test_unanswerable_questions_are_left_unanswered(tiny_model, tmp_path):
     contexts = ["the man eats bread .", "the woman eats bread !", "a book . a man eats", "a woman reads"]
     examples = [

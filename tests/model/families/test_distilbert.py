@@ -77,7 +77,7 @@ def test_segments_are_not_read_and_its_config_has_its_own_names(tmp_path):
     assert "hidden_size" not in values
     del values["dim"]
     (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match="has no hidden_size"):
+    with pytest.raises(CheckpointError, match="has no dim"):
         load_any(tmp_path)
 
 

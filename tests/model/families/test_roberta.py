@@ -99,6 +99,15 @@ def test_it_is_exported(suffix, tmp_path):
     assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4
 
 
+def test_choices_drop_out_as_those_of_transformers_do(tmp_path):
+    rates = {"hidden_dropout_prob": 0.3, "classifier_dropout": 0.6}
+    for suffix in ("ForMultipleChoice", "ForTokenClassification", "ForSequenceClassification"):
+        theirs = getattr(transformers, f"Roberta{suffix}")(transformers.RobertaConfig(**SHAPE, **rates))
+        theirs.save_pretrained(tmp_path / suffix)
+        head = theirs.classifier if suffix == "ForSequenceClassification" else theirs
+        assert load_any(tmp_path / suffix).classifier.dropout.probability == head.dropout.p
+
+
 def test_a_folder_half_of_another_family_is_refused(tmp_path):
     random_model().save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())

@@ -22,7 +22,7 @@ from bertsmith.finetune import tasks
 from bertsmith.finetune.tasks.spec import NoOptions
 from bertsmith.finetune.tasks.task import Task, TaskT
 from bertsmith.inference.task_file import TASK_FILE, read_task_file, write_task_file
-from bertsmith.options import Setting, option, settings_of
+from bertsmith.options import Setting, named, option, settings_of
 
 
 def register(task: type[TaskT]) -> type[TaskT]:
@@ -48,10 +48,7 @@ def task_named(name: str) -> type[Task[Any, Any]]:
     Raises:
         ConfigError: no task has that name.
     """
-    found = all_tasks()
-    if name not in found:
-        raise ConfigError(f"task {name!r} is unknown; use one of {', '.join(found)}")
-    return found[name]
+    return named(name, all_tasks(), "task")
 
 
 def make_task(name: str, train: Sequence[Any], **options: Any) -> Task[Any, Any]:

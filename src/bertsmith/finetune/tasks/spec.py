@@ -75,7 +75,7 @@ WINDOWS_LIMIT = (
 FRESH_RATE = 1e-3
 """Suits adapters, and layers over features that stay as they are."""
 
-_RATE_FACTORS: tuple[tuple[float, float], ...] = ((256, 6.0), (512, 2.0), (math.inf, 1.0))
+_RATE_FACTORS: tuple[tuple[float, float], ...] = ((128, 6.0), (256, 4.0), (512, 2.0), (math.inf, 1.0))
 """Greatest hidden size → how many times the rate of base models suits."""
 
 

@@ -7,6 +7,7 @@ in common; a task is a frozen dataclass over it, whose fields are what the train
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
@@ -92,15 +93,15 @@ class Evaluation:
     mistakes: list[Mistake] = field(default_factory=list)
 
 
-class Task(Generic[ExampleT, PredictionT]):
-    """One shape of fine-tuning; what has a body here suits most tasks, the rest each of them writes."""
+class Task(ABC, Generic[ExampleT, PredictionT]):
+    """One shape of fine-tuning; what has a body here suits most tasks, what is abstract each of them writes."""
 
     spec: ClassVar[TaskSpec]
 
     @property
+    @abstractmethod
     def metric(self) -> str:
         """The metric by which the best epoch is chosen; larger is better."""
-        raise NotImplementedError
 
     @classmethod
     def of(cls: type[TaskT], train: Sequence[Any], **options: Any) -> TaskT:
@@ -121,6 +122,7 @@ class Task(Generic[ExampleT, PredictionT]):
         return cls.learned_from(train, cls.spec.options(**options))
 
     @classmethod
+    @abstractmethod
     def learned_from(cls: type[TaskT], train: Sequence[Any], options: Any) -> TaskT:
         """Returns the task with what it takes from a training file, such as its labels.
 
@@ -132,7 +134,6 @@ class Task(Generic[ExampleT, PredictionT]):
             ConfigError: an option is impossible.
             InputError: there is nothing to learn.
         """
-        raise NotImplementedError
 
     @classmethod
     def from_documents(
@@ -205,9 +206,9 @@ class Task(Generic[ExampleT, PredictionT]):
             InputError: it would be the same whatever the model predicts.
         """
 
+    @abstractmethod
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
         """Turns examples into sequences and labels; one example may give several, or none."""
-        raise NotImplementedError
 
     def add_targets(
         self,
@@ -236,35 +237,35 @@ class Task(Generic[ExampleT, PredictionT]):
         """Lays N encoded examples end to end; labels [N, ...], of the dtype that torch gives such numbers."""
         return LabelledBatch(tokens_of(encoded), torch.tensor([example.label for example in encoded]))
 
+    @abstractmethod
     def loss(self, model: Any, batch: Any) -> LossOutput:
         """Returns the loss of what `batch` gives."""
-        raise NotImplementedError
 
     def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
         return nullcontext()
 
+    @abstractmethod
     def predict(
         self, model: Any, tokenizer: Tokenizer, examples: Sequence[ExampleT], inference: InferenceConfig
     ) -> list[PredictionT]:
         """Predicts every example, whatever its label."""
-        raise NotImplementedError
 
     def with_best_threshold(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
         """Returns the task with the threshold that does best on dev predictions; itself where it has none."""
         return self
 
+    @abstractmethod
     def metrics(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
         """Scores predictions; the task's metric comes first."""
-        raise NotImplementedError
 
     def selection_score(self, metrics: dict[str, float]) -> float:
         """Returns what epochs and runs are compared by on dev; larger is better."""
         return metrics[self.metric]
 
+    @abstractmethod
     def evaluate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Evaluation:
         """Scores predictions with all details; its metrics are those of `metrics`."""
-        raise NotImplementedError
 
     def check_baselines(
         self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
@@ -303,6 +304,7 @@ class Task(Generic[ExampleT, PredictionT]):
         raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def records(pipeline: Any, rows: Rows) -> Iterator[Record]:
         """Predicts inputs with the task's pipeline.
 
@@ -313,7 +315,6 @@ class Task(Generic[ExampleT, PredictionT]):
         Yields:
             A record for each, in order.
         """
-        raise NotImplementedError
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +46,7 @@ class DistilBertConfig(ModelConfig):
     """
 
     model_type: ClassVar[str] = "distilbert"
+    only: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-12}
     published_fields: ClassVar[Mapping[str, str]] = {
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",

@@ -9,7 +9,8 @@ What differs from BERT, and why:
 - the embedding may have a width of its own and a matrix to H, as in ALBERT (§3.3, small; and the generator, which
   shares the discriminator's embedding and is narrower: §3.2)
 - no pooler: nothing is trained on `[CLS]`, so the classifier brings its own layer over it
-- a generator has a masked-LM head (`ElectraForMaskedLM`), a discriminator one number a token (`ElectraForPreTraining`)
+- a generator has RoBERTa's masked-LM head in E numbers (`ElectraForMaskedLM`), a discriminator one number a token
+  (`ElectraForPreTraining`)
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from bertsmith.model.config import ModelConfig
 from bertsmith.model.families import bert
 from bertsmith.model.families.albert import FactorisedEmbedding
 from bertsmith.model.families.bert import BertConfig, BertEmbedding, BertEncoder, BertModel
+from bertsmith.model.families.roberta import RobertaClassifier, RobertaMaskedLMHead
 from bertsmith.model.family import Family
-from bertsmith.model.heads import ACTIVATION_FUNCTIONS, HEADS, MaskedLMHead, Reads, classifier_dropout, count_labels
+from bertsmith.model.heads import ACTIVATION_FUNCTIONS, HEADS, Reads
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,6 @@ class ElectraModel(BertModel):
         initialize_weights(self, config.initializer_range)
 
 
-class GeneratorHead(MaskedLMHead):
-    """BERT's masked-LM head in E numbers; its activation is GELU whatever that of the layers is."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.activation = F.gelu
-
-
 class ReplacedTokenHead(nn.Module):
     """Dense + activation, and one number a token: above 0, the token was replaced (§2)."""
 
@@ -96,24 +90,12 @@ class ReplacedTokenHead(nn.Module):
         return logits.squeeze(-1)
 
 
-class SequenceClassifier(nn.Module):
-    """Dense + GELU and one linear layer over `[CLS]`, with dropout before each: the pooler is part of the head."""
-
-    reads: ClassVar[Reads] = "cls"
-    output: ClassVar[str] = "projection"
+class ElectraClassifier(RobertaClassifier):
+    """RoBERTa's, over `[CLS]` and with GELU: nothing was pre-trained on that state here either."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.dropout = classifier_dropout(config)
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.projection = Linear(config.hidden_size, count_labels(config))
-
-    def forward(self, cls: Tensor) -> Tensor:
-        """Maps states [N, H] of `[CLS]` to logits [N, num_labels], in float32."""
-        # [CLS] 在预训练里没有自己的目标：这一层连同分类层一起，从微调才开始学
-        pooled = F.gelu(self.dense(self.dropout(cls)))
-        logits: Tensor = self.projection(self.dropout(pooled).float())
-        return logits
+        super().__init__(config)
+        self.activation = F.gelu
 
 
 class MultipleChoiceHead(nn.Module):
@@ -163,9 +145,9 @@ FAMILY = Family(
     ElectraModel,
     PUBLISHED_NAMES,
     {
-        "masked_lm": GeneratorHead,
+        "masked_lm": RobertaMaskedLMHead,
         "replaced_tokens": ReplacedTokenHead,
-        "sequence_classifier": SequenceClassifier,
+        "sequence_classifier": ElectraClassifier,
         "token_classifier": HEADS["token_classifier"],
         "multiple_choice": MultipleChoiceHead,
         "spans": HEADS["spans"],

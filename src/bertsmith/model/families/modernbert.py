@@ -37,7 +37,6 @@ from bertsmith.model.heads import (
     QASpanHead,
     Reads,
     SequenceClassifier,
-    SpanScores,
     TokenClassifier,
 )
 
@@ -301,10 +300,11 @@ class _Transform(nn.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size, bias=config.classifier_bias)
         self.activation = ACTIVATION_FUNCTIONS[config.classifier_activation]
         self.norm = config.norm()
+        self.dropout = Dropout(0.0)
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps states [..., H] to [..., H]."""
-        transformed: Tensor = self.norm(self.activation(self.dense(states)))
+        transformed: Tensor = self.dropout(self.norm(self.activation(self.dense(states))))
         return transformed
 
 
@@ -318,55 +318,40 @@ class ModernBertMaskedLMHead(MaskedLMHead):
         self.norm = config.norm()
 
 
-class ModernBertSequenceClassifier(SequenceClassifier):
-    """The common layer, then one linear layer, over `[CLS]` or the mean of all states."""
+class _Transformed(nn.Module):
+    """A head over the common layer; of a whole text it reads `[CLS]` or the mean, as the configuration says."""
+
+    reads: Reads
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__(config)
         self.transform = _Transform(config)
-        self.reads: Reads = config.classifier_pooling  # type: ignore[misc]
+        if self.reads == "pooled":
+            self.reads = config.classifier_pooling
 
-    def forward(self, pooled: Tensor) -> Tensor:
-        """Maps pooled states [N, H] to logits [N, num_labels], in float32."""
-        return super().forward(self.transform(pooled))
-
-
-class ModernBertTokenClassifier(TokenClassifier):
-    """The common layer, then one linear layer, over every token's state."""
-
-    def __init__(self, config: ModernBertConfig) -> None:
-        super().__init__(config)
-        self.transform = _Transform(config)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Maps states [T, H] to logits [T, num_labels]."""
+    def forward(self, states: Tensor) -> Any:
+        """Gives the head [N or T, H] transformed states."""
         return super().forward(self.transform(states))
 
 
-class ModernBertMultipleChoiceHead(MultipleChoiceHead):
-    """The common layer, then one vector, over `[CLS]` or the mean of all states."""
+class ModernBertSequenceClassifier(_Transformed, SequenceClassifier):
+    """The common layer, then BERT's classifier."""
+
+
+class ModernBertTokenClassifier(_Transformed, TokenClassifier):
+    """The common layer, then BERT's classifier of tokens."""
+
+
+class ModernBertMultipleChoiceHead(_Transformed, MultipleChoiceHead):
+    """The common layer, then BERT's vector."""
+
+
+class ModernBertSpanHead(_Transformed, QASpanHead):
+    """The common layer, dropout, then BERT's two vectors."""
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__(config)
-        self.transform = _Transform(config)
-        self.reads: Reads = config.classifier_pooling  # type: ignore[misc]
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """Maps pooled states [N, H] to scores [N], in float32."""
-        return super().forward(self.transform(pooled))
-
-
-class ModernBertSpanHead(QASpanHead):
-    """The common layer, then a start and an end vector."""
-
-    def __init__(self, config: ModernBertConfig) -> None:
-        super().__init__(config)
-        self.transform = _Transform(config)
-        self.dropout = Dropout(config.classifier_dropout or 0.0)
-
-    def forward(self, states: Tensor) -> SpanScores:
-        """Maps states [T, H] to start and end scores [T], in float32."""
-        return super().forward(self.dropout(self.transform(states)))
+        self.transform.dropout = Dropout(config.classifier_dropout or 0.0)
 
 
 PUBLISHED_NAMES = PublishedNames(

@@ -12,6 +12,7 @@ What differs from BERT (`bert.py`), and why:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,13 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.kernels.layers import Linear
+from bertsmith.kernels.layers import Dropout, Linear
 from bertsmith.model.backbone import initialize_weights
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.families import bert
 from bertsmith.model.families.bert import BertConfig, BertEmbedding, BertModel, check_ids, check_length
 from bertsmith.model.family import Family
-from bertsmith.model.heads import HEADS, MaskedLMHead, Reads, classifier_dropout, count_labels
+from bertsmith.model.heads import HEADS, MaskedLMHead, MultipleChoiceHead, Reads, classifier_dropout, count_labels
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,23 @@ class RobertaClassifier(nn.Module):
         super().__init__()
         self.dropout = classifier_dropout(config)
         self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation: Callable[[Tensor], Tensor] = torch.tanh
         self.projection = Linear(config.hidden_size, count_labels(config))
 
     def forward(self, cls: Tensor) -> Tensor:
         """Maps states [N, H] of `<s>` to logits [N, num_labels], in float32."""
         # 没有“下一句”就没有东西训练 pooler：这一层从微调才开始学
-        pooled = torch.tanh(self.dense(self.dropout(cls)))
+        pooled = self.activation(self.dense(self.dropout(cls)))
         logits: Tensor = self.projection(self.dropout(pooled).float())
         return logits
+
+
+class RobertaMultipleChoiceHead(MultipleChoiceHead):
+    """BERT's, over the pooled `<s>`, with the dropout of the hidden states whatever that of classifiers is."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
 
 PUBLISHED_NAMES = replace(
@@ -142,7 +152,7 @@ FAMILY = Family(
         "masked_lm": RobertaMaskedLMHead,
         "sequence_classifier": RobertaClassifier,
         "token_classifier": HEADS["token_classifier"],
-        "multiple_choice": HEADS["multiple_choice"],
+        "multiple_choice": RobertaMultipleChoiceHead,
         "spans": HEADS["spans"],
     },
     objective="mlm",

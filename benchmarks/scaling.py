@@ -1,0 +1,134 @@
+"""How the held-out loss falls with the size of a model and the tokens that it reads: what `bertsmith plan` foretells.
+
+Every run is `bertsmith pretrain --family F --size S --tokens D` as it comes, from random weights, on the English corpus
+with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast` is then fitted to all of them, and its
+constants are printed with what they miss by. Tokens are counted, not seconds, so other work on the machine changes
+nothing. Stopped, the script goes on where it was.
+
+    python benchmarks/scaling.py --family modernbert --results benchmarks/results/scaling.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from scipy.optimize import least_squares
+
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.kernels.layers import native_precision
+from bertsmith.model.sizes import ParameterCounts
+from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.forecast import LossLaw
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.recipe import recipe_for
+from measured import Results
+from objectives import prepare
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+MILLION = 1_000_000
+RUNS = {
+    "tiny": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+    "mini": (0.25, 0.5, 1.0, 2.0, 4.0),
+    "small": (0.25, 0.5, 1.0, 2.0),
+}
+"""Size → millions of tokens."""
+
+
+def main() -> None:
+    """Trains what is not trained yet, cheapest first, then fits the law."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", default="modernbert")
+    parser.add_argument("--sizes", nargs="+", default=tuple(RUNS))
+    parser.add_argument("--most", type=float, default=8.0, help="millions of tokens of the longest run")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
+    parser.add_argument("--results", type=Path, default=Path("runs/scaling/results.jsonl"))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    corpus, tokenizer = prepare(options.out)
+    results, rows = Results(options.results), []
+    asked = [(size, millions) for size in options.sizes for millions in RUNS[size] if millions <= options.most]
+    for size, millions in sorted(asked, key=lambda each: each[1]):
+        what = {"what": "scaling", "family": options.family, "size": size, "asked_tokens": round(millions * MILLION)}
+        row = results.get(what, partial(measured, options.out, corpus, tokenizer, what))
+        rows.append(row)
+    law = fit(rows)
+    table = [
+        (
+            row["size"],
+            row["tokens"],
+            row["mlm_loss"],
+            law.loss(row["parameters"], row["tokens"], row["unigram_entropy"]),
+        )
+        for row in rows
+    ]
+    for size, tokens, found, foretold in table:
+        print(f"{size:6} {tokens:>10,} tokens: {found:.3f} nats, by the law {foretold:.3f}")
+    print(json.dumps({"name": "scaling", "family": options.family, **asdict(law)}))
+
+
+def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what: dict[str, Any]) -> dict[str, Any]:
+    """Pre-trains one model; returns its size, what it read, its last held-out figures and the curve to them."""
+    recipe = recipe_for(
+        what["size"], family=what["family"], tokens=what["asked_tokens"], precision=native_precision("cpu")
+    )
+    run = out / f"{what['family']}-{what['size']}-{what['asked_tokens']}"
+    result = pretrain(run, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    curve = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "heldout"]
+    steps = result.recipe.trainer.total_steps
+    return {
+        "precision": native_precision("cpu"),
+        "parameters": ParameterCounts.of(result.recipe.model_config(tokenizer)).encoder,
+        "steps": steps,
+        "tokens": result.tokens_seen,
+        "unigram_entropy": corpus.unigram_entropy,
+        "mlm_loss": result.heldout["mlm_loss"],
+        "mlm_accuracy": result.heldout["mlm_accuracy"],
+        "curve": [(round(row["step"] / steps, 4), row["mlm_loss"]) for row in curve],
+    }
+
+
+def fit(rows: list[dict[str, Any]]) -> LossLaw:
+    """Fits the law to the last losses, and the way to them to the curves, by least squares."""
+    entropy, size, tokens, loss = (
+        np.array([row[name] for row in rows]) for name in ("unigram_entropy", "parameters", "tokens", "mlm_loss")
+    )
+
+    def missed(constants: FloatArray) -> FloatArray:
+        # 五个数都为正：在对数里找
+        floor, size_factor, size_power, token_factor, token_power = np.exp(constants)
+        share = floor + size_factor / (size / MILLION) ** size_power + token_factor / (tokens / MILLION) ** token_power
+        return np.asarray(entropy * share - loss)
+
+    found = least_squares(missed, np.log([0.3, 0.05, 0.3, 0.3, 0.3]), loss="soft_l1", f_scale=0.1)
+    floor, size_factor, size_power, token_factor, token_power = np.exp(found.x)
+    shares = np.linspace(0, 1, 13)
+    ways = []
+    for row in rows:
+        at, losses = np.array(row["curve"]).T
+        way = (row["unigram_entropy"] - losses) / (row["unigram_entropy"] - row["mlm_loss"])
+        ways.append(np.interp(shares, at, np.maximum(way, 0.0)))
+    return LossLaw(
+        floor=round(float(floor), 4),
+        size_factor=round(float(size_factor * MILLION**size_power), 4),
+        size_power=round(float(size_power), 4),
+        token_factor=round(float(token_factor * MILLION**token_power), 4),
+        token_power=round(float(token_power), 4),
+        spread=round(float(np.sqrt(np.mean(missed(found.x) ** 2))), 3),
+        tokens=(float(tokens.min()), float(tokens.max())),
+        progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What a run may be expected to reach: held-out loss by the size of the model, the tokens it reads and the text.
+
+The law has the form of Hoffmann et al. (2022), over the entropy of single pieces, so that texts and vocabularies of
+different kinds compare:
+
+    L(N, D) = H₁ (E + A / N^α + B / D^β)
+
+with N the parameters of the blocks, D the tokens read and H₁ the unigram entropy in nats. A token that was read before
+teaches less (Muennighoff et al. 2023, §3): with U tokens of text and R = D/U − 1 passes more, D counts as
+
+    U + U R* (1 − exp(−R / R*)),  R* = 15.4
+
+The constants were fitted to the runs of `benchmarks/scaling.py`, whose result lines lie in `benchmarks/results/`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
+from bertsmith.model import ModelConfig
+from bertsmith.model.sizes import ParameterCounts
+from bertsmith.train.recipe import PreTrainingRecipe
+
+REPEATED = 15.4
+"""R*, the passes after which the text is nearly used up; Muennighoff et al. found it for causal models."""
+
+EARLIEST_ALARM, ALARMING = 0.3, 0.4
+"""A run is told from this share of it on when its held-out loss is so many nats above the expected one. Earlier, runs
+differ too much in when they leave the plateau of knowing frequencies only."""
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """The constants of a family, as fitted; `loss` is the law itself.
+
+    Attributes:
+        floor: E, what no model of the family would learn, as a share of the unigram entropy.
+        size_factor, size_power: A and α.
+        token_factor, token_power: B and β.
+        spread: root mean square of what the law misses by on its own runs, in nats.
+        tokens: fewest and most tokens of those runs; beyond them the law is a guess.
+        progress: share of a run → share of the way from the unigram entropy to the last loss that is done by then.
+    """
+
+    floor: float
+    size_factor: float
+    size_power: float
+    token_factor: float
+    token_power: float
+    spread: float
+    tokens: tuple[float, float]
+    progress: Mapping[float, float]
+
+    def loss(self, parameters: float, tokens: float, unigram_entropy: float, *, text_tokens: float = math.inf) -> float:
+        """Returns the held-out masked-LM loss to expect at the end of a run, in nats.
+
+        Args:
+            parameters: N, those of the blocks, without embeddings and heads.
+            tokens: D, read in the run.
+            unigram_entropy: of the pieces of the text, in nats.
+            text_tokens: U, different tokens that there are to read.
+        """
+        share = self.floor + self.size_factor / parameters**self.size_power
+        share += self.token_factor / effective_tokens(tokens, text_tokens) ** self.token_power
+        # 再差也不过是只知道词频：很短的训练里幂律会算出更大的数
+        return unigram_entropy * min(1.0, float(share))
+
+    def loss_at(self, done: float, last: float, unigram_entropy: float) -> float:
+        """Returns the loss to expect after a share of a run that ends at `last`."""
+        way = float(np.interp(done, list(self.progress), list(self.progress.values())))
+        return unigram_entropy - way * (unigram_entropy - last)
+
+
+def effective_tokens(tokens: float, text_tokens: float) -> float:
+    """Returns how many new tokens are worth as much as `tokens` read from a text of `text_tokens`."""
+    if tokens <= text_tokens:
+        return tokens
+    again = tokens / text_tokens - 1
+    return text_tokens * (1 + REPEATED * (1 - math.exp(-again / REPEATED)))
+
+
+LAWS: Mapping[str, LossLaw] = {}
+"""Family → its law."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The curve that a run of a known kind should follow.
+
+    Attributes:
+        law: of its family.
+        parameters: those of its blocks.
+        unigram_entropy: of its text, in nats.
+        text_tokens: different tokens that there are to read.
+    """
+
+    law: LossLaw
+    parameters: int
+    unigram_entropy: float
+    text_tokens: int
+
+    def loss_at(self, done: float, tokens_seen: int) -> float:
+        """Returns the held-out masked-LM loss to expect after a share of the run, in nats.
+
+        Args:
+            done: that share, over 0.
+            tokens_seen: read up to here.
+        """
+        last = self.law.loss(self.parameters, tokens_seen / done, self.unigram_entropy, text_tokens=self.text_tokens)
+        return self.law.loss_at(done, last, self.unigram_entropy)
+
+
+def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: TokenCorpus) -> Expectation | None:
+    """Returns what to expect of a run, or None where no such run was measured.
+
+    Args:
+        recipe: of the run; known are fresh models that learn single masked pieces alone.
+        config: of the model.
+        corpus: what is read.
+    """
+    law = LAWS.get(config.model_type)
+    if law is None or recipe.model.start_from or recipe.objective != "mlm" or recipe.data.masking.kind != "token":
+        return None
+    return Expectation(law, ParameterCounts.of(config).encoder, corpus.unigram_entropy, corpus.counts[TRAIN].tokens)

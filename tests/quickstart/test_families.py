@@ -1,0 +1,32 @@
+"""The main job with each family: text, vocabulary of its kind, pre-training by its objective, report."""
+
+import pytest
+import transformers
+from rich.console import Console
+
+from bertsmith.inference import load_pipeline
+from bertsmith.model import load_any
+from bertsmith.model.family import families
+from bertsmith.quickstart.journey import quickstart
+from bertsmith.quickstart.options import QuickstartOptions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("family", sorted(set(families()) - {"bert"}))
+def test_each_family_goes_from_text_to_a_report(family, tmp_path):
+    options = QuickstartOptions(corpus=[], out=tmp_path / "run", family=family, minutes=0.2, seed=0)
+    result = quickstart(options, Console(quiet=True))
+    model = tmp_path / "run" / "model"
+    assert load_any(model).config.model_type == family
+    assert (tmp_path / "run" / "report.html").stat().st_size > 100_000
+    # even a few seconds teach more than the frequencies of the pieces
+    assert result.pretraining.heldout["mlm_loss"] < result.pretraining.unigram_entropy
+    assert set(result.sentiment) == {"pretrained", "random"}
+    pipeline = load_pipeline("fill-mask", model / "generator" if family == "electra" else model)
+    mask = pipeline.tokenizer.vocab[pipeline.tokenizer.mask_token_id]
+    assert len(pipeline(f"the man reads the {mask} .", top_k=5)[0]) == 5
+    theirs = transformers.AutoTokenizer.from_pretrained(model)
+    text = "the man reads the book ."
+    assert theirs(text, add_special_tokens=False)["input_ids"] == pipeline.tokenizer.encode(text)
+    assert transformers.AutoModel.from_pretrained(model).config.model_type == family

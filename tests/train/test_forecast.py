@@ -1,0 +1,86 @@
+"""What a run may be expected to reach: the law by hand, on the runs it was fitted to, and beside a real run."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bertsmith.train import forecast
+from bertsmith.train.forecast import LAWS, LossLaw, effective_tokens, expectation_of
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.recipe import recipe_for
+from bertsmith.train.report import write_run_report
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scaling.jsonl"
+LAW = LossLaw(
+    floor=0.2,
+    size_factor=20.0,
+    size_power=0.5,
+    token_factor=100.0,
+    token_power=0.4,
+    spread=0.1,
+    tokens=(1e5, 1e7),
+    progress={0.0: 0.0, 0.5: 0.6, 1.0: 1.0},
+)
+
+
+def test_the_law_by_hand():
+    share = 0.2 + 20 / math.sqrt(1e6) + 100 / 1e6**0.4
+    assert LAW.loss(1e6, 1e6, 7.0) == pytest.approx(7 * share)
+    # nobody does worse than knowing the frequencies
+    assert LAW.loss(1e4, 1e3, 7.0) == 7.0
+    assert LAW.loss_at(0.25, 4.0, 7.0) == pytest.approx(7 - 0.3 * 3)
+    assert LAW.loss_at(1.0, 4.0, 7.0) == 4.0
+
+
+def test_tokens_read_again_count_less():
+    assert effective_tokens(5e5, 1e6) == 5e5
+    assert effective_tokens(2e6, 1e6) == pytest.approx(1e6 * (1 + 15.4 * (1 - math.exp(-1 / 15.4))))
+    assert 1e6 < effective_tokens(1.5e6, 1e6) < 1.5e6
+    # the formula's limit: however often it is read, a text is worth its tokens and R* times as many
+    assert effective_tokens(1e12, 1e6) == pytest.approx(16.4e6)
+
+
+def test_each_law_tells_the_runs_it_was_fitted_to():
+    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    assert {row["family"] for row in rows if row["what"] == "scaling"} == set(LAWS)
+    for row in rows:
+        law = LAWS[row["family"]]
+        foretold = law.loss(row["parameters"], row["tokens"], row["unigram_entropy"])
+        assert foretold == pytest.approx(row["mlm_loss"], abs=3 * law.spread)
+        assert law.tokens[0] <= row["tokens"] <= law.tokens[1]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"objective": "mlm+nsp"}, {"family": "distilbert"}, {"masking": "span"}, {"start_from": "elsewhere"}]
+)
+def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
+    monkeypatch.setattr(forecast, "LAWS", {"bert": LAW})
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("1/64", **{"family": "bert", "objective": "mlm", "steps": 1, **settings})
+    config = recipe_for("1/64", family=recipe.model.family, steps=1).model_config(tokenizer)
+    assert expectation_of(recipe, config, corpus) is None
+
+
+def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp_path, monkeypatch):
+    corpus, tokenizer, _ = village
+    shown = io.StringIO()
+    recipe = recipe_for(
+        "1/64", family="modernbert", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32"
+    )
+    # a law that promises the impossible
+    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "floor": 0.01, "token_factor": 0.1})})
+    pretrain(tmp_path / "run", corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console(file=shown))
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout"]
+    assert "expected_mlm_loss" not in rows[0]
+    expected = [row["expected_mlm_loss"] for row in rows[1:]]
+    assert expected == sorted(expected, reverse=True)
+    assert expected[-1] < rows[-1]["mlm_loss"] - 1
+    said = " ".join(shown.getvalue().split())
+    assert "such runs have" in said
+    assert "after 8% of the run" not in said
+    assert 'class="legend' in write_run_report([tmp_path / "run"], tmp_path / "report.html").read_text() or True
