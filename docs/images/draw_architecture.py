@@ -40,7 +40,10 @@ BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
     ("learning", (("objectives", "one file per loss"), ("train", "recipe, loop, state"))),
     ("using", (("inference", "engine, pipelines"), ("finetune", "tasks, datasets, metrics, report"))),
-    ("looking", (("retrieval", "index, search"), ("interop", "TensorFlow, ONNX, Hub"), ("interpret", "attention, attribution"))),
+    (
+        "looking",
+        (("retrieval", "index, search"), ("interop", "TensorFlow, ONNX, Hub"), ("interpret", "attention, attribution")),
+    ),
     (
         "doors",
         (
