@@ -195,10 +195,10 @@ def test_names_of_models(models, tmp_path):
     (odd / "config.json").write_text("{}")
     assert named_models([f"it={odd}"]) == (("it", str(odd)),)
     for given, said in (
-        ([base, base], "two models are called 'base'"),
+        ([base, base], "two are called 'base'"),
         ([str(tmp_path / "none")], "no config.json"),
-        ([f"../x={base}"], "cannot be a model's name"),
-        ([str(odd)], "cannot be a model's name"),
+        ([f"../x={base}"], "cannot be a name"),
+        ([str(odd)], "cannot be a name"),
     ):
         with pytest.raises(InputError, match=said):
             named_models(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,17 +16,29 @@ if TYPE_CHECKING:
 @declares(settings="bertsmith.serve.settings.ServeSettings")
 def serve(
     model: Annotated[
-        list[str], typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
-    ],
+        list[str] | None,
+        typer.Option(
+            help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated. Default: those of the indexes."
+        ),
+    ] = None,
+    index: Annotated[
+        list[str] | None, typer.Option(help="Index to search at /search: FOLDER or NAME=FOLDER; may be repeated.")
+    ] = None,
     *,
     settings: Given[ServeSettings],
 ) -> None:
     """Serve models over HTTP: their own endpoints, and OpenAI's /v1/embeddings; /docs shows them."""
     from bertsmith.errors import ConfigError
-    from bertsmith.serve.settings import ServeSettings, named_models
+    from bertsmith.serve.settings import ServeSettings, named_indexes, named_models
 
+    indexes = named_indexes(index or [])
     try:
         from bertsmith.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve]'") from None
-    run(settings.over(ServeSettings(named_models(model))))
+    if not model and indexes:
+        from bertsmith.retrieval.stored import read_claim
+
+        # 没有另说模型在哪里，就是建索引时的那些
+        model = list(dict.fromkeys(read_claim(Path(folder)).model for _, folder in indexes))
+    run(settings.over(ServeSettings(named_models(model or []), indexes)))

@@ -62,7 +62,7 @@ class IndexSettings:
     Attributes:
         passage_tokens: most tokens of a passage, with headings and special tokens; 0 for what the model reads, at most
             256.
-        overlap: tokens that neighbouring passages share.
+        overlap: tokens that neighbouring passages share; None for an eighth of a passage.
         pooling: as in `Embed`; None as the folder says.
         query_prompt: what the model reads before a query.
         passage_prompt: what it reads before a passage.
@@ -74,7 +74,9 @@ class IndexSettings:
     passage_tokens: int = option(
         0, min=0, shown_default="what the model reads, at most 256", help="Most tokens of a passage."
     )
-    overlap: int = option(32, min=0, help="Tokens that neighbouring passages share.")
+    overlap: int | None = option(
+        None, min=0, shown_default="an eighth of a passage", help="Tokens that neighbouring passages share."
+    )
     pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
     query_prompt: str = option("", help="What the model reads before a query, such as 'query: '.")
     passage_prompt: str = option("", help="What it reads before a passage, such as 'passage: '.")
@@ -134,7 +136,9 @@ def build_index(
     noted = noted_start(folder=model, claim=out / CLAIM)
     fingerprint = fingerprint_of(model)
     embed = Embed.load(model, precision=settings.precision, batch_tokens=settings.batch_tokens)
-    cutter = PassageCutter(embed.tokenizer, _passage_tokens(settings, embed), settings.overlap, settings.passage_prompt)
+    size = _passage_tokens(settings, embed)
+    overlap = size // 8 if settings.overlap is None else settings.overlap
+    cutter = PassageCutter(embed.tokenizer, size, overlap, settings.passage_prompt)
     # 精度与批的大小不改变向量的含义：换一台机器也能接着更新
     decisive = {name: value for name, value in asdict(settings).items() if name not in ("precision", "batch_tokens")}
     place = str(Path(model).resolve()) if not noted else str(model)

@@ -76,6 +76,7 @@ class SearchIndex:
         *,
         model: str | Path | None = None,
         rerank: str | Path | None = None,
+        embed: Embed | None = None,
         **how: Any,
     ) -> None:
         """Takes an opened index; models are loaded when a search needs them.
@@ -84,17 +85,19 @@ class SearchIndex:
             stored: the index.
             model: where its model lies now; None for where it lay when the index was made.
             rerank: a folder that `bertsmith finetune rank` made, or another cross-encoder; None for none.
+            embed: the model of the index where it is loaded already; None loads it.
             **how: as for `load_pipeline`.
         """
         self.stored = stored
         self._model = model
         self._rerank = rerank
+        self._embed = embed
         self._how = how
 
     @cached_property
     def embed(self) -> Embed:
         """The model that makes vectors of queries."""
-        return self.stored.load_model(self._model, **self._how)
+        return self._embed or self.stored.load_model(self._model, **self._how)
 
     @cached_property
     def ranker(self) -> Rank | None:
@@ -127,6 +130,7 @@ class SearchIndex:
         mode: Mode = "hybrid",
         weight: float | None = None,
         where: Mapping[str, str] | None = None,
+        ranker: Rank | None = None,
     ) -> list[Hit]:
         """Finds the passages that fit a query best.
 
@@ -137,6 +141,8 @@ class SearchIndex:
             weight: of the vectors in a hybrid search, in [0, 1]; None adds reciprocal ranks instead of scores.
             where: only passages of documents whose `file` or field of the front matter is as the pattern with `*` and
                 `?` says.
+            ranker: a cross-encoder that is loaded already, to read the best passages once more; None takes that of the
+                index, if it has one.
 
         Returns:
             At most k, best first; `lexical` finds none where no word of the query occurs.
@@ -156,11 +162,12 @@ class SearchIndex:
         rows = self.rows_where(where or {})
         if rows is not None and not len(rows):
             return []
-        wanted = k if self.ranker is None else max(k, RERANKED)
+        ranker = ranker or self.ranker
+        wanted = k if ranker is None else max(k, RERANKED)
         scored = self._scored(query, wanted, mode, weight, rows)
-        if self.ranker is not None and scored:
+        if ranker is not None and scored:
             texts = self.stored.passages.take(_rows(scored))["text"].to_pylist()
-            again = self.ranker.scores([query] * len(scored), texts).tolist()
+            again = ranker.scores([query] * len(scored), texts).tolist()
             # sorted 是稳定的：同分时保持第一次检索的次序
             scored = sorted(zip([row for row, _ in scored], again, strict=True), key=lambda pair: -pair[1])
         return self._hits(scored[:k])

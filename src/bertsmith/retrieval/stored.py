@@ -79,7 +79,7 @@ class Claim:
     model: str
     fingerprint: str
     passage_tokens: int
-    overlap: int
+    overlap: int | None
     pooling: Pooling | None
     query_prompt: str
     passage_prompt: str

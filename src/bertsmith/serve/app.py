@@ -29,10 +29,18 @@ from bertsmith.serve.admission import AdmissionController
 from bertsmith.serve.batching import Batcher
 from bertsmith.serve.docs_page import docs_page
 from bertsmith.serve.draining import drain_on_signal
-from bertsmith.serve.endpoint import AnyRequest, ProblemAnswer, all_endpoints, check_limits, pipelines_at
+from bertsmith.serve.endpoint import (
+    IndexRequest,
+    LimitedRequest,
+    ProblemAnswer,
+    all_endpoints,
+    check_limits,
+    pipelines_at,
+)
 from bertsmith.serve.endpoints.openai import ModelsAnswer, list_models
 from bertsmith.serve.guard import CONTEXT, Guard
 from bertsmith.serve.http_errors import HttpError
+from bertsmith.serve.indexes import describe_index, load_indexes
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.metrics import CONTENT_TYPE, Metrics
 from bertsmith.serve.models import ServedModels, load_models
@@ -81,7 +89,9 @@ class JsonRoute(APIRoute):
         return handle
 
 
-def _answer(handler: Callable[[Any], BaseModel], kind: type[AnyRequest], body: bytes, context: RequestContext) -> bytes:
+def _answer(
+    handler: Callable[[Any], BaseModel], kind: type[LimitedRequest], body: bytes, context: RequestContext
+) -> bytes:
     """Turns the body of a request into the body of its answer.
 
     Raises:
@@ -126,6 +136,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     # 载入在主线程，其中“自动精度”要测速：线程数须与之后的计算线程一致，测得才作数
     torch.set_num_threads(settings.compute_threads)
     models = load_models(settings, batcher)
+    models.indexes = load_indexes(settings.indexes, models)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -164,13 +175,14 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
     for one in all_endpoints():
         # /tokenize 用不到流水线：哪个模型都答得上来
         needed = set(pipelines_at(one.path)) or there
+        served = bool(models.indexes) if issubclass(one.request_type, IndexRequest) else bool(needed & there)
         app.router.add_api_route(
             one.path,
             one.of(models),
             methods=["POST"],
             responses=_PROBLEMS,
             route_class_override=JsonRoute,
-            tags=["models"] if needed & there else ["not served by these models"],
+            tags=["models"] if served else ["not served by these models"],
         )
 
     def served_models() -> ModelsAnswer:
@@ -198,6 +210,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
         return {
             "version": __version__,
             "models": [model.describe() for model in models],
+            "indexes": [describe_index(name, index) for name, index in models.indexes.items()],
             "limits": {
                 "items": limits.items,
                 "characters": limits.characters,

@@ -39,8 +39,8 @@ def example(**values: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [values]}, protected_namespaces=())
 
 
-class AnyRequest(BaseModel):
-    """What every request has.
+class LimitedRequest(BaseModel):
+    """A request whose texts count against the limits.
 
     Attributes:
         text_fields: the fields that hold texts, all of which count against the limits: each a text, a list of texts,
@@ -51,10 +51,8 @@ class AnyRequest(BaseModel):
     text_fields: ClassVar[tuple[str, ...]] = ("texts",)
     same_length: ClassVar[tuple[str, ...]] = ()
 
-    model: Model = None
-
     @model_validator(mode="after")
-    def _check_lengths(self) -> AnyRequest:
+    def _check_lengths(self) -> LimitedRequest:
         first = self.text_fields[0]
         count = len(getattr(self, first))
         for name in self.same_length:
@@ -75,6 +73,20 @@ class AnyRequest(BaseModel):
         return found
 
 
+class AnyRequest(LimitedRequest):
+    """A request to one of the models."""
+
+    model: Model = None
+
+
+class IndexRequest(LimitedRequest):
+    """A request to one of the indexes."""
+
+    index: Annotated[
+        str | None, Field(description="Which index is searched; the server's first where none is named.")
+    ] = None
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """An endpoint of the server.
@@ -88,9 +100,9 @@ class Endpoint:
     handler: Handler
 
     @property
-    def request_type(self) -> type[AnyRequest]:
+    def request_type(self) -> type[LimitedRequest]:
         """The type of its requests."""
-        found: type[AnyRequest] = get_type_hints(self.handler)["request"]
+        found: type[LimitedRequest] = get_type_hints(self.handler)["request"]
         return found
 
     def of(self, models: ServedModels) -> Callable[[Any], BaseModel]:
@@ -138,7 +150,7 @@ def tokens_read() -> int:
     return 0 if context is None else context.tokens
 
 
-def check_limits(request: AnyRequest) -> None:
+def check_limits(request: LimitedRequest) -> None:
     """Holds a request against the limits, before anything is computed.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.hub import model_folder
 from bertsmith.inference import Pipeline, load_pipeline
@@ -16,6 +16,9 @@ from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from bertsmith.retrieval import SearchIndex
 
 _WARM_UP_SECONDS = 120.0
 
@@ -67,10 +70,15 @@ class ServedModel:
 
 
 class ServedModels:
-    """All models of a server, by name; the first answers requests that name none."""
+    """All models of a server, by name; the first answers requests that name none.
+
+    Attributes:
+        indexes: those that can be searched, by name.
+    """
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
         self._models = {model.name: model for model in models}
+        self.indexes: Mapping[str, SearchIndex] = {}
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models.values())

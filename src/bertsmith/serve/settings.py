@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +54,7 @@ class ServeSettings:
 
     Attributes:
         models: (name, folder) of each model; the first one answers requests that name none.
+        indexes: (name, folder) of each index that can be searched.
         threads: that compute, in each process; 0 divides the processor's cores among the processes.
         precision: of the matmuls, as in `load_pipeline`; None as the engine chooses.
         queue: requests that a process has accepted and not answered; one more is refused with 429.
@@ -65,6 +66,7 @@ class ServeSettings:
     """
 
     models: tuple[tuple[str, str], ...]
+    indexes: tuple[tuple[str, str], ...] = ()
     host: str = option("127.0.0.1", help="Address to listen on; 0.0.0.0 is every one this machine has.")
     port: int = option(8000, min=0, max=65535, help="0 takes a free one.")
     workers: int = option(1, min=1, help="Processes; they divide the cores among them.")
@@ -125,8 +127,35 @@ class ServeSettings:
     def from_json(cls, text: str) -> ServeSettings:
         """Reads what `to_json` wrote."""
         values = json.loads(text)
-        values["models"] = tuple((name, folder) for name, folder in values["models"])
+        for kind in ("models", "indexes"):
+            values[kind] = tuple((name, folder) for name, folder in values[kind])
         return cls(**values | {"cors_origins": tuple(values["cors_origins"]), "limits": Limits(**values["limits"])})
+
+
+def named_indexes(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Reads what `--index` was given: `DIR`, or `NAME=DIR`.
+
+    Returns:
+        (name, folder) of each; a folder without a name is called as it is called on disk.
+
+    Raises:
+        InputError: a name is unusable or used twice.
+    """
+    indexes: dict[str, str] = {}
+    for text in given:
+        name, separator, folder = text.partition("=")
+        if not separator or Path(text).is_dir():
+            name, folder = Path(text).resolve().name, text
+        _require_name(name, folder, indexes)
+        indexes[name] = folder
+    return tuple(indexes.items())
+
+
+def _require_name(name: str, folder: str, taken: Collection[str]) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{name!r} cannot be a name; use letters, digits, dots and dashes: NAME={folder}")
+    if name in taken:
+        raise InputError(f"two are called {name!r}; give them names: NAME={folder}")
 
 
 def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -150,9 +179,6 @@ def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
         folder = str(model_folder(folder)) if folder else folder
         if not (Path(folder) / "config.json").is_file():
             raise InputError(f"{folder or text!r} is not a model folder: it has no config.json")
-        if not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} cannot be a model's name; use letters, digits, dots and dashes: NAME={folder}")
-        if name in models:
-            raise InputError(f"two models are called {name!r}; give them names: NAME={folder}")
+        _require_name(name, folder, models)
         models[name] = folder
     return tuple(models.items())
