@@ -27,7 +27,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.kernels.layers import native_precision
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.forecast import LossLaw
+from bertsmith.train.forecast import MILLION, LossLaw
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import recipe_for
@@ -35,11 +35,10 @@ from measured import Results
 from objectives import prepare
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-MILLION = 1_000_000
 RUNS = {
-    "tiny": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
-    "mini": (0.25, 0.5, 1.0, 2.0, 4.0),
-    "small": (0.25, 0.5, 1.0, 2.0),
+    "tiny": (0.25, 0.5, 1.0, 2.0, 4.0),
+    "mini": (0.25, 0.5, 1.0, 2.0),
+    "small": (0.25,),
 }
 """Size → millions of tokens."""
 
@@ -105,13 +104,13 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
     )
 
     def missed(constants: FloatArray) -> FloatArray:
-        # 五个数都为正：在对数里找
-        floor, size_factor, size_power, token_factor, token_power = np.exp(constants)
-        share = floor + size_factor / (size / MILLION) ** size_power + token_factor / (tokens / MILLION) ** token_power
+        floor, half, size_power, steepness = constants
+        worth = tokens / MILLION * (size / MILLION) ** size_power
+        share = floor + (1 - floor) / (1 + (worth / np.exp(half)) ** steepness)
         return np.asarray(entropy * share - loss)
 
-    found = least_squares(missed, np.log([0.3, 0.05, 0.3, 0.3, 0.3]), loss="soft_l1", f_scale=0.1)
-    floor, size_factor, size_power, token_factor, token_power = np.exp(found.x)
+    found = least_squares(missed, [0.5, 0.0, 0.1, 1.0])
+    floor, half, size_power, steepness = found.x
     shares = np.linspace(0, 1, 13)
     ways = []
     for row in rows:
@@ -120,10 +119,9 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
         ways.append(np.interp(shares, at, np.maximum(way, 0.0)))
     return LossLaw(
         floor=round(float(floor), 4),
-        size_factor=round(float(size_factor * MILLION**size_power), 4),
+        half_tokens=round(float(np.exp(half)) * MILLION),
         size_power=round(float(size_power), 4),
-        token_factor=round(float(token_factor * MILLION**token_power), 4),
-        token_power=round(float(token_power), 4),
+        steepness=round(float(steepness), 4),
         spread=round(float(np.sqrt(np.mean(missed(found.x) ** 2))), 3),
         tokens=(float(tokens.min()), float(tokens.max())),
         progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),

@@ -1,6 +1,7 @@
 """A plan measures text and machine, keeps nothing, and promises what the law says."""
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from bertsmith.data.corpus.shards import TRAIN
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.quickstart import planning
 from bertsmith.quickstart.options import PlanOptions
-from bertsmith.quickstart.planning import plan
+from bertsmith.quickstart.planning import Forecast, Plan, plan
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.train.forecast import LAWS
 
@@ -44,7 +45,17 @@ def test_what_a_time_would_bring(text):
         assert forecast.loss == expected
         assert forecast.loss_of_twice_the_time <= forecast.loss
         assert forecast.loss_of_twice_the_text <= forecast.loss
-    assert found.best.loss == min(forecast.loss for forecast in found.forecasts)
+    assert found.best in found.forecasts
+
+
+def test_a_size_too_small_for_the_time_is_not_the_best():
+    small, large = (
+        Forecast(size, parameters, 16, 0.1, 100, 3e6, 1.0, loss, loss, loss)
+        for size, parameters, loss in (("1/64", 100_000, 4.0), ("tiny", 300_000, 4.2))
+    )
+    found = Plan(1, 1.0, 400, 6.0, 0.1, beyond=False, forecasts=[small, large])
+    assert found.best is large
+    assert replace(found, forecasts=[small]).best is small
 
 
 def test_a_part_of_the_text_stands_for_all_of_it(text, tmp_path, monkeypatch):
@@ -76,7 +87,7 @@ def test_the_command_names_the_size_and_the_next_command(text, capsys, monkeypat
         ({"family": "distilbert"}, "no law of distilbert is known"),
         ({"family": "bret"}, "no law of bret is known"),
         ({"sizes": ("huge",)}, "huge"),
-        ({"sizes": ("24/1024",), "minutes": 0.05}, "not even the smallest size takes 20 steps"),
+        ({"sizes": ("2/64",), "minutes": 0.0005}, "not even the smallest size takes 20 steps"),
     ],
 )
 def test_a_plan_that_cannot_be_made(text, options, said):

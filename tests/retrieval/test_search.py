@@ -1,5 +1,8 @@
 """Searching: each mode against its oracle, filters, a cross-encoder's second look, and what is refused."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,18 @@ def test_prompts_are_read_before_queries_and_passages(notes, tiny_model, tmp_pat
     texts = index.stored.passages.filter(np.array(index.stored.passages["heading"]) == "")["text"].to_pylist()
     rows = [row for row, heading in enumerate(index.stored.passages["heading"].to_pylist()) if not heading]
     np.testing.assert_allclose(index.stored.vectors[rows], embed([f"man {text}" for text in texts]), atol=1e-6)
+
+
+def test_prompts_of_the_model_folder_are_read_once(notes, tiny_model, tmp_path):
+    asked = IndexSettings(query_prompt="woman ", passage_prompt="man ", precision="float32")
+    build_index(notes, tiny_model, tmp_path / "asked", asked)
+    shutil.copytree(tiny_model, tmp_path / "model")
+    says = {"prompts": {"query": "woman ", "document": "man "}, "default_prompt_name": "query"}
+    (tmp_path / "model" / "config_sentence_transformers.json").write_text(json.dumps(says))
+    build_index(notes, tmp_path / "model", tmp_path / "said", IndexSettings(precision="float32"))
+    asked_index, said_index = (load_index(tmp_path / name, precision="float32") for name in ("asked", "said"))
+    np.testing.assert_array_equal(asked_index.stored.vectors, said_index.stored.vectors)
+    np.testing.assert_array_equal(asked_index.embed_query("a book"), said_index.embed_query("a book"))
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ from bertsmith.train.report import write_run_report
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scaling.jsonl"
 LAW = LossLaw(
-    floor=0.2,
-    size_factor=20.0,
+    floor=0.5,
+    half_tokens=1e6,
     size_power=0.5,
-    token_factor=100.0,
-    token_power=0.4,
+    steepness=2.0,
     spread=0.1,
     tokens=(1e5, 1e7),
     progress={0.0: 0.0, 0.5: 0.6, 1.0: 1.0},
@@ -29,10 +28,12 @@ LAW = LossLaw(
 
 
 def test_the_law_by_hand():
-    share = 0.2 + 20 / math.sqrt(1e6) + 100 / 1e6**0.4
-    assert LAW.loss(1e6, 1e6, 7.0) == pytest.approx(7 * share)
-    # nobody does worse than knowing the frequencies
-    assert LAW.loss(1e4, 1e3, 7.0) == 7.0
+    # four million parameters are worth twice the tokens: 3 x 2 = 6 times those of half of the way
+    assert LAW.loss(4e6, 3e6, 7.0) == pytest.approx(7 * (0.5 + 0.5 / (1 + 6**2)))
+    assert LAW.loss(1e6, 1e6, 7.0) == pytest.approx(7 * 0.75)
+    # before anything is read there are the frequencies, and at the end the floor
+    assert LAW.loss(1e6, 1e-3, 7.0) == pytest.approx(7.0)
+    assert LAW.loss(1e6, 1e12, 7.0) == pytest.approx(3.5)
     assert LAW.loss_at(0.25, 4.0, 7.0) == pytest.approx(7 - 0.3 * 3)
     assert LAW.loss_at(1.0, 4.0, 7.0) == 4.0
 
@@ -56,7 +57,7 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"objective": "mlm+nsp"}, {"family": "distilbert"}, {"masking": "span"}, {"start_from": "elsewhere"}]
+    "settings", [{"objective": "mlm+nsp"}, {"family": "distilbert"}, {"masking": "span"}, {"from": "elsewhere"}]
 )
 def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
     monkeypatch.setattr(forecast, "LAWS", {"bert": LAW})
@@ -73,7 +74,7 @@ def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp
         "1/64", family="modernbert", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32"
     )
     # a law that promises the impossible
-    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "floor": 0.01, "token_factor": 0.1})})
+    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "floor": 0.01, "half_tokens": 10.0})})
     pretrain(tmp_path / "run", corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console(file=shown))
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout"]
     assert "expected_mlm_loss" not in rows[0]
@@ -83,4 +84,4 @@ def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp
     said = " ".join(shown.getvalue().split())
     assert "such runs have" in said
     assert "after 8% of the run" not in said
-    assert 'class="legend' in write_run_report([tmp_path / "run"], tmp_path / "report.html").read_text() or True
+    assert "data:image/png;base64" in write_run_report([tmp_path / "run"], tmp_path / "report.html").read_text()

@@ -16,7 +16,7 @@ from bertsmith.data.corpus.build import build_corpus
 from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.reading.lines import read_lines
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import write_text
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import NAMED_SIZES
@@ -26,7 +26,7 @@ from bertsmith.quickstart.source import TextSource, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, seconds_per_step
-from bertsmith.train.forecast import LAWS
+from bertsmith.train.forecast import LAWS, TOKENS_PER_PARAMETER
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.start import make_trainer, open_stream
 
@@ -91,8 +91,9 @@ class Plan:
 
     @property
     def best(self) -> Forecast:
-        """The size that learns most in the time."""
-        return min(self.forecasts, key=lambda forecast: forecast.loss)
+        """The size that learns most in the time, among those that are large enough for it; else the largest."""
+        large_enough = [each for each in self.forecasts if each.tokens <= TOKENS_PER_PARAMETER * each.parameters]
+        return min(large_enough, key=lambda forecast: forecast.loss) if large_enough else self.forecasts[-1]
 
 
 def plan(text: Sequence[str], options: PlanOptions) -> Plan:
@@ -150,6 +151,8 @@ def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
         files.append(part / f"{number}.txt")
         write_text(files[-1], "\n".join(lines) + "\n")
         read += file.stat().st_size if room > 0 else SAMPLED_BYTES - read - room
+    if not any(line.strip() for file in files for line in read_lines(file, "utf-8")):
+        raise InputError(f"no text in {', '.join(str(file) for file in source.files[:3])}")
     return replace(source, files=files, encoding="utf-8"), read
 
 
@@ -192,7 +195,7 @@ def _forecasts(
             loss_of_twice_the_time=reaches(2 * tokens, text_tokens),
             loss_of_twice_the_text=reaches(tokens, 2 * text_tokens),
         )
-        # 同样的时间里更大的模型读得更少：开始学得更少以后，再大也不会好
-        if not options.sizes and loss > least:
+        # 同样的时间里更大的模型读得更少：够大、又已经学得更少，再大也不会好
+        if not options.sizes and loss > least and tokens <= TOKENS_PER_PARAMETER * parameters:
             return
         least = min(least, loss)

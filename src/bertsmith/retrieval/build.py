@@ -13,13 +13,12 @@ import contextlib
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
@@ -41,14 +40,17 @@ from bertsmith.retrieval.stored import (
     FORMAT,
     LEXICAL,
     PASSAGES,
-    SCHEMA,
     VECTORS,
     Current,
     IndexedDocument,
     StoredIndex,
     checksum_of,
     fingerprint_of,
+    read_passages,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Progress = Callable[[int, int], None]
 _BLOCKS = ".vectors"
@@ -64,8 +66,8 @@ class IndexSettings:
             256.
         overlap: tokens that neighbouring passages share; None for an eighth of a passage.
         pooling: as in `Embed`; None as the folder says.
-        query_prompt: what the model reads before a query.
-        passage_prompt: what it reads before a passage.
+        query_prompt: what the model reads before a query; None for what its folder says.
+        passage_prompt: what it reads before a passage; None for what its folder says.
         encoding: `auto` or a codec.
         precision: as in `InferenceConfig`.
         batch_tokens: as in `InferenceConfig`.
@@ -78,8 +80,12 @@ class IndexSettings:
         None, min=0, shown_default="an eighth of a passage", help="Tokens that neighbouring passages share."
     )
     pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
-    query_prompt: str = option("", help="What the model reads before a query, such as 'query: '.")
-    passage_prompt: str = option("", help="What it reads before a passage, such as 'passage: '.")
+    query_prompt: str | None = option(
+        None, shown_default="as its folder says", help="What the model reads before a query, such as 'query: '."
+    )
+    passage_prompt: str | None = option(
+        None, shown_default="as its folder says", help="What it reads before a passage, such as 'passage: '."
+    )
     encoding: str = option("auto", help="auto, or a codec such as gb18030.")
     precision: Precision | None = option(
         None, help="auto measures and takes the fastest that is faithful; default: bf16 where native."
@@ -136,9 +142,12 @@ def build_index(
     noted = noted_start(folder=model, claim=out / CLAIM)
     fingerprint = fingerprint_of(model)
     embed = Embed.load(model, precision=settings.precision, batch_tokens=settings.batch_tokens)
+    before_query = _prompt(settings.query_prompt, embed, "query")
+    before_passage = _prompt(settings.passage_prompt, embed, "passage", "document", "corpus")
+    settings = replace(settings, query_prompt=before_query, passage_prompt=before_passage)
     size = _passage_tokens(settings, embed)
     overlap = size // 8 if settings.overlap is None else settings.overlap
-    cutter = PassageCutter(embed.tokenizer, size, overlap, settings.passage_prompt)
+    cutter = PassageCutter(embed.tokenizer, size, overlap, before_passage)
     # 精度与批的大小不改变向量的含义：换一台机器也能接着更新
     decisive = {name: value for name, value in asdict(settings).items() if name not in ("precision", "batch_tokens")}
     place = str(Path(model).resolve()) if not noted else str(model)
@@ -165,6 +174,13 @@ def build_index(
         # 新的一代已经生效，旧的和用过的向量才能删
         _tidy(out, current.folder)
     return Indexed(report.added, report.changed, report.deleted, len(digests), current.passages, embedded)
+
+
+def _prompt(given: str | None, embed: Embed, *names: str) -> str:
+    """Returns the prompt asked for, else the folder's of the first of these names that it has, else its default."""
+    if given is not None:
+        return given
+    return embed.prompt_text(next((name for name in names if name in embed.prompts), None))
 
 
 def _passage_tokens(settings: IndexSettings, embed: Embed) -> int:
@@ -202,8 +218,7 @@ class _Update:
         with atomic_path(target) as new:
             new.mkdir()
             documents = self._write_passages(new / PASSAGES, digests)
-            with pa.memory_map(str(new / PASSAGES)) as source:
-                table = pa.ipc.open_file(source).read_all()
+            table = read_passages(new / PASSAGES)
             if not table.num_rows:
                 raise InputError(f"{self.folder}: its files hold no word; there is nothing to index")
             width, embedded = self._write_vectors(new / VECTORS, table, on_progress)
@@ -217,6 +232,10 @@ class _Update:
 
     def _write_passages(self, path: Path, digests: dict[str, str]) -> list[IndexedDocument]:
         """Writes the passages of all documents; those of unchanged ones are copied."""
+        import pyarrow as pa
+
+        columns = {"start": pa.int64(), "end": pa.int64(), "line": pa.int32(), "heading": pa.string()}
+        schema = pa.schema({"document": pa.int32(), **columns, "text": pa.string(), "digest": pa.binary(16)})
         kept = {}
         if self.old:
             numbered = enumerate(self.old.current.documents)
@@ -224,7 +243,7 @@ class _Update:
                 document.name: number for number, document in numbered if digests.get(document.name) == document.digest
             }
         documents = []
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for number, (name, digest) in enumerate(digests.items()):
                 if name in kept and self.old:
                     rows = self.old.first_rows[kept[name] : kept[name] + 2].tolist()
@@ -238,7 +257,7 @@ class _Update:
                     {"document": number, "digest": passage.digest, **_columns(passage)}
                     for passage in self.cutter.cut(document)
                 ]
-                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                writer.write_table(pa.Table.from_pylist(rows, schema))
                 documents.append(IndexedDocument(name, digest, len(rows), document.metadata))
         return documents
 
@@ -257,7 +276,7 @@ class _Update:
         while block := list(islice(rows, PART)):
             some = table.take(block)
             texts = map(self.cutter.read, some["heading"].to_pylist(), some["text"].to_pylist())
-            vectors = self.embed(list(texts), pooling=self.settings.pooling)
+            vectors = self.embed(list(texts), pooling=self.settings.pooling, prompt="")
             if not np.isfinite(vectors).all():
                 raise CheckpointError("the model gives vectors that are no numbers (NaN); it is damaged or untrained")
             known.add([digests[row] for row in block], vectors)

@@ -179,7 +179,7 @@ class SearchIndex:
             CheckpointError: the model gives no numbers.
         """
         claim = self.stored.claim
-        vector: NDArray[np.float32] = self.embed([claim.query_prompt + query], pooling=claim.pooling)[0]
+        vector: NDArray[np.float32] = self.embed([claim.query_prompt + query], pooling=claim.pooling, prompt="")[0]
         if not np.isfinite(vector).all():
             raise CheckpointError(f"{self.stored.claim.model}: gives vectors that are no numbers (NaN)")
         return vector

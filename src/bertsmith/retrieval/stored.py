@@ -15,11 +15,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError, CheckpointError
@@ -29,23 +28,14 @@ from bertsmith.json_files import read_json
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.tokenizer import load_tokenizer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FORMAT = "0.3"
 """The first version of bertsmith that wrote such folders."""
 CLAIM, CURRENT = "search-index.json", "current.json"
 PASSAGES, VECTORS, LEXICAL, CODES = "passages.arrow", "vectors.npy", "lexical", "codes.faiss"
 _ADVICE = "remove the folder and run bertsmith index again"
-
-SCHEMA = pa.schema(
-    [
-        ("document", pa.int32()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("line", pa.int32()),
-        ("heading", pa.string()),
-        ("text", pa.string()),
-        ("digest", pa.binary(16)),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -195,9 +185,8 @@ class StoredIndex:
 
     @cached_property
     def passages(self) -> pa.Table:
-        """[N] rows of `SCHEMA`, mapped."""
-        with pa.memory_map(str(self.path / PASSAGES)) as source:
-            return pa.ipc.open_file(source).read_all()
+        """[N] rows, mapped."""
+        return read_passages(self.path / PASSAGES)
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
@@ -233,6 +222,15 @@ class StoredIndex:
                 " that one with --model, or make another index"
             )
         return Embed.load(name, **how)
+
+
+def read_passages(path: Path) -> pa.Table:
+    """Returns passages, mapped from their file."""
+    # 服务器不搜索时不加载 pyarrow：启动时间大半是导入
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
 
 
 def read_claim(folder: Path) -> Claim:

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import pyarrow as pa
-
 from bertsmith.errors import BertsmithError, InputError
 
 SourceKind = Literal["text", "jsonl", "parquet"]
@@ -193,6 +191,9 @@ def _unpacked(name: str, raw: BinaryIO, ending: str) -> Iterator[bytes]:
             stream: Any = gzip.GzipFile(fileobj=raw)
         elif raw.read(1):
             raw.seek(0)
+            # 只有 zstd 用得着它；服务器启动不必等它导入
+            import pyarrow as pa
+
             stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
         else:
             raise EOFError("the file is empty")
