@@ -1,4 +1,4 @@
-"""`bertsmith export`: from a model folder to what other tools run."""
+"""`bertsmith export`: from a model folder or an index to what other tools read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Write a model for other tools.", no_args_is_help=True)
+app = typer.Typer(help="Write a model or an index for other tools.", no_args_is_help=True)
 
 ModelArgument = Annotated[Path, typer.Argument(help="Model folder, or org/name of the Hub.")]
 
@@ -44,3 +44,14 @@ def export_to_huggingface(
     print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
     if left_aside:
         print(f"left aside, being no part of the architecture that config.json names: {', '.join(left_aside)}")
+
+
+@app.command("passages")
+def export_index(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    out: Annotated[Path, typer.Option(help="Parquet file to write.")],
+) -> None:
+    """Write an index's passages and vectors as Parquet, for LanceDB, Qdrant, pgvector or FAISS."""
+    from bertsmith.retrieval.parquet import export_passages
+
+    print(f"{out}: {export_passages(index, out):,} passages")

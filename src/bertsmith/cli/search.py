@@ -1,4 +1,4 @@
-"""`bertsmith index` and `search`: a folder of text, searched."""
+"""`bertsmith index`, `search` and `mine`: a folder of text, searched; hard negatives and near duplicates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertsmith.cli.options import Given, declares
+from bertsmith.cli.options import Given, declares, flag_of
 from bertsmith.cli.predict import Precision
 
 if TYPE_CHECKING:
     from bertsmith.retrieval import IndexSettings
+    from bertsmith.retrieval.mining import MiningSettings
 
 
 class ModeOption(str, Enum):
@@ -102,6 +103,47 @@ def search(
         # 原文里的方括号不是排版标记
         table.add_row(f"{hit.score:.4f}", Text(place), Text(" ".join(hit.text.split())[:300]))
     Console().print(table)
+
+
+@declares(settings="bertsmith.retrieval.mining.MiningSettings")
+def mine(
+    file: Annotated[
+        Path, typer.Argument(help="Pairs of queries and texts, a SQuAD file or a BEIR folder; or a text a line.")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="JSON Lines to write, which finetune embed reads.")],
+    model: Annotated[Path | None, typer.Option(help="Model folder, or org/name of the Hub.")] = None,
+    near_duplicates: Annotated[
+        float | None, typer.Option(help="Instead: write the pairs of lines with at least this cosine.")
+    ] = None,
+    text_column: Annotated[str | None, typer.Option(help="Name or number (from 0) of the column of queries.")] = None,
+    pair_column: Annotated[str | None, typer.Option(help="That of the texts that answer them.")] = None,
+    encoding: Annotated[str, typer.Option(help="auto, or a codec such as gb18030.")] = "auto",
+    settings: Given[MiningSettings],
+) -> None:
+    """Find hard negatives for pairs: texts that look like an answer and are none. Or near duplicates among texts."""
+    from bertsmith.errors import ConfigError
+    from bertsmith.finetune.datasets.reader import ReadingOptions, column_name
+    from bertsmith.retrieval import mining
+
+    columns = [None if column is None else column_name(column) for column in (text_column, pair_column)]
+    if near_duplicates is None:
+        reading = ReadingOptions(text_column=columns[0], pair_column=columns[1], encoding=encoding)
+        found = mining.mine(file, model, out, settings.build(), reading)
+        print(
+            f"{out}: {found.pairs:,} pairs, {found.negatives:,} negatives out of {found.texts:,} texts,"
+            f" {found.without:,} pairs without one"
+        )
+        return
+    named = [name for name, column in zip(("text_column", "pair_column"), columns, strict=True) if column is not None]
+    unused = [name for name in (*settings.values, *named) if name != "precision"]
+    if unused:
+        raise ConfigError(f"{flag_of(unused[0])} has no meaning with --near-duplicates; leave it out")
+    if model is None:
+        raise ConfigError("--near-duplicates compares vectors: name the --model that makes them")
+    precision = settings.build().precision
+    count = mining.near_duplicates(file, model, out, near_duplicates, precision=precision, encoding=encoding)
+    print(f"{out}: {count:,} pairs of lines with a cosine of at least {near_duplicates:g}")
 
 
 def _filters(given: list[str]) -> dict[str, str]:

@@ -42,6 +42,8 @@ from bertsmith.model import (
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
+_PROMPT_NAMES = {"query": ("query",), "passage": ("passage", "document", "corpus")}
+"""What folders call the prompts of search."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,10 @@ class Embed(Pipeline, name="embed"):
         vectors = Embed.__call__(self, both, pooling=pooling, normalize=normalize)
         left, right = vectors[: len(texts)], vectors if others is None else vectors[len(texts) :]
         return similarities(left, right, self.similarity)
+
+    def prompt_for(self, role: Literal["query", "passage"]) -> str:
+        """Returns the name of the prompt that the folder has for queries or for what they find, else of its default."""
+        return next((name for name in _PROMPT_NAMES[role] if name in self.prompts), self.default_prompt)
 
     def prompt_text(self, name: str | None = None) -> str:
         """Returns what is put before a text.

@@ -142,8 +142,9 @@ def build_index(
     noted = noted_start(folder=model, claim=out / CLAIM)
     fingerprint = fingerprint_of(model)
     embed = Embed.load(model, precision=settings.precision, batch_tokens=settings.batch_tokens)
-    before_query = _prompt(settings.query_prompt, embed, "query")
-    before_passage = _prompt(settings.passage_prompt, embed, "passage", "document", "corpus")
+    query_prompt, passage_prompt = settings.query_prompt, settings.passage_prompt
+    before_query = embed.prompt_text(embed.prompt_for("query")) if query_prompt is None else query_prompt
+    before_passage = embed.prompt_text(embed.prompt_for("passage")) if passage_prompt is None else passage_prompt
     settings = replace(settings, query_prompt=before_query, passage_prompt=before_passage)
     size = _passage_tokens(settings, embed)
     overlap = size // 8 if settings.overlap is None else settings.overlap
@@ -174,13 +175,6 @@ def build_index(
         # 新的一代已经生效，旧的和用过的向量才能删
         _tidy(out, current.folder)
     return Indexed(report.added, report.changed, report.deleted, len(digests), current.passages, embedded)
-
-
-def _prompt(given: str | None, embed: Embed, *names: str) -> str:
-    """Returns the prompt asked for, else the folder's of the first of these names that it has, else its default."""
-    if given is not None:
-        return given
-    return embed.prompt_text(next((name for name in names if name in embed.prompts), None))
 
 
 def _passage_tokens(settings: IndexSettings, embed: Embed) -> int:

@@ -1,0 +1,230 @@
+"""Hard negatives for pairs, and near duplicates among texts.
+
+A negative teaches most where the model still takes it for an answer. So every query is asked of all the texts of the
+file, and what comes out on top and is not its answer is a hard negative (Karpukhin et al. 2020, §3.2). Some of these
+do answer the query, and nobody marked them: the very first ranks can be left out (`first_rank`), and so is whatever
+scores nearly as well as the right text (`margin`, a share of its score: Moreira et al. 2024, §3.1).
+
+    mine("pairs.tsv", "model", "mined.jsonl")  # then: bertsmith finetune embed --train mined.jsonl
+    near_duplicates("texts.txt", "model", "alike.jsonl", 0.95)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.data.reading.lines import numbered_lines
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.files import atomic_path, require_other_file
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.related import (
+    RELATED,
+    CorpusPassage,
+    JudgedQuery,
+    RelatedTexts,
+    VectorExample,
+    related_of_beir,
+)
+from bertsmith.inference.embed import Embed
+from bertsmith.inference.precision import Precision
+from bertsmith.options import option
+from bertsmith.retrieval.lexical import LexicalSearch
+from bertsmith.retrieval.ranking import best
+
+Scorer = Callable[[str], NDArray[np.float32]]
+_BLOCK = 512
+"""Texts that are compared with all others at a time."""
+
+
+@dataclass(frozen=True)
+class MiningSettings:
+    """Which texts become negatives; `bertsmith mine` has an option for each setting.
+
+    Attributes:
+        mode: whether texts are found by vectors or by words.
+        negatives: of a query, at most.
+        first_rank: the first rank that is taken, from 1, right texts not counted.
+        last_rank: the last one.
+        margin: a negative scores at most (1 − margin) times as much as the right text that scores least.
+        precision: as in `InferenceConfig`.
+    """
+
+    mode: Literal["dense", "lexical"] = option("dense", help="Find by vectors, or by words (BM25).")
+    negatives: int = option(4, min=1, help="Of a query, at most.")
+    first_rank: int = option(1, min=1, help="First rank that is taken; higher leaves out texts that may be right.")
+    last_rank: int = option(100, min=1, help="Last rank that is taken.")
+    margin: float = option(
+        0.05, min=0, max=1, help="What scores nearly as well as the right text may be right: keep so much below it."
+    )
+    precision: Precision | None = option(None, help="Of the matmuls; default: bf16 where native.")
+
+    def __post_init__(self) -> None:
+        """Checks that there is a rank to take."""
+        if self.last_rank < self.first_rank:
+            raise ConfigError(f"--last-rank {self.last_rank} is before --first-rank {self.first_rank}")
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What mining found.
+
+    Attributes:
+        pairs: that were written, those without a negative too.
+        texts: that were searched.
+        negatives: of all pairs.
+        without: pairs that have none.
+    """
+
+    pairs: int
+    texts: int
+    negatives: int
+    without: int
+
+
+def mine(
+    pairs: str | Path,
+    model: str | Path | None,
+    out: str | Path,
+    settings: MiningSettings | None = None,
+    reading: ReadingOptions | None = None,
+) -> Mined:
+    """Writes pairs with their hard negatives: JSON Lines that `finetune embed` reads.
+
+    Args:
+        pairs: a file of pairs, a SQuAD file, or a folder of BEIR; all its texts can become negatives.
+        model: a folder that makes vectors, or `org/name` of the Hub; None is for mode `lexical`.
+        out: the file to write.
+        settings: which texts become negatives.
+        reading: how the file is read.
+
+    Raises:
+        InputError: the file is missing, damaged, or holds no pairs.
+        ConfigError: there is no model, or a library is not installed.
+        CheckpointError: the model folder is unusable.
+    """
+    settings, out = settings or MiningSettings(), Path(out)
+    require_other_file(out, Path(pairs))
+    examples, texts = _pairs_and_texts(pairs, RELATED.read(pairs, reading))
+    if settings.mode == "dense" and model is None:
+        raise ConfigError("--mode dense compares vectors: name the --model that makes them")
+    queries = list(dict.fromkeys(example.query for example in examples))
+    right: dict[str, dict[str, None]] = {query: {} for query in queries}
+    for example in examples:
+        right[example.query][example.positive] = None
+    numbers = {text: number for number, text in enumerate(texts)}
+    found: dict[str, list[str]] = {}
+    for query, scores in zip(queries, _scores(queries, texts, model, settings), strict=True):
+        answers = [numbers[text] for text in right[query]]
+        found[query] = [texts[row] for row in _negatives(scores, answers, numbers.get(query), settings)]
+    total = without = 0
+    with atomic_path(out) as unfinished, unfinished.open("w", encoding="utf-8") as sink:
+        for example in examples:
+            # 文件里已有的反例照样保留，挖到的接在后面
+            negatives = list(dict.fromkeys((*example.negatives, *found[example.query])))
+            total, without = total + len(negatives), without + (not negatives)
+            line = {"query": example.query, "positive": example.positive, "negatives": negatives}
+            sink.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return Mined(len(examples), len(texts), total, without)
+
+
+def near_duplicates(
+    texts: str | Path,
+    model: str | Path,
+    out: str | Path,
+    least: float,
+    *,
+    precision: Precision | None = None,
+    encoding: str = "auto",
+) -> int:
+    """Writes the pairs of lines whose vectors are nearly the same; returns how many there are.
+
+    A line of the file that comes out holds `text`, `pair`, `score` (the cosine) and `lines`, the numbers of both; the
+    pairs are in the order of the first. Every line is compared with every other: of 100,000 lines of 384 numbers that
+    takes about a minute on two cores.
+
+    Args:
+        texts: a file with a text a line; blank lines are left out.
+        model: a folder that makes vectors, or `org/name` of the Hub.
+        out: the file to write.
+        least: cosine from which two texts count as the same, in (0, 1].
+        precision: as in `InferenceConfig`.
+        encoding: `auto` or a codec.
+
+    Raises:
+        InputError: the file is missing, unreadable, or holds fewer than two texts.
+        ConfigError: `least` is out of range.
+        CheckpointError: the model folder is unusable.
+    """
+    texts, out = Path(texts), Path(out)
+    if not 0 < least <= 1:
+        raise ConfigError(f"--near-duplicates {least}: takes a cosine in (0, 1], such as 0.95")
+    require_other_file(out, texts)
+    lines = [(number, line) for number, line in numbered_lines(texts, encoding) if line.strip()]
+    if len(lines) < 2:
+        raise InputError(f"{texts}: holds {len(lines)} texts; two are needed to be alike")
+    vectors = Embed.load(model, precision=precision)([line for _, line in lines])
+    count = 0
+    with atomic_path(out) as unfinished, unfinished.open("w", encoding="utf-8") as sink:
+        for first in range(0, len(lines), _BLOCK):
+            # 只与后面的行比：每一对出现一次，自己不与自己成对
+            cosines = vectors[first : first + _BLOCK] @ vectors[first:].T
+            for row, column in np.argwhere(np.triu(cosines >= least - _ROUNDING, k=1)).tolist():
+                (one, text), (other, pair) = lines[first + row], lines[first + column]
+                score = round(min(1.0, float(cosines[row, column])), 6)
+                line = {"text": text, "pair": pair, "score": score, "lines": [one, other]}
+                sink.write(json.dumps(line, ensure_ascii=False) + "\n")
+                count += 1
+    return count
+
+
+_ROUNDING = 1e-6
+"""Equal vectors have a product of 1 up to so much."""
+
+
+def _pairs_and_texts(path: str | Path, examples: Sequence[VectorExample]) -> tuple[list[RelatedTexts], list[str]]:
+    """Returns the pairs of a file, and its different texts, those that answer a query and all others."""
+    if any(isinstance(example, JudgedQuery | CorpusPassage) for example in examples):
+        pairs = related_of_beir(examples)
+        given = [example.text for example in examples if isinstance(example, CorpusPassage)]
+    else:
+        pairs = [example for example in examples if isinstance(example, RelatedTexts)]
+        given = [text for example in pairs for text in (example.positive, *example.negatives)]
+    if not pairs:
+        raise InputError(f"{path}: holds no query with a text that answers it; negatives are mined for such pairs")
+    return pairs, list(dict.fromkeys(given))
+
+
+def _scores(
+    queries: list[str], texts: list[str], model: str | Path | None, settings: MiningSettings
+) -> Iterator[NDArray[np.float32]]:
+    """Yields for each query the scores [D] of all texts."""
+    if model is None or settings.mode == "lexical":
+        engine = LexicalSearch.build(texts)
+        yield from (engine.scores(query) for query in queries)
+        return
+    embed = Embed.load(model, precision=settings.precision)
+    known = embed(texts, prompt=embed.prompt_for("passage"))
+    asked = embed(queries, prompt=embed.prompt_for("query"))
+    for first in range(0, len(queries), _BLOCK):
+        yield from asked[first : first + _BLOCK] @ known.T
+
+
+def _negatives(
+    scores: NDArray[np.float32], answers: list[int], itself: int | None, settings: MiningSettings
+) -> list[int]:
+    """Returns the rows of the negatives of a query, the hardest first."""
+    least = float(scores[answers].min())
+    most = least - settings.margin * abs(least)
+    own = {*answers} if itself is None else {*answers, itself}
+    ranked = [row for row in best(scores, settings.last_rank + len(own)).tolist() if row not in own]
+    ranked = ranked[settings.first_rank - 1 : settings.last_rank]
+    # 没有共同词的文本得零分：那不是难例，只是别的文本
+    hard = [row for row in ranked if scores[row] <= most and (settings.mode == "dense" or scores[row] > 0)]
+    return hard[: settings.negatives]

@@ -1,0 +1,172 @@
+"""Hard negatives against a ranking written out by hand, near duplicates against all cosines, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertsmith.cli import main
+from bertsmith.errors import BertsmithError, ConfigError, InputError
+from bertsmith.finetune.datasets.related import RELATED
+from bertsmith.inference import load_pipeline
+from bertsmith.retrieval.mining import MiningSettings, mine, near_duplicates
+
+PAIRS = [
+    ("who eats bread ?", "the man eats bread ."),
+    ("who eats bread ?", "the woman eats bread too ."),
+    ("who reads ?", "the woman reads a book ."),
+    ("what is green ?", "a tree is green ."),
+    ("what is old ?", "the bread is old ."),
+    ("the tree has a leaf .", "the leaf is green ."),
+    ("what has a leaf ?", "the tree has a leaf ."),
+]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("query\tpositive\n" + "".join(f"{query}\t{text}\n" for query, text in PAIRS))
+    return path
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("first", "last", "margin"), [(1, 100, 0.0), (2, 3, 0.0), (1, 100, 0.1)])
+def test_negatives_are_what_is_found_and_is_no_answer(first, last, margin, pairs, tiny_model, tmp_path):
+    embed = load_pipeline("embed", tiny_model, precision="float32")
+    texts = list(dict.fromkeys(text for _, text in PAIRS))
+    vectors = embed(texts)
+    settings = MiningSettings(negatives=2, first_rank=first, last_rank=last, margin=margin, precision="float32")
+    found = mine(pairs, tiny_model, tmp_path / "mined.jsonl", settings)
+    rows = read(tmp_path / "mined.jsonl")
+    assert [(row["query"], row["positive"]) for row in rows] == PAIRS
+    for row in rows:
+        cosines = dict(zip(texts, (vectors @ embed([row["query"]])[0]).tolist(), strict=True))
+        right = [text for query, text in PAIRS if query == row["query"]]
+        ranked = sorted((text for text in texts if text not in (*right, row["query"])), key=lambda text: -cosines[text])
+        least = min(cosines[text] for text in right)
+        allowed = [text for text in ranked[first - 1 : last] if cosines[text] <= least - margin * abs(least)]
+        assert row["negatives"] == allowed[:2]
+    assert found.negatives == sum(len(row["negatives"]) for row in rows)
+    assert found.without == sum(not row["negatives"] for row in rows)
+    assert (found.pairs, found.texts) == (len(PAIRS), len(texts))
+
+
+def test_words_find_negatives_without_a_model(pairs, tmp_path):
+    mine(pairs, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    rows = {(row["query"], row["positive"]): row["negatives"] for row in read(tmp_path / "mined.jsonl")}
+    assert rows["who eats bread ?", "the man eats bread ."] == ["the bread is old ."]
+    assert rows["who reads ?", "the woman reads a book ."] == []
+
+
+def test_training_reads_what_was_mined(pairs, tiny_model, tmp_path):
+    mine(pairs, tiny_model, tmp_path / "mined.jsonl", MiningSettings(margin=0.0))
+    examples = RELATED.read(tmp_path / "mined.jsonl")
+    assert [(one.query, one.positive) for one in examples] == PAIRS
+    assert any(one.negatives for one in examples)
+
+
+def test_negatives_of_the_file_stay(tmp_path):
+    lines = [
+        {"query": "who eats bread ?", "positive": "the man eats bread .", "negatives": ["the bread is old ."]},
+        {"query": "what grows ?", "positive": "a tree grows .", "negatives": []},
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mine(tmp_path / "pairs.jsonl", None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    assert [row["negatives"] for row in read(tmp_path / "mined.jsonl")] == [["the bread is old ."], []]
+
+
+def test_a_beir_folder_is_searched_whole(tmp_path):
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    texts = {"1": "the man eats bread .", "2": "the bread is old .", "3": "a tree is green ."}
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts.items())
+    )
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "who eats bread ?"}) + "\n")
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    found = mine(folder, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    assert found.texts == 3
+    assert [row["negatives"] for row in read(tmp_path / "mined.jsonl")] == [["the bread is old ."]]
+
+
+def test_near_duplicates_are_all_pairs_above_the_cosine(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertsmith.retrieval.mining._BLOCK", 3)
+    texts = [text for _, text in PAIRS] + ["", PAIRS[0][1], "the man eats bread !"]
+    (tmp_path / "texts.txt").write_text("".join(text + "\n" for text in texts))
+    count = near_duplicates(tmp_path / "texts.txt", tiny_model, tmp_path / "alike.jsonl", 0.9, precision="float32")
+    vectors = load_pipeline("embed", tiny_model, precision="float32")(texts)
+    cosines = vectors @ vectors.T
+    there = [
+        (i + 1, j + 1)
+        for i in range(len(texts))
+        for j in range(i + 1, len(texts))
+        if texts[i] and texts[j] and cosines[i, j] >= 0.9
+    ]
+    rows = read(tmp_path / "alike.jsonl")
+    assert [tuple(row["lines"]) for row in rows] == there
+    assert count == len(there) > 0
+    for row in rows:
+        one, other = row["lines"]
+        assert (row["text"], row["pair"]) == (texts[one - 1], texts[other - 1])
+        assert row["score"] == pytest.approx(cosines[one - 1, other - 1], abs=1e-5)
+    assert near_duplicates(tmp_path / "texts.txt", tiny_model, tmp_path / "same.jsonl", 1.0, precision="float32") >= 1
+
+
+def test_the_command(pairs, tiny_model, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["mine", str(pairs), "--model", str(tiny_model), "--out", str(tmp_path / "mined.jsonl"), "--margin", "0"])
+    assert not ended.value.code
+    assert f"{len(PAIRS)} pairs" in capsys.readouterr().out
+    lines = tmp_path / "lines.txt"
+    lines.write_text("the man eats bread .\nthe man eats bread .\n")
+    asked = ["mine", str(lines), "--out", str(tmp_path / "alike.jsonl"), "--near-duplicates", "0.99"]
+    with pytest.raises(SystemExit):
+        main([*asked, "--model", str(tiny_model)])
+    assert "1 pairs of lines" in capsys.readouterr().out
+    for more, said in (
+        (["--model", str(tiny_model), "--margin", "0.1"], "--margin has no meaning"),
+        ([], "name the --model"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*asked, *more])
+        assert ended.value.code
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "error", "said"),
+    [
+        ("", {}, InputError, "holds no line"),
+        ("query\tpositive\n", {}, InputError, "no example"),
+        ("text\tlabel\na\tb\nc\td\n", {}, InputError, "no query with a text"),
+        ("query\tpositive\na\tb\n", {}, ConfigError, "name the --model"),
+    ],
+)
+def test_files_without_pairs(content, settings, error, said, tmp_path):
+    (tmp_path / "pairs.tsv").write_text(content)
+    with pytest.raises(error, match=said):
+        mine(tmp_path / "pairs.tsv", None, tmp_path / "out.jsonl", MiningSettings(**settings))
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_cannot_be_asked(pairs, tiny_model, tmp_path):
+    with pytest.raises(ConfigError, match="--last-rank 2 is before --first-rank 3"):
+        MiningSettings(first_rank=3, last_rank=2)
+    with pytest.raises(BertsmithError):
+        mine(pairs, None, pairs, MiningSettings(mode="lexical"))
+    assert pairs.read_text().startswith("query")
+    for least in (0.0, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="cosine"):
+            near_duplicates(pairs, tiny_model, tmp_path / "out.jsonl", least)
+    (tmp_path / "one.txt").write_text("one text\n\n")
+    with pytest.raises(InputError, match="holds 1 texts"):
+        near_duplicates(tmp_path / "one.txt", tiny_model, tmp_path / "out.jsonl", 0.9)
+
+
+def test_equal_scores_give_no_negative():
+    from bertsmith.retrieval.mining import _negatives
+
+    assert _negatives(np.ones(5, dtype=np.float32), [2], None, MiningSettings(mode="lexical")) == []
