@@ -149,11 +149,41 @@ def test_a_budget_counts_each_phase_by_its_share(village):
         ("16:nan,32:0.5", "add up"),
         ("16:0.5,32:nan", "add up"),
         ("16:inf,32:0.5", "add up"),
+        ("16:0.5,32:0.5:0.2:8:1", "LENGTH:SHARE"),
+        ("16:0.5,32:0.5:1.5", "mask rate"),
+        ("16:0.5,32:0.5:nan", "mask rate"),
+        ("16:0.5,32:0.5:0.2:-8", "batch size"),
+        ("16.5:0.5,32:0.5", "LENGTH:SHARE"),
     ],
 )
 def test_impossible_phases_are_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         recipe_for("1/64", phases=parse_phases(text))
+
+
+def test_a_phase_has_its_own_masks_and_batches(village):
+    corpus, tokenizer, _ = village
+    recipe = RECIPE.changed(phases=parse_phases("16:0.5:0.4,32:0.25:0.2:6,32:0.25"), steps=8, batch_size=4)
+    wanted = [(16, 0.4, 4), (32, 0.2, 6), (32, recipe.data.masking.rate, 4)]
+    for phase, (length, rate, size) in enumerate(wanted):
+        settings = recipe.stream_settings(phase)
+        assert (settings.sequence_length, settings.masking.rate, settings.batch_size) == (length, rate, size)
+        batch = next(open_stream(recipe, corpus, tokenizer, phase=phase))
+        assert batch.tokens.num_sequences == size
+        assert batch.global_masked / batch.tokens.num_tokens == pytest.approx(rate, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"phases": parse_phases("16:0.5:0.3:8,32:0.5"), "batch_tokens": 256}, "leave batch sizes out"),
+        ({"phases": parse_phases("16:0.5:0.3,32:0.5"), "objective": "ltr"}, "leave mask rates out"),
+        ({"phases": ((16, 0.5), (32,))}, "LENGTH:SHARE"),
+    ],
+)
+def test_phases_that_contradict_the_rest(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe_for("1/64", steps=8, **settings)
 
 
 def test_phases_and_another_sequence_length_contradict_each_other():

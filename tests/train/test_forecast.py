@@ -57,7 +57,14 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"objective": "mlm+nsp"}, {"family": "distilbert"}, {"masking": "span"}, {"from": "elsewhere"}]
+    "settings",
+    [
+        {"objective": "mlm+nsp"},
+        {"family": "distilbert"},
+        {"masking": "span"},
+        {"from": "elsewhere"},
+        {"phases": ((128, 1.0),)},
+    ],
 )
 def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
     monkeypatch.setattr(forecast, "LAWS", {"bert": LAW})

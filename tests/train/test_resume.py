@@ -84,7 +84,7 @@ def test_a_run_that_dies_three_times_ends_bit_for_bit_the_same(village, undistur
 @pytest.mark.parametrize(
     "changes",
     [
-        {"phases": ((16, 0.5), (32, 0.5))},
+        {"phases": ((16, 0.5, 0.4, 3), (32, 0.5, 0.2))},
         {"optimizer": "lamb", "schedule": "trapezoid"},
         {"objective": "mlm", "masking": "span", "batch_tokens": 200},
         {"objective": "ltr+nsp", "schedule": "cosine"},

@@ -107,7 +107,7 @@ def steps_for(
         accumulate: parts of a step.
     """
     ranks = ranks or Ranks()
-    shares = [share for _, share in recipe.length.phases] or [1.0]
+    shares = recipe.length.shares
     costs = [sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
     # 词元与运算要用满，所以向上取整；时间不可超过，所以向下
     limits = [recipe.trainer.total_steps] if recipe.trainer.total_steps else []
@@ -136,7 +136,7 @@ def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Toke
     """
     if recipe.model.dropout is not None:
         return recipe
-    shares = [share for _, share in recipe.length.phases] or [1.0]
+    shares = recipe.length.shares
     per_step = sum(share * sample_costs(recipe, corpus, tokenizer, phase).tokens for phase, share in enumerate(shares))
     passes = recipe.trainer.total_steps * per_step / corpus.counts[TRAIN].tokens
     # 接着训练的模型已经学过很多：沿用论文的 dropout，免得忘掉旧的、背下新的

@@ -155,6 +155,7 @@ def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: Token
         corpus: what is read.
     """
     law = LAWS.get(config.model_type)
-    if law is None or recipe.model.start_from or recipe.objective != "mlm" or recipe.data.masking.kind != "token":
+    plain = recipe.objective == "mlm" and recipe.data.masking.kind == "token" and not recipe.length.phases
+    if law is None or recipe.model.start_from or not plain:
         return None
     return Expectation(law, ParameterCounts.of(config).encoder, corpus.unigram_entropy, corpus.counts[TRAIN].tokens)

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import tomli_w
 
@@ -93,17 +93,43 @@ def _parse_tokens(text: str) -> int:
     return int(tokens)
 
 
-def parse_phases(text: str) -> tuple[tuple[int, float], ...]:
-    """Reads phases such as `128:0.9,512:0.1`: sequence length and share of the steps, in order.
+class Phase(NamedTuple):
+    """A part of a run that reads in another way.
+
+    Attributes:
+        length: of its sequences.
+        share: of the steps, in (0, 1].
+        mask_rate: 0 for that of the run.
+        batch_size: 0 for that of the run.
+    """
+
+    length: int
+    share: float
+    mask_rate: float = 0.0
+    batch_size: int = 0
+
+
+def parse_phases(text: str) -> tuple[tuple[float, ...], ...]:
+    """Reads phases in order, such as `128:0.9,512:0.1`: sequence length and share of the steps.
+
+    A third number is the phase's mask rate, a fourth its batch size: `128:0.7:0.3,128:0.3:0.15`.
 
     Raises:
         ConfigError: the text has another form.
     """
     try:
-        pairs = [part.split(":") for part in text.split(",")]
-        return tuple((int(length), float(share)) for length, share in pairs)
+        phases = [part.split(":") for part in text.split(",")]
+        if min(map(len, phases)) < 2:
+            raise ValueError("no share")
+        return tuple(
+            tuple(kind(number) for kind, number in zip(_NUMBERS[: len(part)], part, strict=True)) for part in phases
+        )
     except ValueError:
-        raise ConfigError(f"phases {text!r}: write LENGTH:SHARE,LENGTH:SHARE, such as 128:0.9,512:0.1") from None
+        raise ConfigError(f"phases {text!r}: write {_FORM},{_FORM}, such as 128:0.9,512:0.1") from None
+
+
+_NUMBERS = (int, float, float, int)
+_FORM = "LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]]"
 
 
 @dataclass(frozen=True)
@@ -115,18 +141,35 @@ class RunLength:
     minutes: float = option(0.0, min=0.05, help="End: time to train.")
     tokens: int = option(0, parse=_parse_tokens, help="End: real tokens to train on, such as 1e9.")
     flops: float = option(0.0, min=1, help="End: operations to spend, such as 1e18.")
-    phases: tuple[tuple[int, float], ...] = option(
-        (), parse=parse_phases, help="LENGTH:SHARE,... of the steps; 128:0.9,512:0.1 is the paper's."
+    phases: tuple[tuple[float, ...], ...] = option(
+        (),
+        parse=parse_phases,
+        help="LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]],... of the steps; 128:0.9,512:0.1 is the paper's.",
     )
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
         if not 0 <= self.minutes < 10**7 or self.tokens < 0 or not 0 <= self.flops < 1e40:
             raise ConfigError("minutes, steps, tokens and flops must be numbers that are not negative")
-        shares = [share for _, share in self.phases]
+        if any(not 2 <= len(phase) <= 4 or phase[0] != int(phase[0]) for phase in self.phases):
+            raise ConfigError(f"phases: each is {_FORM}, of which the length is a whole number")
+        shares = [phase.share for phase in self.parts]
         # 写成“不满足就拒绝”：NaN 与任何数比较都为假，反过来写就漏过去了
         if shares and not (all(share > 0 for share in shares) and abs(sum(shares) - 1) <= 1e-6):
             raise ConfigError("phases: the shares must be positive and add up to 1, as in 128:0.9,512:0.1")
+
+    @property
+    def parts(self) -> list[Phase]:
+        """The phases; empty for a run that reads in one way."""
+        return [
+            Phase(int(length), share, *(kind(number) for kind, number in zip(_NUMBERS[2:], rest, strict=False)))
+            for length, share, *rest in self.phases
+        ]
+
+    @property
+    def shares(self) -> list[float]:
+        """The share of the steps that each phase has."""
+        return [phase.share for phase in self.parts] or [1.0]
 
     @property
     def has_budget(self) -> bool:
@@ -154,8 +197,8 @@ class PreTrainingRecipe:
 
     def __post_init__(self) -> None:
         """Checks that the parts go together, before any folder is taken for a run that could not begin."""
-        phases = self.length.phases
-        if phases and max(length for length, _ in phases) != self.data.sequence_length:
+        phases = self.length.parts
+        if phases and max(phase.length for phase in phases) != self.data.sequence_length:
             raise ConfigError(
                 f"sequence length {self.data.sequence_length} is not that of the longest phase; leave it out with"
                 " phases"
@@ -163,7 +206,11 @@ class PreTrainingRecipe:
         if not self.model.start_from:
             _require_heads(self, family_named(self.model.family))
         needs = self.build_objective().needs
-        for phase in range(max(1, len(phases))):
+        if any(phase.batch_size for phase in phases) and self.data.batch_tokens:
+            raise ConfigError("--batch-tokens says how much is in a batch; leave batch sizes out of the phases")
+        if any(phase.mask_rate for phase in phases) and needs.targets != "masked":
+            raise ConfigError(f"--objective {self.objective} masks nothing; leave mask rates out of the phases")
+        for phase in range(len(self.length.shares)):
             needs.require_fit(self.stream_settings(phase))
 
     def build_objective(self) -> Objective:
@@ -177,13 +224,19 @@ class PreTrainingRecipe:
     def phase_at(self, step: int) -> int:
         """Returns the number of the phase that step `step` (counted from 0) belongs to."""
         # 论文先用短序列学 90% 的步数：注意力的开销随长度平方增长，远处的位置最后学就够了（附录 A.2）
-        starts = itertools.accumulate((share for _, share in self.length.phases[:-1]), initial=0.0)
+        starts = itertools.accumulate(self.length.shares[:-1], initial=0.0)
         return max(0, sum(step >= round(start * self.trainer.total_steps) for start in starts) - 1)
 
     def stream_settings(self, phase: int = 0) -> StreamSettings:
         """Returns what the batches of a phase look like."""
-        phases = self.length.phases
-        return replace(self.data, sequence_length=phases[phase][0]) if phases else self.data
+        phases = self.length.parts
+        if not phases:
+            return self.data
+        chosen = phases[phase]
+        # 先多遮、后少遮：早期信号多学得快，后期上下文更完整（Ankner 等 2023）
+        masking = replace(self.data.masking, rate=chosen.mask_rate or self.data.masking.rate)
+        size = chosen.batch_size or self.data.batch_size
+        return replace(self.data, sequence_length=chosen.length, masking=masking, batch_size=size)
 
     def model_config(self, tokenizer: Tokenizer) -> ModelConfig:
         """Returns the architecture for a tokenizer, or that of the model that is trained on."""
@@ -361,7 +414,7 @@ def _with_overrides(chosen: dict[str, Any], overrides: dict[str, Any]) -> PreTra
     # 没有第二段的目标：序列跨文档装满，一个词元也不浪费
     settings.setdefault("packing", "full" if needs.pairs == "none" else "sentences")
     if settings.get("phases") and overrides.get("sequence_length") is None:
-        settings["sequence_length"] = max(length for length, _ in settings["phases"])
+        settings["sequence_length"] = max(int(length) for length, *_ in settings["phases"])
     return built(PreTrainingRecipe, settings)
 
 

@@ -108,8 +108,8 @@ def _present(panels: Sequence[Panel], runs: Mapping[str, Sequence[dict[str, Any]
 def _figures(name: str, rows: Sequence[dict[str, Any]], recipe: PreTrainingRecipe) -> list[FigureRow]:
     """Returns how far a run is, and its last and best held-out figures."""
     last = rows[-1]
-    phases = recipe.length.phases
-    length = " then ".join(str(length) for length, _ in phases) or str(recipe.data.sequence_length)
+    lengths = dict.fromkeys(phase.length for phase in recipe.length.parts) or [recipe.data.sequence_length]
+    length = " then ".join(map(str, lengths))
     model = recipe.model
     setting = f"{recipe.objective}, {model.size}, sequences of {length}, {model.precision}, {last['tokens']:,} tokens"
     figures = [FigureRow(f"{name}: steps", f"{last['step']:,} of {recipe.trainer.total_steps:,}", setting)]
