@@ -50,10 +50,11 @@ def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
         f"serve --model one={tiny_model} --model two={tiny_model} --host 0.0.0.0 --port 1234 --workers 3 --threads 5"
         f" --precision bf16 --api-key-file {tmp_path / 'keys'} --cors-origin https://a.org --cors-origin https://b.org"
         " --queue 7 --deadline 11 --batch-tokens 13 --batch-delay-ms 17 --drain 19 --max-items 23 --max-characters 29"
-        " --max-tokens 31"
+        f" --max-tokens 31 --index notes={tmp_path / 'index'}"
     )
     expected = ServeSettings(
         models=(("one", str(tiny_model)), ("two", str(tiny_model))),
+        indexes=(("notes", str(tmp_path / "index")),),
         host="0.0.0.0",
         port=1234,
         workers=3,

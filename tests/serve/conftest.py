@@ -24,6 +24,7 @@ from bertsmith.model import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from bertsmith.retrieval import build_index
 from bertsmith.serve.app import build_app
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.run import uvicorn_options
@@ -104,9 +105,13 @@ def server_class():
 
 
 @pytest.fixture(scope="session")
-def server(models):
-    """Serves a model of each kind."""
-    with contextlib.closing(LiveServer(models)) as live:
+def server(models, tmp_path_factory):
+    """Serves a model of each kind, and an index."""
+    root = tmp_path_factory.mktemp("searched")
+    (root / "texts").mkdir()
+    (root / "texts" / "notes.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    build_index(root / "texts", models["base"], root / "index")
+    with contextlib.closing(LiveServer(models, indexes=(("notes", str(root / "index")),))) as live:
         yield live
 
 
