@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bertsmith.model import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from bertsmith.retrieval import build_index
 from bertsmith.serve.settings import ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -27,6 +29,7 @@ SENTENCES = [
     "where is the market ?",
     "she sells the < script > in a café ; 今天天气很好",
 ]
+FILLING = ["the market sells bread .", "where is the café ?", "the man is here .", "she eats bread !", "the end ."]
 CHROMIUM = Path("/usr/bin/chromium")
 
 
@@ -58,6 +61,17 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     reader = {"task": "answer", "max_length": 40, "stride": 8, "max_answer_tokens": 5, "null_threshold": None}
     write_task_file(root / "answer", reader)
     return {name: root / name for name in made}
+
+
+@pytest.fixture(scope="session")
+def notes(folders, tmp_path_factory) -> Path:
+    """An index by the pre-training model; one of its texts is a script."""
+    root = tmp_path_factory.mktemp("searched")
+    (root / "texts").mkdir()
+    for number, text in enumerate([*SENTENCES, "an evil <script>window.ran = 3</script> .", *FILLING]):
+        (root / "texts" / f"{number}.txt").write_text(text, encoding="utf-8")
+    build_index(root / "texts", folders["base"], root / "index")
+    return root / "index"
 
 
 def write_run(folder: Path, losses: list[float]) -> Path:
@@ -104,15 +118,16 @@ def lab(folders):
 
 
 @pytest.fixture(scope="module")
-def page_address(folders, runs, tmp_path_factory) -> str:
-    """A lab that really listens, with a pre-training model, a classifier and a tagger."""
+def page_address(folders, runs, notes, tmp_path_factory) -> str:
+    """A lab that really listens, with a pre-training model, a classifier, a tagger and an index."""
     pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[lab]'")
     import uvicorn
 
     from bertsmith.lab.run import build_lab
 
     progress = tmp_path_factory.mktemp("progress") / "cards.json"
-    app = build_lab(settings_of(folders, ("base", "classify", "tag")), [runs], progress=progress)
+    settings = replace(settings_of(folders, ("base", "classify", "tag")), indexes=(("notes", str(notes)),))
+    app = build_lab(settings, [runs], progress=progress)
     config = uvicorn.Config(app, port=0, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -5,14 +5,25 @@ import pytest
 
 from bertsmith import WordPieceTokenizer, load_pipeline
 from bertsmith.interpret.maps import load_for_maps, maps_of
+from bertsmith.retrieval import load_index
 
 EVIL = "<script>window.ran = 1</script> the man <img src=x onerror='window.ran = 2'> eats"
 TABS = {
     "en": (
-        ("Fill the mask", "Attention", "Next sentence", "Tokens", "My task", "Similarity map", "Training", "Learn"),
+        (
+            "Fill the mask",
+            "Attention",
+            "Next sentence",
+            "Tokens",
+            "My task",
+            "Similarity map",
+            "Search",
+            "Training",
+            "Learn",
+        ),
         "More tabs",
     ),
-    "zh": (("完形填空", "注意力", "下一句", "词元", "我的任务", "相似度", "训练", "学习"), "More tabs"),
+    "zh": (("完形填空", "注意力", "下一句", "词元", "我的任务", "相似度", "搜索", "训练", "学习"), "More tabs"),
 }
 PLOT = ".js-plotly-plot"
 
@@ -52,7 +63,7 @@ def plotted(page, place, path):
     return page.evaluate(script)
 
 
-def test_the_tabs_show_what_the_pipelines_say(open_page, folders):
+def test_the_tabs_show_what_the_pipelines_say(open_page, folders, notes):
     base = folders["base"]
     page = open_page()
 
@@ -108,6 +119,19 @@ def test_the_tabs_show_what_the_pipelines_say(open_page, folders):
     expected = load_pipeline("similarity", base)(lines)
     np.testing.assert_allclose(plotted(page, "#similarity-matrix", "_fullData[0].z"), expected, atol=1e-5)
 
+    open_tab(page, "Search")
+    typed(page, "#search-query", "who reads book ?")
+    page.click("#search-button")
+    page.wait_for_selector("#search-results .hits li")
+    places = [one.splitlines()[0] for one in page.locator("#search-results h3").all_inner_texts()]
+    hits = load_index(notes).search("who reads book ?")
+    assert places == [f"{hit.file}:{hit.line}" for hit in hits]
+    page.click("#search-mode label:has-text('words')")
+    page.click("#search-button")
+    page.wait_for_function("document.querySelectorAll('#search-results mark.colour1').length == 0")
+    marks = page.locator("#search-results li:first-child mark").all_inner_texts()
+    assert marks == ["reads", "book"]
+
     open_tab(page, "My task")
     page.wait_for_selector(".notice.wrong:visible")
     choose_model(page, "classify")
@@ -156,6 +180,11 @@ def test_script_in_a_text_is_shown_and_never_run(open_page):
         page.click(button)
         page.wait_for_selector(shown)
     assert "<" in page.locator("#tokens-results .pieces li").all_inner_texts()
+    open_tab(page, "Search")
+    typed(page, "#search-query", "evil script")
+    page.click("#search-button")
+    page.wait_for_selector("#search-results .hits li")
+    assert any("<script>" in text for text in page.locator("#search-results .reading").all_inner_texts())
     open_tab(page, "Similarity map")
     typed(page, "#similarity-text", f"{EVIL}\n{EVIL} bread")
     page.click("#similarity-button")

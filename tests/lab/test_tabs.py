@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from bertsmith.tokenizer import WordPieceTokenizer
 
 pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[lab]'")
 
-from bertsmith.lab import attention, fill_mask, my_task, next_sentence, similarity, tokens
+from bertsmith.lab import attention, fill_mask, my_task, next_sentence, search, similarity, tokens
 from bertsmith.lab import models as lab_models
 from bertsmith.lab.models import LabError, received, starting_text
 from bertsmith.learn.lesson import Text
+from bertsmith.serve.settings import ServeSettings
 
 NAME = Text("Text", "文本")
 
@@ -238,3 +240,42 @@ def test_the_words_a_head_goes_by_add_up(lab, kind):
 def test_fields_that_are_missing_or_overfull_are_named(lab, kind, first, second, lines):
     with pytest.raises(BertsmithError):
         my_task.texts_of(lab[kind], first, second, lines)
+
+
+def stretches(found):
+    return [(found.hit.text[mark.start : mark.end], mark.colour) for mark in sorted(found.marks)]
+
+
+def test_a_search_marks_rare_words_and_the_nearest_sentence(folders, tmp_path):
+    from bertsmith.lab.models import LabModels
+    from bertsmith.retrieval import build_index, load_index
+
+    (tmp_path / "texts").mkdir()
+    texts = [
+        "The man eats bread. The woman reads a book!\nWhere is the market?",
+        *(f"the man eats {n}" for n in range(9)),
+    ]
+    texts.append("今天天气很好。男人读书。")
+    for number, text in enumerate(texts):
+        (tmp_path / "texts" / f"{number}.txt").write_text(text, encoding="utf-8")
+    build_index(tmp_path / "texts", folders["base"], tmp_path / "index")
+    index = load_index(tmp_path / "index", precision="float32")
+    models = LabModels([], ServeSettings((("base", str(folders["base"])),)), {"notes": index})
+    state = SimpleNamespace(models=models)
+    query = "the reads BOOKS book"
+    by_words = search.find(state, "notes", query, "lexical")
+    assert [one.hit for one in by_words] == index.search(query, mode="lexical")
+    assert stretches(by_words[0]) == [("reads", 0), ("book", 0)]
+    by_both = next(one for one in search.find(state, "notes", query, "hybrid") if one.hit.file == "0.txt")
+    sentences = ["The man eats bread.", "The woman reads a book!", "Where is the market?"]
+    vectors = index.embed([query, *sentences])
+    nearest = sentences[int((vectors[1:] @ vectors[0]).argmax())]
+    assert "".join(text for text, colour in stretches(by_both) if colour == 1 or text in nearest) == nearest
+    by_vectors = next(one for one in search.find(state, "notes", query, "dense") if one.hit.file == "0.txt")
+    assert stretches(by_vectors) == [(nearest, 1)]
+    (chinese,) = search.find(state, "notes", "天气", "lexical")
+    assert stretches(chinese) == [("天天气", 0)]
+    with pytest.raises(LabError, match="no such index"):
+        search.find(state, "others", "bread", "hybrid")
+    with pytest.raises(LabError, match="write something"):
+        search.find(state, "notes", " ", "hybrid")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +19,12 @@ class PageLanguage(str, Enum):
 
 def lab(
     model: Annotated[
-        list[str], typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
-    ],
+        list[str] | None, typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
+    ] = None,
     *,
+    index: Annotated[
+        list[str] | None, typer.Option(help="Index to search: FOLDER or NAME=FOLDER; may be repeated.")
+    ] = None,
     runs: Annotated[
         list[Path] | None, typer.Option(help="Run folder to watch, or a folder that holds some; may be repeated.")
     ] = None,
@@ -31,13 +35,13 @@ def lab(
         Path | None, typer.Option(help="File of the flash cards; otherwise the one of `bertsmith learn`.")
     ] = None,
 ) -> None:
-    """Look inside models in the browser: masks, attention, tokens, your task, training runs, and the lessons."""
+    """Look inside models in the browser: masks, attention, tokens, your task, search, training runs, and lessons."""
     from bertsmith.errors import ConfigError
-    from bertsmith.serve.settings import ServeSettings, named_models
+    from bertsmith.serve.settings import served
 
     try:
         from bertsmith.lab.run import run_lab
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve,lab]'") from None
-    settings = ServeSettings(models=named_models(model), host=host, port=port, drain=0.0)
+    settings = replace(served(model, index), host=host, port=port, drain=0.0)
     run_lab(settings, runs or (), language=language.value, progress=progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,16 +28,10 @@ def serve(
 ) -> None:
     """Serve models over HTTP: their own endpoints, and OpenAI's /v1/embeddings; /docs shows them."""
     from bertsmith.errors import ConfigError
-    from bertsmith.serve.settings import ServeSettings, named_indexes, named_models
+    from bertsmith.serve.settings import served
 
-    indexes = named_indexes(index or [])
     try:
         from bertsmith.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve]'") from None
-    if not model and indexes:
-        from bertsmith.retrieval.stored import read_claim
-
-        # 没有另说模型在哪里，就是建索引时的那些
-        model = list(dict.fromkeys(read_claim(Path(folder)).model for _, folder in indexes))
-    run(settings.over(ServeSettings(named_models(model or []), indexes)))
+    run(settings.over(served(model, index)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ from bertsmith.learn.lesson import Text
 from bertsmith.learn.study import Study
 from bertsmith.model import Backbone
 from bertsmith.objectives.replaced_tokens import GENERATOR
+from bertsmith.retrieval.search import SearchIndex
 from bertsmith.serve.models import ServedModel
 from bertsmith.serve.request_context import CURRENT, RequestContext
 from bertsmith.serve.settings import ServeSettings
@@ -89,14 +90,8 @@ class LabModel:
         """
         if kind not in self.served.pipelines:
             raise missing_head(self, kind)
-        # 与 HTTP 请求同走一条队列：页面上的计算也受期限和词元上限的约束
-        context = RequestContext(time.monotonic() + self._settings.deadline, self._settings.limits)
-        context.on_its_way = False
-        token = CURRENT.set(context)
-        try:
+        with _as_request(self._settings):
             yield self.served.pipelines[kind]
-        finally:
-            CURRENT.reset(token)
 
     def maps(self, text: str, pair: str | None) -> AttentionMaps:
         """Returns the attention maps of a text or pair; asking again for the same one costs nothing.
@@ -161,11 +156,32 @@ class LabModel:
         return Study.load(self.served.folder)
 
 
-class LabModels:
-    """All models of a lab, by name; the first is shown at first."""
+@contextmanager
+def _as_request(settings: ServeSettings) -> Iterator[None]:
+    """Lets the server's pipelines be used as a request uses them."""
+    # 与 HTTP 请求同走一条队列：页面上的计算也受期限和词元上限的约束
+    context = RequestContext(time.monotonic() + settings.deadline, settings.limits)
+    context.on_its_way = False
+    token = CURRENT.set(context)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
 
-    def __init__(self, served: Sequence[ServedModel], settings: ServeSettings) -> None:
+
+class LabModels:
+    """All models of a lab, by name; the first is shown at first.
+
+    Attributes:
+        indexes: that can be searched, by name.
+    """
+
+    def __init__(
+        self, served: Sequence[ServedModel], settings: ServeSettings, indexes: Mapping[str, SearchIndex] | None = None
+    ) -> None:
         self._models = {model.name: LabModel(model, settings) for model in served}
+        self._settings = settings
+        self.indexes = dict(indexes or {})
 
     @property
     def names(self) -> list[str]:
@@ -183,6 +199,18 @@ class LabModels:
                 Text("There is no such model; choose another one above.", "没有这个模型，请在上面另选一个。")
             )
         return self._models[name]
+
+    @contextmanager
+    def index(self, name: str) -> Iterator[SearchIndex]:
+        """Lends one of the indexes.
+
+        Raises:
+            LabError: there is none of that name.
+        """
+        if name not in self.indexes:
+            raise LabError(Text("There is no such index.", "没有这个索引。"))
+        with _as_request(self._settings):
+            yield self.indexes[name]
 
 
 _HEADS = {

@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from gradio.themes.utils import colors, sizes
 
-from bertsmith.lab import attention, fill_mask, learn, my_task, next_sentence, similarity, tokens, training
+from bertsmith.lab import attention, fill_mask, learn, my_task, next_sentence, search, similarity, tokens, training
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page_state import PageState
 from bertsmith.lab.training import RunFolders
@@ -35,6 +35,7 @@ _TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
     ("tokens", Text("Tokens", "词元"), tokens.build),
     ("task", Text("My task", "我的任务"), my_task.build),
     ("similarity", Text("Similarity map", "相似度"), similarity.build),
+    ("search", Text("Search", "搜索"), search.build),
 )
 _TRAINING, _LEARN = Text("Training", "训练"), Text("Learn", "学习")
 _ICON = (

@@ -50,7 +50,8 @@ def build_lab(
         if not root.is_dir():
             raise InputError(f"{root}: is no folder; --runs takes a run folder, or one that holds some")
     app = build_app(settings, keys=ApiKeys())
-    mount(app, LabModels(list(app.state.models), settings), RunFolders(roots), language=language, progress=progress)
+    models = LabModels(list(app.state.models), settings, app.state.models.indexes)
+    mount(app, models, RunFolders(roots), language=language, progress=progress)
     app.add_middleware(BodyLimit, paths=[f"/{each}" for each in LANGUAGES], most=settings.limits.body_bytes)
     # 没有密钥，同源规则就是唯一的门：只在本机监听时，别的域名一律不认
     if is_loopback(settings.host):

@@ -8,7 +8,7 @@ finds more than characters alone and, on XQuAD, no less than the words of a dict
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bertsmith.retrieval.ranking import best
 from bertsmith.tokenizer.normalize import Normalizer
 
 _CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
+_STRETCH = re.compile(rf"{_CHINESE.pattern}|(?:(?!{_CHINESE.pattern})\w)+")
 _NORMALIZER = Normalizer()
 
 
@@ -38,6 +39,19 @@ def words_of(text: str) -> list[str]:
                 if any(map(str.isalnum, word)):
                     words.append(word)
     return words
+
+
+def places_of(text: str, words: Set[str]) -> list[tuple[int, int]]:
+    """Returns where words stand in a text: start and end of each stretch, in order, neighbours in Chinese as one."""
+    places: list[tuple[int, int]] = []
+    for match in _STRETCH.finditer(text):
+        if words.isdisjoint(words_of(match[0])):
+            continue
+        if places and places[-1][1] == match.start():
+            places[-1] = (places[-1][0], match.end())
+        else:
+            places.append(match.span())
+    return places
 
 
 class LexicalSearch:

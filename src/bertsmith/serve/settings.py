@@ -151,6 +151,23 @@ def named_indexes(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(indexes.items())
 
 
+def served(models: Sequence[str] | None, indexes: Sequence[str] | None) -> ServeSettings:
+    """Reads `--model` and `--index` together: without a model, those that made the indexes are served.
+
+    Raises:
+        InputError: a name is unusable or used twice.
+        ConfigError: neither is given.
+        CheckpointError: a folder holds no index.
+    """
+    found = named_indexes(indexes or ())
+    if not models and found:
+        from bertsmith.retrieval.stored import read_claim
+
+        # 没有另说模型在哪里，就是建索引时的那些
+        models = list(dict.fromkeys(read_claim(Path(folder)).model for _, folder in found))
+    return ServeSettings(named_models(models or ()), found)
+
+
 def _require_name(name: str, folder: str, taken: Collection[str]) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(f"{name!r} cannot be a name; use letters, digits, dots and dashes: NAME={folder}")
