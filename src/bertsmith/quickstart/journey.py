@@ -5,6 +5,7 @@ same command after a crash goes on where it stopped. The folder is the run folde
 
     tokenizer/   the vocabulary          world/      the bundled world's text and reviews
     corpus/      token shards            sentiment/  the two classifiers (bundled world only)
+    vectors/     the model of vectors    index/      what `bertsmith search` reads (both with `--search`)
     vocabulary.json                      what text the vocabulary was learned from
 """
 
@@ -31,6 +32,7 @@ from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import family_named
 from bertsmith.quickstart.options import QuickstartOptions
+from bertsmith.quickstart.searching import learn_to_search, require_searchable
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
@@ -42,6 +44,7 @@ WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
 Smaller batches learn the words as fast, and the next sentence later."""
 
+OWN_MINUTES = 10.0
 OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
 """What learns most from a text in the same time (docs/benchmarks.md, "What learns best"), and the paper's model."""
 
@@ -53,6 +56,8 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
         BertsmithError: the input, a setting or the output folder is unusable; what was complete stays.
     """
     begun = time.monotonic()
+    if options.search:
+        require_searchable(options)
     recipe = _recipe(options)
     _claim(options, recipe)
     console.print("[bold]1 · text[/bold]")
@@ -82,6 +87,9 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
             f"[bold]5 · fine-tuning[/bold] (sentiment, {LABELLED_REVIEWS} labels, with and without pre-training)"
         )
         result.sentiment = _compare_sentiment(options, source)
+    if options.search:
+        console.print("[bold]5 · search[/bold] (vectors from the text itself, then an index)")
+        result.search = learn_to_search(options, options.minutes or OWN_MINUTES, console)
     examples = fill_examples(options.out, corpus, tokenizer, result.pretraining.recipe, own=source.reviews is None)
     result.figures = figure_rows(corpus, tokenizer, result, seconds=time.monotonic() - begun)
     show_report(options.out, source.name, corpus, result, examples)
@@ -97,7 +105,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
             family=_family(options),
             precision=precision,
             seed=options.seed,
-            minutes=options.minutes or 10.0,
+            minutes=options.minutes or OWN_MINUTES,
         )
     return recipe_for(
         options.size or "tiny",

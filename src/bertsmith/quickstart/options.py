@@ -26,6 +26,7 @@ class QuickstartOptions:
         vocab_size: most pieces; None chooses by the amount of text.
         documents: how files are cut into documents.
         encoding: of the files.
+        search: whether vectors are learned from the text after pre-training, and the folder indexed.
         seed: of everything random.
     """
 
@@ -50,6 +51,7 @@ class QuickstartOptions:
         "auto", help="One document per file, or per block between blank lines; auto: per file if several."
     )
     encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    search: bool = option(False, help="Then learn vectors from the text itself, and make the folder searchable.")
     seed: int = option(0, help="Of everything random.")
 
 

@@ -23,6 +23,7 @@ from bertsmith.inference import Candidate, FillMask
 from bertsmith.inference.fill_mask import add_special_tokens
 from bertsmith.interpret.heatmap import attention_weights, draw_heatmap
 from bertsmith.model import Backbone
+from bertsmith.quickstart.searching import SearchComparison
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TEST_REVIEWS
 from bertsmith.reporting.page import FigureRow, Part, Picture, figures_table, render_report
 from bertsmith.reporting.plots import draw_accuracy_curves, draw_loss_curves
@@ -59,9 +60,10 @@ class FilledExamples:
 
 @dataclass
 class QuickstartResult:
-    """What came out: the pre-training's result, the sentiment scores if any, and the rows of the table of figures."""
+    """What came out: the pre-training's result, sentiment scores and search if any, and the table of figures."""
 
     pretraining: PreTrainingResult
+    search: SearchComparison | None = None
     sentiment: dict[str, Evaluation] = field(default_factory=dict)
     figures: list[FigureRow] = field(default_factory=list)
 
@@ -132,6 +134,9 @@ def figure_rows(
             texts = f"{LABELLED_REVIEWS} labelled reviews, {TEST_REVIEWS:,} test reviews"
             setting = f"{texts}; macro F1 {figures['macro_f1']:.3f}"
             rows.append(FigureRow(f"sentiment accuracy from {start}", f"{figures['accuracy']:.1%}", setting))
+    if result.search is not None:
+        setting = f"{result.search.queries:,} held-out sentences, {result.search.candidates:,} passages"
+        rows += [FigureRow(f"MRR of {way}", f"{mrr:.3f}", setting) for way, mrr in result.search.mrr.items()]
     rows.append(FigureRow("this command", f"{seconds:.0f} s", f"peak memory {_peak_memory_gib():.2f} GiB"))
     return rows
 
@@ -164,6 +169,7 @@ def show_report(
             heatmap.note,
         ),
         FilledExamples(examples),
+        *([] if result.search is None else [result.search]),
     ]
     lead = f"Trained from scratch by bertsmith on {source}."
     page = render_report("A BERT of your own", lead, parts, package="bertsmith.quickstart")
@@ -200,7 +206,10 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         commands.append(["predict", "--model", classifier, "The day was wonderful."])
         commands.append(["quickstart", "YOUR_FOLDER", "--size", "mini", "--minutes", "10", "--out", "runs/mine"])
     else:
-        commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
+        if result.search is None:
+            commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
+        else:
+            commands.append(["search", str(run / "index"), result.search.examples[0].query])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
         commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
     for command in commands:

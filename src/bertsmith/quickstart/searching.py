@@ -1,0 +1,157 @@
+"""The end of a quickstart with `--search`: vectors learned from the text itself, an index, and what they are worth.
+
+A masked LM's vectors are poor ones. A short stage without labels teaches the model which sentences stand together, then
+the folder is indexed. Whether that helped is told honestly: held-out sentences are asked for the passage they were
+taken from, of the vectors before and after, of the words (BM25), and of words and vectors together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets.related import RelatedTexts
+from bertsmith.finetune.datasets.unlabelled import read_unlabelled
+from bertsmith.finetune.metrics.ranking import mean_reciprocal_rank
+from bertsmith.finetune.run import fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.embed import EmbeddingOptions, EmbeddingTask
+from bertsmith.inference import Embed
+from bertsmith.kernels.layers import best_device
+from bertsmith.model import ModelConfig
+from bertsmith.quickstart.options import QuickstartOptions
+from bertsmith.retrieval import IndexSettings, build_index
+from bertsmith.retrieval.lexical import LexicalSearch
+from bertsmith.retrieval.ranking import best, reciprocal_ranks
+from bertsmith.seeding import generator
+
+PAIRS_PER_MINUTE = 1_200
+"""Pairs to learn from for each minute of pre-training: about half as long again for a mini."""
+LONGEST = 128
+"""Tokens of a passage that are read."""
+ASKED, CANDIDATES, DEPTH, SHOWN = 300, 2_000, 100, 5
+"""Queries of the comparison, passages they are asked of, passages of each order that are joined, queries shown."""
+
+WAYS = ("words (BM25)", "vectors before", "vectors after", "words and vectors after")
+
+
+@dataclass(frozen=True)
+class AskedQuery:
+    """A sentence, and the passage that each way found first; `right` where it is the one the sentence is from."""
+
+    query: str
+    found: Mapping[str, str]
+    right: str
+
+
+@dataclass(frozen=True)
+class SearchComparison:
+    """What the vectors are worth, as a part of the page.
+
+    Attributes:
+        mrr: way → mean reciprocal rank.
+        queries: of the comparison.
+        candidates: passages they were asked of.
+        examples: some of the queries.
+    """
+
+    mrr: dict[str, float]
+    queries: int
+    candidates: int
+    examples: list[AskedQuery]
+    template: ClassVar[str] = "search_comparison.html"
+
+    @property
+    def verdict(self) -> str:
+        """Which way finds best, in a sentence."""
+        first, second = sorted(self.mrr, key=lambda way: -self.mrr[way])[:2]
+        return f"Best: {first} ({self.mrr[first]:.3f}), then {second} ({self.mrr[second]:.3f})."
+
+
+def require_searchable(options: QuickstartOptions) -> None:
+    """Makes sure that `--search` can be done, before an hour is spent.
+
+    Raises:
+        ConfigError: the text is not one folder, the output lies in it, or a library is not installed.
+    """
+    folder = Path(options.corpus[0]) if len(options.corpus) == 1 else None
+    if folder is None or not folder.is_dir():
+        raise ConfigError("--search makes an index of one folder; name that folder and nothing else")
+    if folder.resolve() in (options.out.resolve(), *options.out.resolve().parents):
+        raise ConfigError(f"{options.out}: lies in {folder}, which is to be indexed; choose another --out")
+    LexicalSearch.build(["a word"])
+
+
+def learn_to_search(options: QuickstartOptions, minutes: float, console: Console) -> SearchComparison:
+    """Trains vectors on the folder's own text, indexes it, and compares ways to search it.
+
+    Args:
+        options: of the quickstart; `vectors/` and `index/` of its output folder are written.
+        minutes: of pre-training; the stage has a share of them.
+        console: shows progress.
+    """
+    (folder,) = options.corpus
+    pairs, held_out = read_unlabelled(folder, encoding=options.encoding, seed=options.seed)
+    order = generator(options.seed, "quickstart/pairs").permutation(len(pairs))
+    chosen = [pairs[number] for number in order[: max(2, round(PAIRS_PER_MINUTE * minutes))].tolist()]
+    task = EmbeddingTask.learned_from(chosen, EmbeddingOptions())
+    rate = task.spec.usual_rate(None, hidden_size=ModelConfig.load(options.out / "model").hidden_size)
+    settings = FineTuningSettings(
+        epochs=1, batch_size=task.spec.batch_size, learning_rate=rate, seed=options.seed, max_length=LONGEST
+    )
+    run = options.out / "vectors"
+    fine_tune(task, options.out / "model", chosen, held_out, run, settings, console=console, device=best_device())
+    build_index(folder, run / "model", options.out / "index", IndexSettings(encoding=options.encoding))
+    # 候选里放上别的段落：只在几百段里找，谁都容易第一
+    others = [pairs[number].positive for number in order[::-1][:CANDIDATES].tolist()]
+    return compare_ways(held_out[:ASKED], others, options.out / "model", run / "model")
+
+
+def compare_ways(asked: Sequence[RelatedTexts], others: Sequence[str], before: Path, after: Path) -> SearchComparison:
+    """Asks queries of their own passages and of others, in four ways.
+
+    Args:
+        asked: queries and the passage of each.
+        others: further passages, up to `CANDIDATES` in all.
+        before: model folder.
+        after: model folder.
+    """
+    right = list(dict.fromkeys(pair.positive for pair in asked))
+    passages = list(dict.fromkeys((*right, *others)))[: max(CANDIDATES, len(right))]
+    numbers = {passage: number for number, passage in enumerate(passages)}
+    targets = [numbers[pair.positive] for pair in asked]
+    words = LexicalSearch.build(passages)
+    queries = [pair.query for pair in asked]
+    scored: dict[str, list[NDArray[np.float32]]] = {WAYS[0]: [words.scores(query) for query in queries]}
+    for way, model in ((WAYS[1], before), (WAYS[2], after)):
+        embed = Embed.load(model)
+        known, wanted = embed(passages), embed(queries)
+        scored[way] = list(wanted @ known.T)
+    scored[WAYS[3]] = [_joined(one, other) for one, other in zip(scored[WAYS[0]], scored[WAYS[2]], strict=True)]
+    relevant = [np.arange(len(passages)) == target for target in targets]
+    mrr = {way: mean_reciprocal_rank(scores, relevant) for way, scores in scored.items()}
+    examples = [
+        AskedQuery(
+            queries[number],
+            {way: passages[int(scored[way][number].argmax())] for way in WAYS},
+            passages[targets[number]],
+        )
+        for number in range(min(SHOWN, len(queries)))
+    ]
+    return SearchComparison(mrr, len(queries), len(passages), examples)
+
+
+def _joined(words: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the sum of reciprocal ranks of both orders, as `bertsmith search` joins them."""
+    orders = [best(scores, DEPTH) for scores in (words, vectors)]
+    found = reciprocal_ranks([order[words[order] > 0] if place == 0 else order for place, order in enumerate(orders)])
+    joined = np.zeros(len(words), dtype=np.float32)
+    joined[list(found)] = list(found.values())
+    return joined
