@@ -75,7 +75,8 @@ def xquad_fold(fold: int, epochs: int) -> dict[str, float]:
     """Trains on two thirds of the articles, and asks the questions of the others."""
     articles = json.loads((DATA / "tasks" / "xquad" / "xquad.en.json").read_text(encoding="utf-8"))["data"]
     paragraphs = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
-    learned, asked = [], []
+    learned: list[RelatedTexts] = []
+    asked: list[RelatedTexts] = []
     for number, article in enumerate(articles):
         side = asked if number % FOLDS == fold else learned
         for paragraph in article["paragraphs"]:
