@@ -32,7 +32,7 @@ from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.ranking import best, reciprocal_ranks
 from bertsmith.seeding import generator
 
-PAIRS_PER_MINUTE = 1_200
+PAIRS_PER_MINUTE = 500
 """Pairs to learn from for each minute of pre-training: about half as long again for a mini."""
 LONGEST = 128
 """Tokens of a passage that are read."""
