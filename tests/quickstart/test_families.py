@@ -23,7 +23,9 @@ def test_each_family_goes_from_text_to_a_report(family, tmp_path):
     assert (tmp_path / "run" / "report.html").stat().st_size > 100_000
     first = next(row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout")
     assert first["step"] == 0
-    assert result.pretraining.heldout["mlm_loss"] < first["mlm_loss"]
+    # twelve seconds teach ELECTRA's discriminator something and its small generator next to nothing
+    losses = [f"{term.name}_loss" for term in result.pretraining.recipe.build_objective().terms]
+    assert sum(result.pretraining.heldout[name] for name in losses) < sum(first[name] for name in losses)
     assert set(result.sentiment) == {"pretrained", "random"}
     pipeline = load_pipeline("fill-mask", model / "generator" if family == "electra" else model)
     mask = pipeline.tokenizer.vocab[pipeline.tokenizer.mask_token_id]
