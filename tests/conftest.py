@@ -16,6 +16,43 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 
+class UnexpectedSkips:
+    """Fails a run in which a test is skipped that is on no list: on CI a skip is a test that nobody sees.
+
+    Attributes:
+        expected: beginnings of test names that may be skipped.
+        found: names and reasons of the others.
+    """
+
+    def __init__(self, listed: Path) -> None:
+        lines = [line.partition("#")[0].strip() for line in listed.read_text(encoding="utf-8").splitlines()]
+        self.expected = tuple(line for line in lines if line)
+        self.found: list[str] = []
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail") and not report.nodeid.startswith(self.expected):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+            self.found.append(f"{report.nodeid}: {reason}")
+
+    pytest_runtest_logreport = _note
+    pytest_collectreport = _note
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in sorted(set(self.found)):
+            terminalreporter.write_line(f"SKIPPED, and not expected to be: {line}", red=True)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    listed = os.environ.get("BERTSMITH_EXPECTED_SKIPS")
+    # 只在主进程里数：xdist 的各个进程把结果都报给它
+    if listed and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(UnexpectedSkips(Path(listed)))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = Path(os.environ.get("BERTSMITH_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")

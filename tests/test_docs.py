@@ -101,14 +101,14 @@ def test_the_two_readmes_name_the_same_commands_and_pages():
     assert pages(english) == pages(chinese)
 
 
-def test_the_size_table_of_the_readmes_is_what_the_command_prints(capsys):
+def test_the_size_table_of_the_guides_is_what_the_command_prints(capsys):
     from bertsmith.cli import main
 
     with pytest.raises(SystemExit):
         main(["sizes", "--no-measure"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     printed = {row[0]: row[1:] for row in rows if len(row) == 12}
-    for page in (ROOT / "README.md", ROOT / "README.zh-CN.md"):
+    for page in (ROOT / "docs/README.md", ROOT / "docs/README.zh-CN.md"):
         shown = [line.split() for line in page.read_text(encoding="utf-8").splitlines()]
         table = {row[0]: row[1:] for row in shown if row and row[0] in printed and len(row) == 12}
         # the last column is what a step keeps in the machine's own precision

@@ -293,7 +293,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, 
         (["rank", "--no-header", "--label-column", "label"], "without a header no column has a name"),
         (["answer", "--header"], "--header is not for the files of answer"),
         (["regress", "--metric", "accuracy"], "--metric is not for regress"),
-        (["features", "--layers", "last", "--layer-decay", 0.9], "leave out adapter, frozen layers and layer decay"),
+        (["features", "--layers", "last", "--layer-decay", 0.9], "leave out layer decay"),
         (["features", "--layers", "last", "--gradient-checkpointing", "blocks"], "leave out gradient checkpointing"),
     ],
 )

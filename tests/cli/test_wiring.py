@@ -48,9 +48,9 @@ def options_of(command):
 def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
     words = (
         f"serve --model one={tiny_model} --model two={tiny_model} --host 0.0.0.0 --port 1234 --workers 3 --threads 5"
-        f" --precision bf16 --api-key-file {tmp_path / 'keys'} --cors-origin https://a.org --cors-origin https://b.org"
+        f" --precision bf16 --engine auto --api-key-file {tmp_path / 'keys'} --cors-origin https://a.org --cors-origin https://b.org"
         " --queue 7 --deadline 11 --batch-tokens 13 --batch-delay-ms 17 --drain 19 --max-items 23 --max-characters 29"
-        f" --max-tokens 31 --index notes={tmp_path / 'index'}"
+        f" --max-tokens 31 --allow-host a.org --index notes={tmp_path / 'index'}"
     )
     expected = ServeSettings(
         models=(("one", str(tiny_model)), ("two", str(tiny_model))),
@@ -60,8 +60,10 @@ def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
         workers=3,
         threads=5,
         precision="bf16",
+        engine="auto",
         key_file=str(tmp_path / "keys"),
         cors_origins=("https://a.org", "https://b.org"),
+        allowed_hosts=("a.org",),
         queue=7,
         deadline=11.0,
         batch_tokens=13,

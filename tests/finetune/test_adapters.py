@@ -155,7 +155,7 @@ def test_an_adapter_learns_a_task_and_the_pipeline_uses_it(settings, tiny_model,
     task = ClassificationTask.of(examples)
     model = task.build(tiny_model, FineTuningSettings(dropout=0.0))
     add_adapter(model, settings)
-    trainer = BertTrainer(model, task.loss, TrainerSettings(160, 1e-2))
+    trainer = BertTrainer(model, task.objective, TrainerSettings(160, 1e-2))
     batch = task.batch(task.encode(tokenizer, examples, 32))
     first = float(trainer.train_batch(batch).loss.detach())
     for _ in range(159):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -191,6 +192,19 @@ def test_a_part_that_was_cut_off_is_noticed(broken_off, text, tiny_model):
     assert len(np.load(broken_off)) == 50
 
 
+@pytest.mark.parametrize("place", range(0, 400, 17))
+def test_a_flipped_bit_of_a_part_is_noticed_wherever_it_is(broken_off, text, tiny_model, place):
+    part = sorted(broken_off.with_name("x.npy.parts").glob("[0-9]*.npy"))[1]
+    data = bytearray(part.read_bytes())
+    data[-1 - place if place % 2 else place] ^= 1 << (place % 8)
+    part.write_bytes(data)
+    with pytest.raises(CheckpointError, match="checksum differs"):
+        embed_files([text], tiny_model, broken_off)
+    part.unlink()
+    embed_files([text], tiny_model, broken_off)
+    assert broken_off.is_file()
+
+
 def test_a_damaged_request_is_noticed(broken_off, text, tiny_model):
     (broken_off.with_name("x.npy.parts") / "request.json").write_text("{", encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"request\.json: damaged"):
@@ -206,15 +220,15 @@ def test_a_second_process_is_kept_out(text, tiny_model, tmp_path):
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(text, tiny_model, tmp_path, small_parts, monkeypatch):
-    original = np.save
+    original = Path.write_bytes
 
-    def full(handle, array, **options):
-        if "0000003" in handle.name:
+    def full(self, data):
+        if "0000003" in self.name:
             raise OSError(28, "No space left on device")
-        original(handle, array, **options)
+        return original(self, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.np, "save", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(RunFolderError, match="the disk is full"):
             embed_files([text], tiny_model, tmp_path / "x.npy")
     assert len(list((tmp_path / "x.npy.parts").glob("[0-9]*.npy"))) == 3

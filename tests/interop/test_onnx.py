@@ -9,6 +9,7 @@ import pytest
 import sentence_transformers
 import torch
 import transformers
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.cli import main
@@ -18,7 +19,7 @@ from bertsmith.inference.task_file import write_task_file
 from bertsmith.interop import onnx as export
 from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel, architectures_by_name
+from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel, architectures_by_name, graph
 from bertsmith.model.feature_tagger import FeatureTagger
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -241,7 +242,7 @@ def test_weights_beyond_one_file_lie_beside_it_and_a_model_without_pooler_has_on
 
 
 def test_an_export_that_computes_something_else_is_refused(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(export.PaddedBatch, "padding_mask", property(lambda batch: batch.attention_mask >= 0))
+    monkeypatch.setattr(graph.PaddedBatch, "padding_mask", property(lambda batch: batch.attention_mask >= 0))
     with pytest.raises(CheckpointError, match=r"is off by .* nothing was written"):
         export_onnx(tiny_model, tmp_path / "out" / "x.onnx")
     assert list((tmp_path / "out").iterdir()) == []
@@ -394,3 +395,14 @@ def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_mo
     inputs = {each.name: tokens[each.name] for each in session.get_inputs()}
     (found,) = session.run(["sentence_embedding"], inputs)
     np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-4)
+
+
+def test_an_exported_file_can_be_quantised_by_the_runtime(tmp_path):
+    save_model("BertModel", tmp_path / "model")
+    export_onnx(tmp_path / "model", tmp_path / "model.onnx")
+    quantize_dynamic(tmp_path / "model.onnx", tmp_path / "int8.onnx", weight_type=QuantType.QInt8, per_channel=True)
+    inputs = draw([9, 4], 9)
+    whole, small = (run(tmp_path / name, inputs)["last_hidden_state"] for name in ("model.onnx", "int8.onnx"))
+    real = inputs["attention_mask"].bool().numpy()
+    cosines = (whole * small).sum(-1) / np.linalg.norm(whole, axis=-1) / np.linalg.norm(small, axis=-1)
+    assert cosines[real].min() > 0.99

@@ -10,7 +10,7 @@ pytest.importorskip("httpx")
 from starlette.testclient import TestClient
 
 from bertsmith.lab import run
-from bertsmith.lab.host_check import BodyLimit, is_own_name
+from bertsmith.serve.host_check import BodyLimit, is_own_name
 from bertsmith.serve.settings import Limits, ServeSettings
 
 MOST = Limits().body_bytes
@@ -55,14 +55,14 @@ def test_every_other_name_is_refused_everywhere(client, name):
         answer = client.get(path, headers={"host": name}, follow_redirects=False)
         assert answer.status_code == 403
         assert answer.text.count("\n") == 0
-        assert "open it as localhost" in answer.json()["error"]["message"]
+        assert "ask for localhost" in answer.json()["error"]["message"]
     answer = client.post("/fill-mask", json={"texts": ["the [MASK]"]}, headers={"host": name})
     assert answer.status_code == 403
 
 
 def test_the_name_on_the_command_line_is_answered_to():
-    assert is_own_name("mine.local:8001", "Mine.local")
-    assert not is_own_name("mine.local:8001", "127.0.0.1")
+    assert is_own_name("Mine.local:8001", {"mine.local"})
+    assert not is_own_name("mine.local:8001", {"127.0.0.1"})
 
 
 def test_a_lab_that_listens_to_others_goes_by_any_name(folders):

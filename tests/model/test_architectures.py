@@ -375,7 +375,7 @@ def test_labels_without_names_are_numbered(tmp_path):
     "change",
     [
         {"architectures": ["RobertaModel"], "model_type": None},
-        {"is_decoder": True},
+        {"is_decoder": "yes"},
         {"add_cross_attention": True},
         {"hidden_act": "swish"},
         {"hidden_size": 101},

@@ -81,34 +81,27 @@ def test_the_summary_is_read_from_the_last_token():
     assert torch.equal(model(batch).cls, model(batch).hidden_states[[0, 9, 14]])
 
 
-def test_equals_the_decoder_of_transformers():
-    """`is_decoder` in their configuration is the same network with the same mask."""
+def test_a_causal_folder_is_a_causal_model_in_transformers(tmp_path):
+    """`is_decoder` of `config.json` means the same network and the same mask there; it survives saving and loading."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    ours = BertForMaskedLM(BertConfig.named("2/64", vocab_size=VOCAB_SIZE, initializer_range=0.2)).eval()
-    peer = transformers.BertLMHeadModel(
-        transformers.BertConfig(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=1,
-            intermediate_size=256,
-            is_decoder=True,
-        )
-    ).eval()
-    import tempfile
-
-    from safetensors.torch import load_file
-
-    with tempfile.TemporaryDirectory() as folder:
-        ours.save_pretrained(folder)
-        peer.load_state_dict(load_file(f"{folder}/model.safetensors"), strict=False)
-    peer.tie_weights()
+    config = BertConfig.named("2/64", vocab_size=VOCAB_SIZE, initializer_range=0.2, is_decoder=True)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    ours = BertForMaskedLM.from_pretrained(tmp_path).eval()
+    assert ours.config.is_decoder
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     batch = make_batch([11, 11])
     with torch.no_grad():
-        logits = ours(batch, torch.arange(22), mask=CAUSAL)
+        logits = ours(batch, torch.arange(22))
         expected = peer(input_ids=batch.input_ids.view(2, 11)).logits
+        summary = ours.backbone(batch)
     torch.testing.assert_close(logits.view_as(expected), expected, atol=1e-4, rtol=1e-4)
+    assert torch.equal(summary.cls, summary.hidden_states[[10, 21]])
+
+
+def test_a_model_that_reads_both_ways_says_nothing_of_it(tmp_path):
+    BertForMaskedLM(BertConfig.named("1/64", vocab_size=VOCAB_SIZE)).save_pretrained(tmp_path)
+    assert "is_decoder" not in (tmp_path / "config.json").read_text()
 
 
 def explicit_attention(attention, states, length, prefix):

@@ -114,13 +114,13 @@ def test_an_answer_has_a_size(server):
     [
         b"GET / HTTP/9.9\r\n\r\n",
         b"\0\0\0\0\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: 1e9\r\n\r\n",
-        b"POST /embed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
-        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
-        b"GET /%00%ff%ed%a0%80 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1e9\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
+        b"GET /%00%ff%ed%a0%80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 def test_a_broken_head_is_refused(server, head):
@@ -213,7 +213,9 @@ def test_ten_thousand_hostile_bodies_leave_a_healthy_server(server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for number, body in enumerate(hostile_bodies(seed, 1250)):
             path = paths[(seed + number) % len(paths)].encode()
-            head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            head = (
+                b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            )
             writer.write(head % (path, len(body)) + body)
             answer = await reader.readuntil(b"\r\n\r\n")
             status = int(answer[9:12])

@@ -105,7 +105,7 @@ def test_a_client_that_hangs_up_frees_its_place(busy):
     body = json.dumps(EMBED).encode()
     with socket.create_connection(("127.0.0.1", live.port)) as client:
         client.sendall(
-            b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
             % (len(body), body)
         )
         wait_for(lambda: live.admission.free == 0)
@@ -125,8 +125,8 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(start):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", live.port))
         client.sendall(
-            b"POST /similarity HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-            % (len(body), body)
+            b"POST /similarity HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         assert client.recv(12) == b"HTTP/1.1 200"
         wait_for(lambda: not live.server.server_state.connections)
@@ -145,7 +145,7 @@ def test_a_body_that_never_ends_gets_408_and_holds_no_place(start):
     live = start(deadline=0.3, queue=1)
     with socket.create_connection(("127.0.0.1", live.port)) as client:
         client.sendall(
-            b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
         assert live.post("/embed", EMBED).status_code == 200
         assert client.recv(20).startswith(b"HTTP/1.1 408")
@@ -238,6 +238,37 @@ def keyed(models, server_class):
     live = server_class({"base": models["base"]}, keys=["another-key-for-tests-02", KEY])
     yield live
     live.close()
+
+
+def test_a_client_that_fills_the_queue_leaves_places_to_other_keys(busy):
+    names = ["first-key-of-16-chars", "second-key-of-16-chars"]
+    live = busy(queue=8, keys=names)
+    first, second = ({"authorization": f"Bearer {name}"} for name in names)
+
+    def ask(headers):
+        return httpx.post(f"{live.url}/embed", json=EMBED, headers=headers, timeout=30)
+
+    # 一半的位子分给各个密钥：第一个客户最多占 8 - 2 个
+    threads, answers = in_background(10, lambda: ask(first))
+    wait_for(lambda: len(answers) == 4)
+    assert {answer.status_code for answer in answers} == {429}
+    more, others = in_background(3, lambda: ask(second))
+    wait_for(lambda: len(others) == 1)
+    assert others[0].status_code == 429
+    live.open.set()
+    for thread in [*threads, *more]:
+        thread.join(20)
+    assert sorted(answer.status_code for answer in answers) == [200] * 6 + [429] * 4
+    assert sorted(answer.status_code for answer in others) == [200] * 2 + [429]
+    wait_for(lambda: live.admission.free == 8)
+
+
+def test_the_description_says_how_a_key_is_sent(keyed, server):
+    told = keyed.client.get("/openapi.json").json()
+    assert told["components"]["securitySchemes"]["bearer"] == {"type": "http", "scheme": "bearer"}
+    assert told["paths"]["/embed"]["post"]["security"] == [{"bearer": []}, {"header": []}]
+    assert told["paths"]["/health"]["get"]["security"] == []
+    assert "securitySchemes" not in server.client.get("/openapi.json").json()["components"]
 
 
 def test_probes_and_the_page_need_no_key_figures_and_models_do(keyed):

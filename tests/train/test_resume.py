@@ -205,6 +205,25 @@ def test_the_best_model_is_the_one_with_the_lowest_heldout_loss(village, tmp_pat
     assert WordPieceTokenizer.load(tmp_path / "best").vocab == tokenizer.vocab
 
 
+def test_the_best_model_is_kept_though_later_ones_are_worse_and_the_run_dies(village, tmp_path, monkeypatch):
+    """The held-out loss rises from the middle on: what is best is not what is last."""
+    corpus, tokenizer, _ = village
+    original = BertTrainer.evaluate
+
+    def rises(self, heldout):
+        figures = original(self, heldout)
+        return {**figures, "mlm_loss": figures["mlm_loss"] + max(0, self.step - 20)}
+
+    monkeypatch.setattr(BertTrainer, "evaluate", rises)
+    pretrain(tmp_path / "whole", corpus, tokenizer, RECIPE)
+    run_that_dies(tmp_path / "dies", village, RECIPE, monkeypatch, deadlines=(19, 23, 36))
+    assert_same_run(tmp_path / "whole", tmp_path / "dies")
+    whole, dies = (load_file(tmp_path / run / "best" / "model.safetensors") for run in ("whole", "dies"))
+    assert all(value.equal(dies[name]) for name, value in whole.items())
+    last = weights_of(tmp_path / "whole")
+    assert not all(value.equal(last[name]) for name, value in whole.items())
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "no json", "no tensors", "another step"])
 def test_a_damaged_state_is_named_and_the_one_before_is_used(village, tmp_path, damage):
     trainer = fresh_trainer(village, 2)

@@ -157,7 +157,7 @@ def test_no_logits_are_made_at_unmasked_positions(village):
         {"warmup_share": 1.5},
         {"learning_rate": 0.0},
         {"clip_norm": -1.0},
-        {"optimizer": "sgd"},
+        {"optimizer": "adam"},
         {"schedule": "sine"},
         {"skips_in_a_row": 0},
         {"skipped_share": 1.5},

@@ -186,7 +186,7 @@ def test_every_option_of_the_command_reaches_the_recipe(village, tmp_path, capsy
         (["--steps=5", "--from=model", "--size=tiny"], "--from brings its own size"),
         (["--steps=5", "--phases=1"], "LENGTH:SHARE"),
         (["--steps=5", "--objective=mlm+x"], "objective 'mlm+x' is unknown"),
-        (["--steps=5", "--optimizer=sgd"], "optimizer 'sgd' is unknown; use adamw, lamb"),
+        (["--steps=5", "--optimizer=adam"], "optimizer 'adam' is unknown; use adamw, lamb"),
         (["--steps=5", "--schedule=flat"], "schedule 'flat' is unknown"),
         (["--steps=5", "--masking=letter"], "masking 'letter' is unknown"),
         (["--steps=5", "--keep-states=0"], "keep-states"),

@@ -16,8 +16,10 @@ from bertsmith import __version__
 from bertsmith.cli import (
     adapt,
     attention,
+    compress,
     convert,
     corpus,
+    distil,
     export,
     finetune,
     inspect,
@@ -26,13 +28,16 @@ from bertsmith.cli import (
     plan,
     predict,
     pretrain,
+    probe,
     push,
     quickstart,
     report,
     search,
     serve,
     sizes,
+    study,
     vocab,
+    words,
 )
 from bertsmith.cli.options import DeclaredCommand
 from bertsmith.errors import BertsmithError
@@ -51,8 +56,17 @@ app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
 app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
 app.command("adapt", cls=DeclaredCommand)(adapt.adapt)
+app.command("distil", cls=DeclaredCommand)(distil.distil)
+app.command("compress", cls=DeclaredCommand)(compress.compress)
+app.command("study", cls=DeclaredCommand)(study.study)
+app.command("word-vectors", cls=DeclaredCommand)(words.word_vectors)
+app.command("nearest")(words.nearest)
+app.command("lstm", cls=DeclaredCommand)(words.lstm)
+app.command("seq2seq", cls=DeclaredCommand)(words.seq2seq)
+app.command("rewrite")(words.rewrite)
 app.command("report")(report.report)
 app.command("fill-mask")(predict.fill_mask)
+app.command("generate")(predict.generate)
 app.command("finetune", cls=DeclaredCommand)(finetune.finetune)
 app.command("evaluate", cls=DeclaredCommand)(finetune.evaluate)
 app.command("predict")(predict.predict)
@@ -65,6 +79,7 @@ app.command("mine", cls=DeclaredCommand)(search.mine)
 app.command("serve", cls=DeclaredCommand)(serve.serve)
 app.command("attention")(attention.attention)
 app.command("attribute")(attention.attribute)
+app.command("probe", cls=DeclaredCommand)(probe.probe)
 app.command("lab")(lab.lab)
 app.command("learn")(learn.learn)
 app.command("import")(convert.import_model)
@@ -85,7 +100,20 @@ ENVIRONMENT = {
 "Fine-tuning" in docs/benchmarks.md."""
 
 _INTERRUPTED = 130
-_RESUMING = ("quickstart", "adapt", "corpus", "pretrain", "finetune", "embed", "index")
+_RESUMING = (
+    "quickstart",
+    "adapt",
+    "distil",
+    "corpus",
+    "pretrain",
+    "study",
+    "word-vectors",
+    "lstm",
+    "seq2seq",
+    "finetune",
+    "embed",
+    "index",
+)
 """Commands that keep what is done and go on from there."""
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertsmith.finetune.job import ComparisonOptions
     from bertsmith.finetune.settings import FineTuningSettings
     from bertsmith.finetune.tasks.task import Evaluation
+    from bertsmith.finetune.teaching import TeachingOptions
 
 
 def _task() -> Any:
@@ -35,6 +36,7 @@ def _options_of_all_tasks() -> type:
     settings="bertsmith.finetune.settings.FineTuningSettings",
     further="bertsmith.finetune.further.FurtherOptions",
     comparison="bertsmith.finetune.job.ComparisonOptions",
+    teaching="bertsmith.finetune.teaching.TeachingOptions",
 )
 def finetune(
     task: Annotated[str, _task()],
@@ -54,6 +56,7 @@ def finetune(
     settings: Given[FineTuningSettings],
     further: Given[FurtherOptions],
     comparison: Given[ComparisonOptions],
+    teaching: Given[TeachingOptions],
 ) -> None:
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
     from dataclasses import replace
@@ -87,6 +90,7 @@ def finetune(
         options=options.values,
         comparison=compared,
         further=further.build(),
+        teaching=teaching.build(),
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

@@ -1,4 +1,4 @@
-"""`bertsmith fill-mask`, `predict`, `embed`, `similarity` and `next-sentence`: using a model."""
+"""`bertsmith fill-mask`, `generate`, `predict`, `embed`, `similarity` and `next-sentence`: using a model."""
 
 from __future__ import annotations
 
@@ -58,6 +58,27 @@ def fill_mask(
             # 词片里的方括号（[unused1]、[E1]）不是排版标记
             table.add_row(Text(found.piece), f"{found.probability:.1%}")
         Console().print(table)
+
+
+def generate(
+    text: Annotated[str, typer.Argument(help="The beginning; may be empty.")],
+    model: ModelOption,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most pieces to write.")] = 40,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw among the likeliest pieces with this probability together; else the first."),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Over 1 draws more freely, below 1 less.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    precision: Precision = None,
+) -> None:
+    """Continue a text with a model that reads from left to right (pretrain --objective ltr)."""
+    from bertsmith.inference import load_pipeline
+
+    require_readable(text)
+    pipeline = load_pipeline("generate", model, precision=precision.value if precision else None)
+    how = {"max_new_tokens": max_new_tokens, "top_p": top_p, "temperature": temperature, "seed": seed}
+    print(f"{text} {pipeline(text, **how).text}".strip())
 
 
 def predict(

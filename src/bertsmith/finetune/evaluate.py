@@ -41,7 +41,7 @@ def evaluate_folder(
         ConfigError: an option is not for this task, or the precision is unknown.
     """
     described = Path(folder if adapter is None else adapter)
-    task, max_length = _task_of(described)
+    task, max_length = task_of_model(described)
     model = task.load(described) if adapter is None else load_adapted(folder, adapter)
     examples = task.spec.reader.read(path, options, task=task.name)
     device = best_device()
@@ -51,7 +51,7 @@ def evaluate_folder(
     return task.evaluate(examples, predictions)
 
 
-def _task_of(folder: Path) -> tuple[Task[Any, Any], int]:
+def task_of_model(folder: str | Path) -> tuple[Task[Any, Any], int]:
     """Returns the task of a folder and the most ids of its sequences; without `task.json`, the one that needs no head.
 
     Raises:
@@ -60,5 +60,5 @@ def _task_of(folder: Path) -> tuple[Task[Any, Any], int]:
     if not read_task_file(folder):
         for kind in (all_tasks()[name] for name in pipelines_of_folder(folder) if name in all_tasks()):
             if not kind.spec.pipeline.needs_fine_tuning:
-                return kind().starting_from(folder), kind.spec.pipeline.settings_in(folder).max_length
+                return kind().starting_from(Path(folder)), kind.spec.pipeline.settings_in(folder).max_length
     return load_task(folder)

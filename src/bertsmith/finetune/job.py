@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import paper_grid, search
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import all_tasks, load_task, task_named
+from bertsmith.finetune.teaching import TeachingOptions, labelled_by_teacher
 from bertsmith.finetune.trials import RUNS, SearchResult
 from bertsmith.model import ModelConfig
 from bertsmith.options import option
@@ -64,6 +65,7 @@ class Job:
         options: of the task, the fields of its `spec.options` that were chosen.
         comparison: other runs, to compare with.
         further: pre-training on the task's texts before its labels are learned.
+        teaching: who teaches besides the labels.
     """
 
     task: str
@@ -78,6 +80,7 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
     further: FurtherOptions = field(default_factory=FurtherOptions)
+    teaching: TeachingOptions = field(default_factory=TeachingOptions)
 
 
 def usual_rate(task: str, model: str | Path, adapter: str | None) -> float:
@@ -111,7 +114,10 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
     if (job.unlabelled is None) == (job.train is None) or (job.unlabelled is None and job.dev is None):
         raise ConfigError("give --train and --dev, or --unlabelled, which needs neither")
     examples = {name: kind.spec.reader.read(path, job.reading, task=job.task) for name, path in files.items()}
-    options = dict(job.options)
+    options, teacher = dict(job.options), job.teaching.teacher
+    if teacher is not None and any(one.name == "teacher" for one in fields(kind.spec.options)):
+        # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
+        options["teacher"], teacher = teacher, None
     if job.unlabelled is not None:
         encoding, seed = job.reading.encoding, job.settings.seed
         pairs = kind.from_documents(job.unlabelled, options, encoding=encoding, seed=seed)
@@ -120,6 +126,8 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         files = {"train": job.unlabelled, "dev": job.unlabelled} | files
     train, dev, test = examples["train"], examples["dev"], examples.get("test")
     task = kind.of(train, **options)
+    if job.teaching.teacher_text:
+        train = [*train, *labelled_by_teacher(task, job.teaching, job.reading.encoding)]
     if compared.baselines:
         task.check_baselines(train, dev, test)
     start = job.model
@@ -128,7 +136,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
             job.model, train, job.out, job.further, seed=job.settings.seed, console=console, device=device
         )
     searched = None
-    how: dict[str, Any] = {"test": test, "console": console, "device": device}
+    how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
     if compared.search is not None or compared.seeds > 1:
         grid = None if compared.search is None else GRIDS[compared.search](job.settings.learning_rate)
         searched = search(task, start, train, dev, job.out, job.settings, grid=grid, seeds=compared.seeds, **how)

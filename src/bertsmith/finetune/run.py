@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -27,6 +27,8 @@ from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import save_task
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, PredictionT, Task
+from bertsmith.finetune.teaching import TaughtLoss
+from bertsmith.hub import model_folder as hub_folder
 from bertsmith.hub import noted_start
 from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
@@ -35,7 +37,7 @@ from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.surgery import freeze
-from bertsmith.objectives.loss_output import RunningAverages
+from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.seeding import generator, torch_seed
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.monitor import MetricsLog, StepProgress
@@ -112,6 +114,7 @@ def fine_tune(
     settings: FineTuningSettings,
     *,
     test: Sequence[ExampleT] | None = None,
+    teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
 ) -> FineTuningResult:
@@ -125,6 +128,7 @@ def fine_tune(
         run: the run folder; the same call goes on where it was interrupted, or returns the result that is there.
         settings: the recipe.
         test: labelled examples that only the kept weights see, once.
+        teacher: a folder that was fine-tuned for the task, whose judgement is learned besides the labels.
         console: shows progress; silent when None.
         device: where the model lives.
 
@@ -158,6 +162,7 @@ def fine_tune(
         "train": _fingerprint(train),
         "dev": _fingerprint(dev),
         "test": None if test is None else _fingerprint(test),
+        **({} if teacher is None else {"teacher": fingerprint_weights(hub_folder(teacher))}),
     }
     claim_folder(folder, "finetune.json", request, beside=FURTHER)
     with locked(folder):
@@ -165,7 +170,9 @@ def fine_tune(
             # 可能恰好在写下结果之后、删去状态之前被打断
             _remove_state(folder)
             return FineTuningResult.load(folder / "result.json")
-        started = FineTuningRun(task, Path(model_folder), folder, settings, console or Console(quiet=True), device)
+        started = FineTuningRun(
+            task, Path(model_folder), folder, settings, console or Console(quiet=True), device, teacher
+        )
         return started.finish(train, dev, test)
 
 
@@ -180,8 +187,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         settings: FineTuningSettings,
         console: Console,
         device: torch.device | str,
+        teacher: str | None = None,
     ) -> None:
         self.task = task
+        self.teacher = teacher
         self.start_folder = model_folder
         self.folder = folder
         self.settings = settings
@@ -250,11 +259,17 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         model.set_gradient_checkpointing(self.settings.checkpointing())
         return model
 
+    def _loss(self) -> Callable[[Any, Any], LossOutput]:
+        if self.teacher is None:
+            return self.task.objective
+        max_length = self.inference.length_for(self.model.config)
+        return TaughtLoss(self.task, self.teacher, self.tokenizer, max_length, self.device, self.dtype)
+
     def _trainer(self) -> BertTrainer[PretrainedModel]:
         settings = self.settings
         trainer = BertTrainer(
             self.model,
-            self.task.loss,
+            self._loss(),
             TrainerSettings(
                 total_steps=self.steps_per_epoch * settings.epochs,
                 learning_rate=settings.learning_rate,

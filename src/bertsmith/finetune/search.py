@@ -70,6 +70,7 @@ def search(
     grid: Grid | None = None,
     seeds: int = 1,
     test: Sequence[ExampleT] | None = None,
+    teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
 ) -> SearchResult:
@@ -86,6 +87,7 @@ def search(
         grid: which values to try of which settings; None for these settings only.
         seeds: from how many seeds, `settings.seed` and those after it, to train the settings, or the grid's best.
         test: labelled examples that choose nothing.
+        teacher: as in `fine_tune`.
         console: shows progress; silent when None.
         device: where the models live.
 
@@ -115,7 +117,8 @@ def search(
         console = console or Console(quiet=True)
 
         def fine_tuned(cell: FineTuningSettings, place: Path) -> FineTuningResult:
-            return fine_tune(task, model_folder, train, dev, place, cell, test=test, console=console, device=device)
+            how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
+            return fine_tune(task, model_folder, train, dev, place, cell, **how)
 
         return _Search(task, folder, fine_tuned, console).finish(
             cells, [settings.seed + number for number in range(seeds)], list(grid or {})

@@ -7,6 +7,7 @@ from bertsmith.inference.embed import Embed, Similarity
 from bertsmith.inference.engine import Engine, InferenceConfig, SequenceRunner
 from bertsmith.inference.features import FeatureTag
 from bertsmith.inference.fill_mask import Candidate, FillMask
+from bertsmith.inference.generate import Generate, Generated
 from bertsmith.inference.next_sentence import NextSentence
 from bertsmith.inference.pipeline import Pipeline, load_pipeline
 from bertsmith.inference.precision import PrecisionChoice, PrecisionTrial
@@ -25,6 +26,8 @@ __all__ = [
     "Engine",
     "FeatureTag",
     "FillMask",
+    "Generate",
+    "Generated",
     "InferenceConfig",
     "LabelsPrediction",
     "MultiLabel",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from bertsmith.parallel import parallel_map
 
 ENDINGS = (".npy", ".parquet")
 _REQUEST = "request.json"
+_CHECKSUM_BYTES = 16
 
 Progress = Callable[[int, int], None]
 
@@ -183,8 +185,7 @@ class _FileWork:
                 raise InputError(f"{file.path}: was changed while it was embedded; run again when it stays as it is")
             if not part.path.is_file():
                 vectors = self._embed(texts)
-                with atomic_path(part.path) as temporary, temporary.open("wb") as handle:
-                    np.save(handle, vectors, allow_pickle=False)
+                part.write(vectors)
                 yield part.lines
 
     def parts_of(self, file: _File) -> list[_Part]:
@@ -216,10 +217,17 @@ class _FileWork:
 
 @dataclass(frozen=True)
 class _Part:
-    """Where the vectors of consecutive lines lie, and how many lines that are."""
+    """Where the vectors of consecutive lines lie, with a checksum behind them, and how many lines that are."""
 
     path: Path
     lines: int
+
+    def write(self, vectors: NDArray[np.float32]) -> None:
+        """Writes [lines, width], whole or not at all."""
+        buffer = io.BytesIO()
+        np.save(buffer, vectors, allow_pickle=False)
+        with atomic_path(self.path) as temporary:
+            temporary.write_bytes(buffer.getvalue() + _checksum(buffer.getvalue()))
 
     def read(self, width: int) -> NDArray[np.float32]:
         """Returns [lines, width].
@@ -228,12 +236,21 @@ class _Part:
             CheckpointError: the file is damaged or cut off.
         """
         try:
-            vectors: NDArray[np.float32] = np.load(self.path, allow_pickle=False)
+            stored = self.path.read_bytes()
+            data, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+            # 磁盘上翻了一位的数仍是一个数：只有校验和看得出来
+            if _checksum(data) != checksum:
+                raise ValueError("the checksum differs")
+            vectors: NDArray[np.float32] = np.load(io.BytesIO(data), allow_pickle=False)
             if vectors.shape != (self.lines, width) or vectors.dtype != np.float32:
                 raise ValueError(f"holds {vectors.shape} {vectors.dtype}, not {(self.lines, width)} float32")
         except (OSError, ValueError, EOFError) as error:
             raise CheckpointError(f"{self.path}: damaged ({error}); remove it and run the same command again") from None
         return vectors
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
 
 
 def _check(files: Sequence[str | Path], settings: EmbedSettings) -> None:

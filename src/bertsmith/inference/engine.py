@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from threading import Barrier, Lock
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ from bertsmith.inference.precision import (
 )
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import ModelConfig, PretrainedModel
+
+EngineKind = Literal["torch", "onnxruntime", "auto"]
 
 TOKEN_BUDGET = 4096
 """Tokens of a forward pass on a GPU: enough to keep it busy."""
@@ -122,19 +124,25 @@ class InferenceConfig:
             hardware multiplies it natively, else float32.
         max_length: most ids in a sequence; 0 takes what the model reads.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
+        engine: what short batches run on, see `bertsmith.inference.compiled`.
     """
 
     device: torch.device | str | None = None
     precision: Precision | None = None
     max_length: int = 0
     batch_tokens: int = 0
+    engine: EngineKind = "torch"
 
     def __post_init__(self) -> None:
         """Checks the values.
 
         Raises:
-            ConfigError: the precision is unknown, or a number is negative.
+            ConfigError: the precision or the engine is unknown, or a number is negative.
         """
+        if self.engine not in get_args(EngineKind):
+            raise ConfigError(f"engine {self.engine!r} is unknown; use {', '.join(get_args(EngineKind))}")
+        if self.engine == "onnxruntime" and self.precision not in (None, "float32"):
+            raise ConfigError(f"engine onnxruntime computes in float32, not in {self.precision}; leave one of them out")
         if self.precision is not None:
             check_precision(self.precision)
         if self.max_length < 0 or self.batch_tokens < 0:
@@ -156,6 +164,7 @@ class Engine:
         device: where it computes.
         precision: `float32`, `bf16` or `int8`, as it was asked for or chosen.
         choice: what `auto` measured; None where nothing was left to choose.
+        kind: `torch` or `onnxruntime`, what short batches run on.
         batch_tokens: most tokens of a forward pass.
     """
 
@@ -175,9 +184,22 @@ class Engine:
         self.choice: PrecisionChoice | None = None
         if inference.precision == "auto":
             self.choice = choose_precision(self.model, self.device)
-        self.precision = self.choice.precision if self.choice else inference.precision or native_precision(self.device)
+        native = "float32" if inference.engine == "onnxruntime" else native_precision(self.device)
+        self.precision = self.choice.precision if self.choice else inference.precision or native
         if self.choice is None:
             apply_precision(self.model, self.precision, self.device)
+        self.kind = "torch"
+        if inference.engine != "torch":
+            self.kind = self._compiled(inference.engine)
+
+    def _compiled(self, kind: EngineKind) -> str:
+        """Gives short batches the engine that is asked for, where it can be had."""
+        from bertsmith.inference.compiled import compile_backbone
+
+        is_for_it = self.device.type == "cpu" and self.precision == "float32"
+        if kind == "onnxruntime" and not is_for_it:
+            raise ConfigError(f"engine onnxruntime is for the CPU, not for {self.device.type}; leave it out")
+        return compile_backbone(self.model.backbone, kind) if is_for_it else "torch"
 
     @torch.inference_mode()
     def run(
@@ -295,9 +317,10 @@ def _sharing_pool(most: int) -> ThreadPoolExecutor | None:
     """Starts workers that share the caller's cores, `most` at most; None where there would be a single one."""
     with _HANDING_OUT:
         threads = torch.get_num_threads()
-        workers = min(threads, most)
-        if workers < 2:
+        if min(threads, most) < 2:
             return None
+        # 份额要整除得最满：六个核心分给四个线程会闲着两个，分给三个正好
+        workers = max(range(2, min(threads, most) + 1), key=lambda count: (threads // count * count, count))
         ready = Barrier(workers + 1)
 
         def begin() -> None:

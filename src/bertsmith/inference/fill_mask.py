@@ -34,6 +34,7 @@ class FillMask(Pipeline, name="fill-mask"):
     architectures = (ModelForMaskedLM, ModelForPreTraining)
     needs_fine_tuning = False
     endpoints = ("/fill-mask",)
+    is_causal = False
 
     # a string is itself a sequence of strings, to a type checker; here it never means a list of letters
     @overload

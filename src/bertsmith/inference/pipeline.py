@@ -21,7 +21,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.inference.checks import require_fit, require_pairs
-from bertsmith.inference.engine import DEFAULT, Engine, InferenceConfig, SequenceRunner
+from bertsmith.inference.engine import DEFAULT, Engine, EngineKind, InferenceConfig, SequenceRunner
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
@@ -44,6 +44,7 @@ class Pipeline:
         settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
         two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
         endpoints: paths of the server that answer with it.
+        is_causal: whether its model reads from left to right (True) or both ways (False); None for either.
 
     Attributes:
         config: of the model.
@@ -59,6 +60,7 @@ class Pipeline:
     settings: ClassVar[type[TaskFile]] = TaskFile
     two_texts: ClassVar[str] = ""
     endpoints: ClassVar[tuple[str, ...]] = ()
+    is_causal: ClassVar[bool | None] = None
 
     labels: list[str] | None = None
 
@@ -88,6 +90,10 @@ class Pipeline:
             ConfigError: the model cannot do this, or the precision is not available on this device.
         """
         require_fit(tokenizer, model.config)
+        if self.is_causal not in (None, model.config.is_decoder):
+            reads = "from left to right" if model.config.is_decoder else "both ways"
+            other = "generate" if model.config.is_decoder else "fill-mask"
+            raise ConfigError(f"the model reads {reads}, which is not for {self.name}; use {other}")
         if self.two_texts:
             require_pairs(model.config, self.two_texts)
         self.config = model.config
@@ -103,6 +109,7 @@ class Pipeline:
         precision: Precision | None = None,
         device: Device = None,
         batch_tokens: int = 0,
+        engine: EngineKind = "torch",
     ) -> PipelineT:
         """Loads a model folder: what `bertsmith finetune` has written, or another of the same architecture.
 
@@ -111,6 +118,7 @@ class Pipeline:
             precision: as in `InferenceConfig`.
             device: as in `InferenceConfig`.
             batch_tokens: as in `InferenceConfig`.
+            engine: as in `InferenceConfig`.
 
         Raises:
             CheckpointError: the folder holds no such model, or its `task.json` is damaged or of another task.
@@ -118,7 +126,9 @@ class Pipeline:
         """
         told = cls.settings_in(folder)
         model, tokenizer = cls.model_in(folder), load_tokenizer(folder)
-        return cls.over(model, tokenizer, told, precision=precision, device=device, batch_tokens=batch_tokens)
+        return cls.over(
+            model, tokenizer, told, precision=precision, device=device, batch_tokens=batch_tokens, engine=engine
+        )
 
     @classmethod
     def over(
@@ -130,6 +140,7 @@ class Pipeline:
         precision: Precision | None = None,
         device: Device = None,
         batch_tokens: int = 0,
+        engine: EngineKind = "torch",
     ) -> PipelineT:
         """Puts the pipeline over a model in memory, with the settings that a folder has; see `load`.
 
@@ -140,9 +151,10 @@ class Pipeline:
             precision: as in `InferenceConfig`.
             device: as in `InferenceConfig`.
             batch_tokens: as in `InferenceConfig`.
+            engine: as in `InferenceConfig`.
         """
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        inference = InferenceConfig(device, precision, told.max_length, batch_tokens)
+        inference = InferenceConfig(device, precision, told.max_length, batch_tokens, engine)
         return cls(model, tokenizer, inference, **told.arguments())
 
     @classmethod
@@ -160,15 +172,16 @@ class Pipeline:
         return cls.architectures[0].from_pretrained(folder)
 
     @classmethod
-    def is_for(cls, architecture: str, _config: ModelConfig) -> bool:
+    def is_for(cls, architecture: str, config: ModelConfig) -> bool:
         """Tells whether a folder without `task.json` is good for this pipeline.
 
         Args:
             architecture: what its `config.json` names, such as `ModelForMaskedLM`.
-            _config: of its model; for pipelines that look closer.
+            config: of its model.
         """
         found = architectures_by_name().get(architecture)
-        return found is not None and issubclass(found, cls.architectures)
+        reads = cls.is_causal in (None, config.is_decoder)
+        return reads and found is not None and issubclass(found, cls.architectures)
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns arguments for one short call, with which a server warms up."""
@@ -204,6 +217,7 @@ def load_pipeline(
     precision: Precision | None = None,
     device: Device = None,
     batch_tokens: int = 0,
+    engine: EngineKind = "torch",
 ) -> Any:
     """Loads a model folder for one use.
 
@@ -214,6 +228,8 @@ def load_pipeline(
             bf16 where the hardware multiplies it natively, else float32.
         device: None takes the GPU where there is one.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
+        engine: what short batches run on: `torch`, `onnxruntime` (float32 on the CPU; made once, then kept in a cache),
+            or `auto` for the faster of the two.
 
     Returns:
         The pipeline, such as `FillMask`; its class says what it is called with.
@@ -222,4 +238,6 @@ def load_pipeline(
         ConfigError: no pipeline has that name, the folder is for another one, or the precision is not available here.
         CheckpointError: the folder does not hold such a model.
     """
-    return pipeline_named(name).load(folder, precision=precision, device=device, batch_tokens=batch_tokens)
+    return pipeline_named(name).load(
+        folder, precision=precision, device=device, batch_tokens=batch_tokens, engine=engine
+    )

@@ -32,6 +32,19 @@ _STEPS = 255
 _LARGEST_INT8 = 127
 _SMALLEST_SCALE = 1e-30
 """Of a row of zeros: well above what a processor may flush to zero."""
+_OPERATORS = {
+    "mkldnn": {
+        "_linear_pointwise": "Tensor, Tensor, Optional[Tensor], str, List[Optional[number]], Optional[str]",
+        "_reorder_linear_weight": "Tensor, Optional[int]",
+        "_is_mkldnn_bf16_supported": "",
+    },
+    "onednn": {
+        "qlinear_prepack": "Tensor, Optional[List[int]]",
+        "qlinear_pointwise": "Tensor, float, int, Tensor, Tensor, Tensor, Optional[Tensor], float, int, Optional[int],"
+        " str, List[Optional[number]], str",
+    },
+}
+"""torch's own operators that are called here by name, and what they take: they are private, and may change."""
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -74,11 +87,21 @@ def packed(weight: Tensor) -> Tensor:
     return reordered
 
 
+def _has_operators(library: str) -> bool:
+    """Tells whether this version of torch has the private operators of a library, and they take what is given here."""
+    for name, taken in _OPERATORS[library].items():
+        operator = getattr(getattr(torch.ops, library), name, None)
+        # 私有算子换了参数时，按旧的次序传进去可能不报错而算出别的：对不上就当作没有
+        if operator is None or ", ".join(str(each.type) for each in operator.default._schema.arguments) != taken:
+            return False
+    return True
+
+
 @functools.cache
 def has_packed_kernels() -> bool:
     """Tells whether oneDNN multiplies packed float32 here: in torch's builds for x86."""
     is_x86 = platform.machine() in ("x86_64", "AMD64")
-    return is_x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return is_x86 and torch.backends.mkldnn.is_available() and _has_operators("mkldnn")
 
 
 @functools.cache
@@ -152,9 +175,7 @@ def linear_int8(hidden: Tensor, weight: Int8Weight, bias: Tensor) -> Tensor:
 def has_int8_kernels() -> bool:
     """Tells whether oneDNN multiplies 8-bit integers here: in torch's builds for x86."""
     return (
-        torch.backends.mkldnn.is_available()
-        and platform.machine() in ("x86_64", "AMD64")
-        and hasattr(torch.ops.onednn, "qlinear_pointwise")
+        torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64") and _has_operators("onednn")
     )
 
 
@@ -176,7 +197,7 @@ def onednn_is_faster() -> bool:
     if not torch.cpu.get_capabilities().get("avx512_f"):
         return False
     cpuinfo = Path("/proc/cpuinfo")
-    if platform.machine() != "x86_64" or not cpuinfo.is_file() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if platform.machine() != "x86_64" or not cpuinfo.is_file() or not _has_operators("mkldnn"):
         return False
     return "GenuineIntel" not in cpuinfo.read_text(encoding="utf-8", errors="replace")
 

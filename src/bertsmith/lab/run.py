@@ -11,14 +11,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertsmith.errors import InputError
-from bertsmith.lab.host_check import BodyLimit, HostCheck
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page import mount
 from bertsmith.lab.training import RunFolders
 from bertsmith.learn.lesson import LANGUAGES, Language
 from bertsmith.serve.app import build_app
+from bertsmith.serve.connection import patient_connection
+from bertsmith.serve.host_check import BodyLimit, is_loopback
 from bertsmith.serve.keys import ApiKeys
-from bertsmith.serve.run import address_of, configure_logs, is_loopback, listening_socket
+from bertsmith.serve.run import address_of, configure_logs, listening_socket
 from bertsmith.serve.settings import ServeSettings
 
 _GOODBYE_SECONDS = 1
@@ -53,9 +54,6 @@ def build_lab(
     models = LabModels(list(app.state.models), settings, app.state.models.indexes)
     mount(app, models, RunFolders(roots), language=language, progress=progress)
     app.add_middleware(BodyLimit, paths=[f"/{each}" for each in LANGUAGES], most=settings.limits.body_bytes)
-    # 没有密钥，同源规则就是唯一的门：只在本机监听时，别的域名一律不认
-    if is_loopback(settings.host):
-        app.add_middleware(HostCheck, host=settings.host)
     return app
 
 
@@ -85,6 +83,7 @@ def run_lab(
         # 打开的网页一直占着一条连接：停机时不等它，一秒后断开
         config = uvicorn.Config(
             app,
+            http=patient_connection(settings),
             log_level="critical",
             access_log=False,
             lifespan="on",

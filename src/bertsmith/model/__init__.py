@@ -38,10 +38,13 @@ from bertsmith.model.heads import (
     best_spans,
 )
 from bertsmith.model.surgery import (
+    as_distilbert,
+    cut_vocabulary,
     extend_positions,
     extend_vocabulary,
     freeze,
     keep_layers,
+    layers_written,
     prune_heads,
     resize_vocabulary,
 )
@@ -95,7 +98,9 @@ __all__ = [
     "TokenClassifier",
     "TransformerBlock",
     "architectures_by_name",
+    "as_distilbert",
     "best_spans",
+    "cut_vocabulary",
     "extend_positions",
     "extend_vocabulary",
     "families",
@@ -103,6 +108,7 @@ __all__ = [
     "freeze",
     "keep_layers",
     "layer_numbers",
+    "layers_written",
     "load_any",
     "prune_heads",
     "resize_vocabulary",

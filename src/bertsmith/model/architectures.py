@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from torch import Tensor
 
-from bertsmith.batch import FULL, AttentionMask, RaggedBatch
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.model.backbone import BackboneOutput, PretrainedModel, initialize_weights
 from bertsmith.model.config import ModelConfig
@@ -154,7 +154,6 @@ class ModelForPreTraining(TaskModel):
         batch: RaggedBatch,
         masked_positions: Tensor | None = None,
         *,
-        mask: AttentionMask = FULL,
         masked_spans: Tensor | None = None,
     ) -> PreTrainingOutput:
         """Predicts the masked pieces, and whether B follows A.
@@ -162,10 +161,9 @@ class ModelForPreTraining(TaskModel):
         Args:
             batch: N sequences, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
             masked_positions: [M] int64 indices into the T tokens; None is every token.
-            mask: which tokens each token reads.
             masked_spans: [M, 3] int64, as `SpanBoundaryHead` takes them; None leaves that head out.
         """
-        output = self.backbone(batch, mask=mask)
+        output = self.backbone(batch)
         states, embedding = output.hidden_states, self.backbone.embedding.word.weight
         mlm_logits = self.masked_lm(_select(states, masked_positions), embedding)
         sbo_logits = None
@@ -191,14 +189,9 @@ class ModelForMaskedLM(TaskModel):
     token_outputs = ("logits",)
     masked_lm: Any
 
-    def forward(
-        self, batch: RaggedBatch, masked_positions: Tensor | None = None, *, mask: AttentionMask = FULL
-    ) -> Tensor:
-        """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens, or of all T.
-
-        With a `mask` the tokens read only what it lets them.
-        """
-        states = _select(self.backbone(batch, mask=mask).hidden_states, masked_positions)
+    def forward(self, batch: RaggedBatch, masked_positions: Tensor | None = None) -> Tensor:
+        """Returns logits [M, V] of the pieces at `masked_positions` [M], indices into the T tokens, or of all T."""
+        states = _select(self.backbone(batch).hidden_states, masked_positions)
         logits: Tensor = self.masked_lm(states, self.backbone.embedding.word.weight)
         return logits
 

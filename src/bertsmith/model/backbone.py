@@ -21,7 +21,7 @@ from bertsmith.kernels.layers import Linear
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import Family
-from bertsmith.model.folder import LoadReport, load_model_folder, read_architecture, save_model_folder
+from bertsmith.model.folder import LoadReport, StoredAs, load_model_folder, read_architecture, save_model_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,16 +106,18 @@ class PretrainedModel(nn.Module):
             )
         return _fill_from_folder(build, cls.complete_config(config, folder, fresh), folder, fresh=fresh)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, *, weights: StoredAs = "float32") -> None:
         """Writes `config.json` and `model.safetensors`, in the names `transformers` uses.
 
         Args:
             folder: made when missing; files of the same names are replaced, each whole or not at all.
+            weights: as in `save_model_folder`.
 
         Raises:
             RunFolderError: the disk is full or the folder cannot be written.
         """
-        save_model_folder(self, self.config, folder, architecture=self.architecture, leave_out=self.training_heads)
+        how: dict[str, Any] = {"architecture": self.architecture, "leave_out": self.training_heads, "weights": weights}
+        save_model_folder(self, self.config, folder, **how)
 
     @classmethod
     def complete_config(cls, config: ModelConfig, folder: str | Path, fresh: tuple[str, ...]) -> ModelConfig:  # noqa: ARG003

@@ -17,6 +17,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bertsmith.batch import CAUSAL, FULL, AttentionMask
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.hub import model_folder
 from bertsmith.model.family import Family, families
@@ -70,6 +71,7 @@ class ModelConfig:
         id2label: names of the classes of a classifier, by id; empty for a model without one.
         problem_type: how a sequence classifier's outputs are read, one of `PROBLEM_TYPES`; None is one class of many.
         pruned_heads: heads that were cut out, by layer, counted as in the whole model.
+        is_decoder: every token reads itself and those before it only, as in GPT (§5.1's left-to-right model).
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -98,6 +100,7 @@ class ModelConfig:
     id2label: dict[int, str]
     problem_type: str | None
     pruned_heads: dict[int, tuple[int, ...]]
+    is_decoder: bool = False
 
     def __post_init__(self) -> None:
         """Checks what no model can be built from."""
@@ -131,8 +134,9 @@ class ModelConfig:
         if not isinstance(self.pad_token_id, int) or isinstance(self.pad_token_id, bool):
             raise ConfigError(f"pad_token_id is {self.pad_token_id!r}; it must be a whole number")
         # 字符串 "false" 也算真：不检查就会悄悄按相反的意思建模型
-        if not isinstance(self.tie_word_embeddings, bool):
-            raise ConfigError(f"tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false")
+        for name in ("tie_word_embeddings", "is_decoder"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be true or false")
         counts = Counter(self.id2label.values())
         twice = next((label for label, count in counts.items() if count > 1), None)
         if twice is not None:
@@ -280,7 +284,7 @@ class ModelConfig:
         values: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **own}
         if self.id2label:
             values["label2id"] = {label: key for key, label in self.id2label.items()}
-        for name in ("id2label", "problem_type", "pruned_heads"):
+        for name in ("id2label", "problem_type", "pruned_heads", "is_decoder"):
             if not values[name]:
                 del values[name]
         text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -301,6 +305,11 @@ class ModelConfig:
     def family(self) -> Family:
         """The family of which this is a shape."""
         return families()[self.model_type]
+
+    @property
+    def mask(self) -> AttentionMask:
+        """Which tokens each token reads."""
+        return CAUSAL if self.is_decoder else FULL
 
     @property
     def embedding_size(self) -> int:

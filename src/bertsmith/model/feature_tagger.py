@@ -1,7 +1,8 @@
-"""A frozen encoder under a small model that learns (Devlin et al. 2019, §5.3, table 7).
+"""An encoder, frozen as a rule, under a small model that learns (Devlin et al. 2019, §5.3, table 7).
 
 Notable:
-- the encoder is always in evaluation mode, without dropout, and takes no gradient
+- a frozen encoder is always in evaluation mode, without dropout, and takes no gradient; one that learns with its top
+  is that of §5.1, "+ BiLSTM"
 - while a run trains, the states of a sentence are computed when it is first met, and remembered: all later epochs cost
   what the top costs
 - the folder is that of a plain backbone, which every tool of the field reads, and `features.safetensors` beside it
@@ -23,7 +24,7 @@ from bertsmith.kernels.layers import Dropout, Linear
 from bertsmith.model.backbone import Backbone, BackboneOutput, PretrainedModel, initialize_weights
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.features import LayerChoice, LayerFeatures
-from bertsmith.model.folder import read_modules, write_modules
+from bertsmith.model.folder import StoredAs, read_modules, write_modules
 
 Top = Literal["bilstm", "linear"]
 TENSOR_FILE = "features.safetensors"
@@ -68,10 +69,11 @@ class FeatureTop(nn.Module):
 
 
 class FeatureTagger(PretrainedModel):
-    """A frozen encoder, features of its layers, and a small model on top that learns.
+    """An encoder, features of its layers, and a small model on top that learns.
 
     Attributes:
         backbone: the encoder, without pooler.
+        is_frozen: whether the encoder stays as it is.
         packs: which sequences are encoded together, see `FeatureTaggingTask`; None remembers nothing. What is
             remembered takes K·H numbers of the compute dtype a token, with K layers chosen: 6 KB at `concat-last-four`
             of base in bf16, so 1.8 GB for the 0.3 million pieces of CoNLL-2003.
@@ -80,21 +82,26 @@ class FeatureTagger(PretrainedModel):
     suffix = "Model"
     heads = ("features", "top")
 
-    def __init__(self, backbone: Backbone, layers: LayerChoice | int, top: Top, size: int) -> None:
-        """Puts a fresh top over an encoder, which is frozen.
+    def __init__(
+        self, backbone: Backbone, layers: LayerChoice | int, top: Top, size: int, *, is_frozen: bool = True
+    ) -> None:
+        """Puts a fresh top over an encoder.
 
         Args:
             backbone: its configuration names the labels.
             layers: as in `LayerFeatures`.
             top: `bilstm` or `linear`.
             size: of a BiLSTM.
+            is_frozen: False lets the encoder learn as well.
 
         Raises:
             ConfigError: the encoder has no such layers.
         """
         super().__init__()
         self.config = backbone.config
-        self.backbone = backbone.requires_grad_(False).eval()
+        self.backbone = backbone.requires_grad_(not is_frozen)
+        self.is_frozen = is_frozen
+        self.train(self.training)
         self.features = LayerFeatures(backbone.config, layers)
         self.top = FeatureTop(backbone.config, self.features.size, top, size)
         self.packs: Packs | None = None
@@ -122,9 +129,9 @@ class FeatureTagger(PretrainedModel):
         return model
 
     def train(self, mode: bool = True) -> FeatureTagger:
-        """Switches the top; the encoder stays in evaluation mode."""
+        """Switches the top, and the encoder where it learns; a frozen one stays in evaluation mode."""
         super().train(mode)
-        self.backbone.eval()
+        self.backbone.train(mode and not self.is_frozen)
         return self
 
     def forward(self, batch: RaggedBatch) -> Tensor:
@@ -132,9 +139,9 @@ class FeatureTagger(PretrainedModel):
         logits: Tensor = self.top(self.features(self._states(batch)), batch)
         return logits
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, *, weights: StoredAs = "float32") -> None:
         """Writes the folder of the encoder, as of a plain backbone, and `features.safetensors`."""
-        self.backbone.save_pretrained(folder)
+        self.backbone.save_pretrained(folder, weights=weights)
         write_modules(Path(folder) / TENSOR_FILE, self._own_modules())
 
     def _own_modules(self) -> dict[str, nn.Module]:
@@ -142,6 +149,9 @@ class FeatureTagger(PretrainedModel):
 
     def _states(self, batch: RaggedBatch) -> BackboneOutput:
         """Returns the chosen layers of a batch; the places of all other layers are empty."""
+        if not self.is_frozen:
+            layers = self.backbone(batch, need_layers=True).layers
+            return BackboneOutput(layers[-1], layers[-1], None, batch, layers)
         # 在推理模式之外计算：记住的状态之后要参与训练，推理模式造出的张量不行
         with torch.inference_mode(False), torch.no_grad():
             chosen = self._encode(batch) if self.packs is None else self._recall(batch, self.packs)

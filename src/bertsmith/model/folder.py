@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -22,10 +22,12 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.stored_tensors import StoredTensors
+from bertsmith.model.stored_tensors import INT8_WEIGHTS, WEIGHTS, StoredTensors, in_8_bits
 
 if TYPE_CHECKING:
     from bertsmith.model.family import PublishedNames
+
+StoredAs = Literal["float32", "bf16", "int8"]
 
 BACKBONE = "backbone."
 """Before our names of the backbone's tensors in a model that has heads."""
@@ -54,7 +56,13 @@ def published_names(name: str, names: PublishedNames) -> tuple[str, ...]:
 
 
 def save_model_folder(
-    model: nn.Module, config: ModelConfig, folder: str | Path, *, architecture: str, leave_out: tuple[str, ...] = ()
+    model: nn.Module,
+    config: ModelConfig,
+    folder: str | Path,
+    *,
+    architecture: str,
+    leave_out: tuple[str, ...] = (),
+    weights: StoredAs = "float32",
 ) -> None:
     """Writes `model.safetensors` and `config.json`, each whole or not at all.
 
@@ -64,6 +72,7 @@ def save_model_folder(
         folder: made when missing; files of the same names are replaced.
         architecture: the `transformers` class that reads these tensors, such as `BertForPreTraining`.
         leave_out: our names of modules that have no place there.
+        weights: how they are stored; in `int8` the file is `model.int8.safetensors`, which this package alone reads.
 
     Raises:
         RunFolderError: the disk is full or the folder cannot be written.
@@ -85,7 +94,12 @@ def save_model_folder(
     if decoder_bias in tensors:
         # 输出矩阵不共享时，transformers 另存一份同样的偏置；缺了它会报缺失
         tensors[names.same_bias[decoder_bias]] = tensors[decoder_bias].clone()
-    _write(folder / "model.safetensors", tensors)
+    if weights == "bf16":
+        tensors = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    # 整数权重换个文件名：别的工具宁可说没有权重，也不该把整数当小数读进去
+    file, other = (INT8_WEIGHTS, WEIGHTS) if weights == "int8" else (WEIGHTS, INT8_WEIGHTS)
+    _write(folder / file, in_8_bits(tensors) if weights == "int8" else tensors)
+    (folder / other).unlink(missing_ok=True)
     with atomic_path(folder / "config.json") as temporary:
         config.save(temporary, architecture=architecture)
 

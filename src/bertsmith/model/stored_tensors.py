@@ -3,6 +3,9 @@
 One reader for every such file of the package: a model folder's (one file, or shards with an index), an adapter's, a
 tagger's. It checks shape and type, and that a tensor holds numbers. Weights are safetensors only: nothing is ever
 unpickled.
+
+Matrices may be stored in 8 bits, in a file of another name that no other tool takes for floating-point weights: beside
+each there is `NAME_scale`, by which every row is multiplied.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +22,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertsmith.errors import CheckpointError
+
+WEIGHTS = "model.safetensors"
+INT8_WEIGHTS = "model.int8.safetensors"
+_SCALE = "_scale"
 
 
 class _File(NamedTuple):
@@ -49,17 +57,20 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         for each in files:
             file = self._open(each)
             self.names |= {_modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
+        scaled = [name for name in self.names if name + _SCALE in self.names]
+        self._scales = {name: self.names.pop(name + _SCALE) for name in scaled}
 
     @classmethod
     def of_folder(cls, folder: Path) -> StoredTensors:
-        """Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
+        """Opens `model.safetensors`, the 8-bit file, or the files that `model.safetensors.index.json` names.
 
         Raises:
             CheckpointError: there are none, or one is missing or damaged.
         """
-        path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-        if path.is_file():
-            return cls(path, [path])
+        index = folder / "model.safetensors.index.json"
+        for path in (folder / WEIGHTS, folder / INT8_WEIGHTS):
+            if path.is_file():
+                return cls(path, [path])
         if index.is_file():
             return cls(index, _shards_of(index))
         raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
@@ -99,6 +110,10 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         """Returns a tensor as it is: in float32 if it is floating-point."""
         file, spelling = self.names[name]
         tensor: Tensor = file.mapped.get_tensor(spelling)
+        if name in self._scales:
+            scale_file, scale = self._scales[name]
+            scales: Tensor = scale_file.mapped.get_tensor(scale)
+            return tensor.float() * scales[:, None]
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def _join(self, names: list[str], shape: list[int]) -> Tensor:
@@ -123,6 +138,19 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
                 return _File(path, mapped, json.loads(file.read(size)), 8 + size)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
+
+
+def in_8_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns tensors with every matrix [out, in] rounded to 8 bits, and the scale [out] of its rows beside it."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2:
+            stored[name] = tensor
+            continue
+        # 每行一个尺度：一行里最大的数对应 127，别的行再大也不影响它的精度
+        scales = (tensor.abs().amax(1) / 127).clamp(min=1e-30)
+        stored |= {name: torch.round(tensor / scales[:, None]).to(torch.int8), name + _SCALE: scales}
+    return stored
 
 
 def _shards_of(index: Path) -> list[Path]:

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.model.architectures import ModelForPreTraining
 from bertsmith.model.attention import MultiHeadSelfAttention
-from bertsmith.model.backbone import PretrainedModel
+from bertsmith.model.backbone import Backbone, PretrainedModel
+from bertsmith.model.family import family_named
 from bertsmith.model.heads import MaskedLMHead
-from bertsmith.tokenizer import Tokenizer
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 
 
 def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) -> None:
@@ -58,27 +61,52 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
     model.set_config(smaller)
 
 
-def keep_layers(model: PretrainedModel, count: int) -> None:
-    """Drops the top layers.
+def keep_layers(model: PretrainedModel, layers: int | Sequence[int]) -> None:
+    """Drops layers: those on top, or all but some.
 
     A pooler stays as it is, although it was trained on the states of the layer that was on top.
 
     Args:
         model: any model.
-        count: layers to keep, from below: 1 to L.
+        layers: how many to keep, from below: 1 to L; or which, counted from 0, in rising order.
 
     Raises:
-        ConfigError: there are not that many.
+        ConfigError: there are not those layers, or one cannot stand where it would come to stand.
     """
     config = model.config
-    if not 1 <= count <= config.num_hidden_layers:
+    there = config.num_hidden_layers
+    kept = list(range(layers)) if isinstance(layers, int) else list(layers)
+    if not kept or not all(0 <= one < there for one in kept) or kept != sorted(set(kept)):
+        said = layers if isinstance(layers, int) else ",".join(map(str, kept))
         raise ConfigError(
-            f"keep_layers {count}: the model has {config.num_hidden_layers} layers; keep 1 or more of them"
+            f"keep_layers {said}: the model has {there} layers; keep 1 or more of them, numbered from 0 in rising order"
         )
-    pruned = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
     encoder = model.backbone.encoder
-    encoder.blocks = encoder.blocks[:count]
-    model.set_config(config.changed(num_hidden_layers=count, pruned_heads=pruned))
+    for place, one in enumerate(kept):
+        # 有的家族按层号决定窗口与位置编码，第一层还少一个归一化：换了位置就不是同一种层
+        if _kind_of(encoder.blocks[one]) != _kind_of(encoder.blocks[place]):
+            raise ConfigError(f"keep_layers: layer {one} is of another kind than layer {place}, where it would stand")
+    pruned = {kept.index(layer): heads for layer, heads in config.pruned_heads.items() if layer in kept}
+    blocks = [encoder.blocks[one] for one in kept]
+    encoder.blocks = blocks if isinstance(encoder.blocks, list) else nn.ModuleList(blocks)
+    model.set_config(config.changed(num_hidden_layers=len(kept), pruned_heads=pruned))
+
+
+def layers_written(text: str) -> list[int]:
+    """Reads numbers of layers from 0, with commas, such as `0,2,4`.
+
+    Raises:
+        ConfigError: they are no numbers.
+    """
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"layers {text}: write numbers from 0, such as 0,2,4") from None
+
+
+def _kind_of(block: nn.Module) -> tuple[object, ...]:
+    attention: Any = block.attention
+    return (attention.window, attention.rotary_base, *(name for name, _ in block.named_parameters()))
 
 
 def extend_positions(model: PretrainedModel, num_positions: int) -> None:
@@ -110,6 +138,40 @@ def extend_positions(model: PretrainedModel, num_positions: int) -> None:
     _replace(position, "weight", torch.cat([before, table[:num_positions]]))
     position.num_embeddings = config.max_position_embeddings
     model.set_config(config)
+
+
+@torch.no_grad()
+def as_distilbert(model: PretrainedModel) -> PretrainedModel:
+    """Returns a DistilBERT with a BERT's weights (Sanh et al. 2019, §3): no segments and no pooler.
+
+    For a text read alone it computes what the BERT does. The second text of a pair is read as the first.
+
+    Args:
+        model: a BERT, bare or with a masked-LM head; it stays as it is.
+
+    Raises:
+        ConfigError: it is of another family, or has a head that a DistilBERT shapes in another way.
+    """
+    config, heads = model.config, {name for name, _ in model.named_children()} - {"backbone"}
+    if config.model_type != "bert":
+        raise ConfigError(f"a {config.model_type} has parts that a DistilBERT has not; only a bert can become one")
+    family = family_named("distilbert")
+    both = set(family.config.field_names()) & set(config.field_names())
+    smaller_config = family.config(**{name: getattr(config, name) for name in both})
+    smaller: PretrainedModel
+    if isinstance(model, Backbone):
+        smaller = family.backbone(smaller_config, need_pooler=False)
+    elif heads <= {"masked_lm", "next_sentence"}:
+        smaller = ModelForPreTraining(smaller_config, pair_head=False)
+    else:
+        raise ConfigError(f"a DistilBERT has no such {', '.join(sorted(heads))} as a bert; fine-tune it afterwards")
+    weights = model.state_dict()
+    table = next(name for name in weights if name.endswith("embedding.position.weight"))
+    embedding = cast("Any", model.backbone.embedding)
+    # 单独一段文本总是段 0：把这一行并进每个位置，和不变
+    weights[table] = embedding.position.weight + embedding.token_type.weight[0]
+    smaller.load_state_dict({name: weights[name] for name in smaller.state_dict()})
+    return smaller
 
 
 @torch.no_grad()
@@ -146,11 +208,46 @@ def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequenc
         mean = table.mean(0)
         rows = [table[list(ids)].mean(0) if len(ids) else mean for ids in spelled]
         _replace(module, name, torch.cat([table, torch.stack(rows)]) if rows else table[:new_size])
-        if isinstance(module, nn.Embedding):
-            module.num_embeddings = new_size
-        elif isinstance(module, nn.Linear):
-            module.out_features = new_size
+        _say_size(module, new_size)
     model.set_config(config)
+
+
+@torch.no_grad()
+def cut_vocabulary(model: PretrainedModel, tokenizer: WordPieceTokenizer, used: Collection[int]) -> WordPieceTokenizer:
+    """Takes pieces out of a vocabulary and of the model: those that a text never needs.
+
+    Special tokens, the user's own, and single characters stay, so that every word that could be spelled still can be.
+
+    Args:
+        model: any model.
+        tokenizer: the model's; it stays as it is.
+        used: ids of the pieces to keep besides.
+
+    Returns:
+        A tokenizer with the pieces that are left, in their old order; save it beside the model.
+
+    Raises:
+        InputError: the tokenizer has more pieces than the model, or an id is none of its pieces.
+    """
+    pieces = tokenizer.vocab
+    if len(pieces) > model.config.vocab_size:
+        raise InputError(f"the tokenizer has {len(pieces)} pieces, the model {model.config.vocab_size}; use its own")
+    if not set(used) <= set(range(len(pieces))):
+        raise InputError("an id to keep is none of the tokenizer's pieces; use those of the same tokenizer")
+    always = {*tokenizer.special_ids, *(tokenizer.piece_to_id[token] for token in tokenizer.user_tokens)}
+    kept = [
+        number
+        for number, piece in enumerate(pieces)
+        if number in used or number in always or len(piece.removeprefix("##")) == 1
+    ]
+    smaller = tokenizer.with_only(kept)
+    rows = torch.tensor(kept, device=model.backbone.embedding.word.weight.device)
+    for module, name in _piece_tables(model):
+        _replace(module, name, module.get_parameter(name)[rows])
+        _say_size(module, len(kept))
+    pad = kept.index(model.config.pad_token_id) if model.config.pad_token_id in kept else 0
+    model.set_config(model.config.changed(vocab_size=len(kept), pad_token_id=pad))
+    return smaller
 
 
 def extend_vocabulary(
@@ -254,6 +351,13 @@ def _piece_tables(model: PretrainedModel) -> Iterator[tuple[nn.Module, str]]:
         if isinstance(head, MaskedLMHead):
             # 共享解码器时只有偏置是自己的；不共享时矩阵和偏置都在 decoder 里
             yield from [(head, "bias")] if head.decoder is None else [(head.decoder, "weight"), (head.decoder, "bias")]
+
+
+def _say_size(module: nn.Module, num_pieces: int) -> None:
+    if isinstance(module, nn.Embedding):
+        module.num_embeddings = num_pieces
+    elif isinstance(module, nn.Linear):
+        module.out_features = num_pieces
 
 
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:

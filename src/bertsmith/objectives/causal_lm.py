@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bertsmith.batch import CAUSAL
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective, register
 
@@ -14,5 +13,5 @@ class CausalLMLoss(LossTerm):
     name, title = "ltr", "left-to-right"
 
 
-CAUSAL_LM = LanguageModel(CausalLMLoss(), targets="next_token", mask=CAUSAL)
+CAUSAL_LM = LanguageModel(CausalLMLoss(), targets="next_token")
 register(PreTrainingObjective("ltr", CAUSAL_LM))

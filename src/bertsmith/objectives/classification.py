@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from bertsmith.errors import ConfigError
 from bertsmith.model import ModelForSequenceClassification
-from bertsmith.objectives.labelled import LabelledBatch
+from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
 from bertsmith.objectives.loss_output import LossOutput
 
 
-class ClassificationObjective:
+class ClassificationObjective(LabelledObjective):
     """Mean of -log p(true class), in nats, with accuracy."""
 
     def __init__(self, class_weights: Sequence[float] | None = None) -> None:
@@ -29,31 +30,55 @@ class ClassificationObjective:
             raise ConfigError(f"class weights {list(class_weights)} must be positive")
         self.class_weights = None if class_weights is None else torch.tensor(class_weights)
 
-    def __call__(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Measures a classifier on a batch with labels [N] int64; sums `loss` and `accuracy`."""
+    def rows(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> Tensor:
+        """Returns a row for each text."""
+        logits: Tensor = model(batch.tokens).float()
+        return logits
+
+    def measure(self, rows: Tensor, batch: LabelledBatch) -> LossOutput:
+        """Measures logits [N, K] against labels [N] int64; sums `loss` and `accuracy`."""
         # 论文的损失：log softmax(C Wᵀ) 在正确类别上的值；加权让少见的类别不被淹没
-        logits = model(batch.tokens).float()
-        weights = None if self.class_weights is None else self.class_weights.to(logits.device)
-        loss = F.cross_entropy(logits, batch.labels, weight=weights)
+        weights = None if self.class_weights is None else self.class_weights.to(rows.device)
+        loss = F.cross_entropy(rows, batch.labels, weight=weights)
         count = len(batch.labels)
-        hits = int((logits.detach().argmax(-1) == batch.labels).sum())
+        hits = int((rows.detach().argmax(-1) == batch.labels).sum())
         return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
 
 
-class MultiLabelObjective:
+class MultiLabelObjective(LabelledObjective):
     """Binary cross-entropy of every label by itself, in nats, averaged over texts and labels."""
 
-    def __call__(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Measures a multi-label classifier on a batch with labels [N, K], 0 or 1; sums `loss`."""
+    def rows(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> Tensor:
+        """Returns a row for each text."""
+        logits: Tensor = model(batch.tokens).float()
+        return logits
+
+    def measure(self, rows: Tensor, batch: LabelledBatch) -> LossOutput:
+        """Measures logits [N, K] against labels [N, K], 0 or 1; sums `loss`."""
         # 标签互不排斥：每个标签各做一次是非判断，用 sigmoid 而不是 softmax
-        loss = F.binary_cross_entropy_with_logits(model(batch.tokens).float(), batch.labels.float())
+        loss = F.binary_cross_entropy_with_logits(rows, batch.labels.float())
         return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
 
+    def imitation(self, rows: Tensor, taught: Tensor) -> Tensor:
+        """Compares every label by itself: yes against no."""
+        # sigmoid(z) 就是 (z, 0) 的 softmax：每个标签自成一行
+        own, other = (torch.stack([scores, torch.zeros_like(scores)], -1).flatten(0, 1) for scores in (rows, taught))
+        return super().imitation(own, other)
 
-class RegressionObjective:
+
+class RegressionObjective(LabelledObjective):
     """Mean squared error of the model's one output; with standardised labels, guessing their mean gives 1."""
 
-    def __call__(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Measures a regressor on a batch with labels [N] float; sums `loss`."""
-        loss = F.mse_loss(model(batch.tokens).float().squeeze(-1), batch.labels.float())
+    def rows(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> Tensor:
+        """Returns a row of one number for each text."""
+        logits: Tensor = model(batch.tokens).float()
+        return logits
+
+    def measure(self, rows: Tensor, batch: LabelledBatch) -> LossOutput:
+        """Measures numbers [N, 1] against labels [N] float; sums `loss`."""
+        loss = F.mse_loss(rows.squeeze(-1), batch.labels.float())
         return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
+
+    def imitation(self, rows: Tensor, taught: Tensor) -> Tensor:
+        """Returns the mean squared difference: numbers do not compete."""
+        return F.mse_loss(rows, taught)

@@ -5,13 +5,20 @@ Objectives are sums of terms (`pretraining`); the file of each term holds its id
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.kernels.cross_entropy import cross_entropy
 from bertsmith.objectives.loss_output import LossOutput
+
+
+class Titled(Protocol):
+    """A loss whose figures are `NAME_loss` and, of predictions, `NAME_accuracy`; the title is for people."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
 
 
 class LossTerm(nn.Module):

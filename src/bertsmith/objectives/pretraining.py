@@ -24,14 +24,13 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from bertsmith.batch import FULL, AttentionMask
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.settings import Pairs, StreamNeeds, Targets
 from bertsmith.errors import ConfigError
-from bertsmith.model import ModelConfig, ModelForPreTraining, PretrainedModel
+from bertsmith.model import ModelConfig, ModelForPreTraining, PretrainedModel, PreTrainingOutput
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.objectives.loss_term import LossTerm
+from bertsmith.objectives.loss_term import LossTerm, Titled
 from bertsmith.objectives.span_boundary import SpanBoundaryLoss
 from bertsmith.options import named
 
@@ -60,7 +59,7 @@ class Objective(Protocol):
         """The model folders that come of it, by their paths in the run's `model` folder; the first is `""`, itself."""
 
     @property
-    def terms(self) -> Sequence[LossTerm]:
+    def terms(self) -> Sequence[Titled]:
         """The losses whose figures are shown."""
 
     @property
@@ -103,13 +102,16 @@ class LanguageModel:
 
     Attributes:
         loss: over the pieces.
-        targets: which pieces.
-        mask: which tokens each token reads.
+        targets: which pieces; where it is the next, tokens read what is before them only.
     """
 
     loss: LossTerm
     targets: Targets
-    mask: AttentionMask = FULL
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens must not see what comes after them."""
+        return self.targets == "next_token"
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class PreTrainingObjective:
         return StreamNeeds(self.pair_task.pairs if self.pair_task else "none", self.language_model.targets)
 
     @property
-    def terms(self) -> list[LossTerm]:
+    def terms(self) -> Sequence[Titled]:
         """The losses whose figures are shown."""
         return [self.language_model.loss, *([self.pair_task.loss] if self.pair_task else [])]
 
@@ -182,11 +184,14 @@ class PreTrainingObjective:
 
     def build_model(self, config: ModelConfig) -> ModelForPreTraining:
         """Returns a fresh model of a shape."""
+        # 单向与否写进模型自己的配置：微调、生成、别的工具读这个文件夹时，看到的与训练时相同
+        config = config.changed(is_decoder=self.language_model.is_causal)
         return self.complete(ModelForPreTraining(config, pair_head=self.pair_task is not None))
 
     def load_model(self, folder: str | Path, **changes: Any) -> ModelForPreTraining:
         """Returns the model of a folder; heads that it lacks are fresh."""
         missing = set(self.heads) - stored_heads(folder)
+        changes["is_decoder"] = self.language_model.is_causal
         pair_head = self.pair_task is not None
         return self.complete(
             ModelForPreTraining.from_pretrained(folder, new_heads=missing, pair_head=pair_head, **changes)
@@ -218,8 +223,16 @@ class PreTrainingObjective:
             model: as `build_model` makes it, wrapped or not.
             batch: of a stream that does what the objective needs.
         """
+        return self.measure(self.run(model, batch), batch)
+
+    def run(self, model: nn.Module, batch: PreTrainingBatch) -> PreTrainingOutput:
+        """Returns what a model makes of a batch."""
         spans = batch.masked_spans if self.span_boundary else None
-        output = model(batch.tokens, batch.masked_positions, mask=self.language_model.mask, masked_spans=spans)
+        output: PreTrainingOutput = model(batch.tokens, batch.masked_positions, masked_spans=spans)
+        return output
+
+    def measure(self, output: PreTrainingOutput, batch: PreTrainingBatch) -> LossOutput:
+        """Returns the summed loss and the figures of what a model made of a batch."""
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
         masked, labelled = batch.global_masked, batch.global_labelled
         parts: list[LossOutput] = [self.language_model.loss(output.mlm_logits, batch.masked_labels, total=masked)]

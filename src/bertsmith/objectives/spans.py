@@ -8,27 +8,30 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import ModelForQuestionAnswering
-from bertsmith.objectives.labelled import LabelledBatch
+from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
 from bertsmith.objectives.loss_output import LossOutput
 
 
-class SpanObjective:
+class SpanObjective(LabelledObjective):
     """Mean of -log p(start) and -log p(end), in nats; the probabilities are over the tokens of a sequence."""
 
-    def __call__(self, model: ModelForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
-        """Measures a span reader on a batch.
+    def rows(self, model: ModelForQuestionAnswering, batch: LabelledBatch) -> Tensor:
+        """Returns [2 N, S]: a row for the start in each sequence, then one for each end."""
+        # 起点和终点各是一次“在所有词元里选一个”的分类；没有答案时两者都指向 [CLS]
+        return torch.cat([_rows(part, batch.tokens) for part in model(batch.tokens)])
+
+    def measure(self, rows: Tensor, batch: LabelledBatch) -> LossOutput:
+        """Measures scores.
 
         Args:
-            model: scores every token as start and as end.
+            rows: of starts and ends.
             batch: labels [N, 2] int64: the first and last token of the answer, counted within the sequence; both 0,
                 the `[CLS]`, where the sequence holds no answer.
 
         Returns:
             The loss; sums `loss`, and `accuracy`, the share of sequences with start and end both right.
         """
-        # 起点和终点各是一次“在所有词元里选一个”的分类；没有答案时两者都指向 [CLS]
-        scores = model(batch.tokens)
-        start, end = (_rows(part, batch.tokens) for part in scores)
+        start, end = rows.chunk(2)
         losses = F.cross_entropy(start, batch.labels[:, 0]) + F.cross_entropy(end, batch.labels[:, 1])
         loss = losses / 2
         count = len(batch.labels)

@@ -17,10 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from bertsmith.data.corpus.build import build_corpus
-from bertsmith.data.corpus.manifest import MANIFEST
-from bertsmith.data.corpus.options import CorpusOptions
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN
 from bertsmith.data.reading.text import DocumentRule, read_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import claim_folder
@@ -30,7 +27,7 @@ from bertsmith.model import extend_positions, extend_vocabulary, load_any
 from bertsmith.model.folder import stored_heads
 from bertsmith.options import option
 from bertsmith.quickstart.coverage_report import LEAST_OFTEN, show_coverage
-from bertsmith.quickstart.source import TextSource, own_text
+from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
 from bertsmith.train.monitor import read_metrics
@@ -105,7 +102,7 @@ def adapt(model: str, text: Sequence[str], out: Path, options: AdaptationOptions
     console.print(f"    words that cost most pieces: {escape(words) or 'none'}", soft_wrap=True)
 
     console.print("[bold]2 · token shards[/bold]")
-    corpus = _corpus(source, larger, out / "corpus")
+    corpus = shards_of(source, larger, out / "corpus")
     train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
     console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
 
@@ -176,10 +173,3 @@ def _fresh_heads(start: str, recipe: PreTrainingRecipe) -> str:
     # 句向量模型不带 MLM 头：头要从头学起，开始时的损失与原模型学到多少无关
     held = {head for part in objective.folders if (folder / part).is_dir() for head in stored_heads(folder / part)}
     return ", ".join(head.replace("_", "-") for head in objective.heads if head not in held)
-
-
-def _corpus(source: TextSource, tokenizer: Tokenizer, folder: Path) -> TokenCorpus:
-    if (folder / MANIFEST).exists():
-        return TokenCorpus(folder, tokenizer)
-    chosen = CorpusOptions(documents=source.documents, encoding=source.encoding, heldout_share=0.04)
-    return build_corpus(source.files, tokenizer, folder, chosen, workers=None)

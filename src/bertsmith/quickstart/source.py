@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.manifest import MANIFEST
+from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.finding import find_text_files
 from bertsmith.data.reading.text import DocumentRule, resolve_documents
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.tinyworld import draw_captions, draw_reviews, draw_stories, render
+from bertsmith.tokenizer import Tokenizer
 
+HELDOUT_SHARE = 0.04
 STORIES, CAPTIONS = 6000, 2000
 LABELLED_REVIEWS, DEV_REVIEWS, TEST_REVIEWS = 200, 200, 1000
 """Few labels to learn from, as in life; many to judge by, so that the comparison is not luck."""
@@ -82,6 +88,14 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
             "encoding": encoding,
         },
     )
+
+
+def shards_of(source: TextSource, tokenizer: Tokenizer, folder: Path) -> TokenCorpus:
+    """Returns the token shards of a text, which are built where they are not there yet."""
+    if (folder / MANIFEST).exists():
+        return TokenCorpus(folder, tokenizer)
+    chosen = CorpusOptions(documents=source.documents, encoding=source.encoding, heldout_share=HELDOUT_SHARE)
+    return build_corpus(source.files, tokenizer, folder, chosen, workers=None)
 
 
 def bundled_world(folder: Path, *, seed: int) -> TextSource:

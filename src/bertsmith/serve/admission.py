@@ -8,8 +8,11 @@ slowly hold none, and given back when the thread has ended, so that there is a t
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -33,13 +36,24 @@ class AdmissionController:
     Attributes:
         free: how many more can be accepted now.
         draining: whether the server is about to stop.
+        held_bytes: of the bodies of all requests that are being read or answered.
     """
 
-    def __init__(self, settings: ServeSettings, batcher: Batcher) -> None:
+    def __init__(self, settings: ServeSettings, batcher: Batcher, *, num_keys: int = 0) -> None:
+        """Opens.
+
+        Args:
+            settings: of the server.
+            batcher: computes for the requests.
+            num_keys: API keys; half the queue is divided among them, so that no client can fill it for the others.
+        """
+        self._held: Counter[int] = Counter()
+        self._reserves = dict.fromkeys(range(num_keys), settings.queue // (2 * num_keys)) if num_keys > 1 else {}
         self.settings = settings
         self.batcher = batcher
         self.free = settings.queue
         self.draining = False
+        self.held_bytes = 0
         # 请求线程里的张量运算都很小：单线程即可，否则每个线程各养一池 OpenMP 线程，与计算线程抢核
         self._threads = ThreadPoolExecutor(settings.queue, "request", initializer=torch.set_num_threads, initargs=(1,))
 
@@ -48,39 +62,33 @@ class AdmissionController:
         """How many requests are being answered."""
         return self.settings.queue - self.free
 
-    def require_place(self) -> None:
+    def require_place(self, key: int) -> None:
         """Makes sure that one more request can be accepted.
+
+        Args:
+            key: the number of its API key; 0 without keys.
 
         Raises:
             HttpError: 429; it says when to come back.
         """
-        if self.free <= 0:
+        # 别的密钥各有几个位子留着：一个客户把队列占满，也轮得到其他人
+        kept = sum(max(0, reserve - self._held[one]) for one, reserve in self._reserves.items() if one != key)
+        if self.free - kept <= 0:
             raise HttpError(
                 429,
                 "queue_full",
-                f"{self.settings.queue} requests are being answered already",
+                f"{self.accepted} requests are being answered already",
                 retry_after=self.batcher.seconds_to_empty(),
             )
 
-    async def read_body(self, receive: Receive, announced: str | None) -> bytes:
-        """Reads the body of a request.
-
-        Args:
-            receive: gives its parts.
-            announced: the `Content-Length` header.
-
-        Raises:
-            HttpError: it is too large (413) or comes too slowly (408), or the client hung up.
-        """
-        most = self.settings.limits.body_bytes
-        if announced is not None and announced.isdecimal() and int(announced[:20]) > most:
-            raise _too_large(most)
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Gives what reads the body of one request, and forgets its bytes when the request is over."""
+        reading = Reading(self)
         try:
-            return await asyncio.wait_for(_read(receive, most), self.settings.deadline)
-        except asyncio.TimeoutError:
-            raise HttpError(
-                408, "slow_body", f"the body was not complete after {self.settings.deadline:g} seconds"
-            ) from None
+            yield reading
+        finally:
+            self.held_bytes -= reading.size
 
     async def perform(
         self, work: Callable[[RequestContext], ResultT], context: RequestContext, receive: Receive
@@ -97,7 +105,7 @@ class AdmissionController:
         """
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(self._threads, self._work, work, context)
-        answer.add_done_callback(self._release)
+        answer.add_done_callback(functools.partial(self._release, context.key))
         hang_up = asyncio.ensure_future(_hang_up(receive))
         either: set[asyncio.Future[Any]] = {answer, hang_up}
         try:
@@ -112,15 +120,20 @@ class AdmissionController:
         finally:
             hang_up.cancel()
 
-    def admit(self) -> RequestContext:
+    def admit(self, key: int) -> RequestContext:
         """Takes a place for a request whose body is complete.
+
+        Args:
+            key: the number of its API key; 0 without keys.
 
         Raises:
             HttpError: there is none (429).
         """
-        self.require_place()
+        self.require_place(key)
         self.free -= 1
+        self._held[key] += 1
         context = RequestContext(time.monotonic() + self.settings.deadline, self.settings.limits)
+        context.key = key
         self.batcher.announce(context)
         return context
 
@@ -137,32 +150,68 @@ class AdmissionController:
             CURRENT.set(None)
             self.batcher.arrive(context)
 
-    def _release(self, answer: asyncio.Future[Any]) -> None:
+    def _release(self, key: int, answer: asyncio.Future[Any]) -> None:
         self.free += 1
+        self._held[key] -= 1
         # 已无人等待的请求若以异常结束，取出异常，免得事件循环把它（连同文本）写进日志
         if not answer.cancelled():
             answer.exception()
 
 
+class Reading:
+    """The body of one request, counted while it comes.
+
+    Attributes:
+        size: bytes so far.
+    """
+
+    def __init__(self, admission: AdmissionController) -> None:
+        self.admission = admission
+        self.size = 0
+
+    async def body(self, receive: Receive, announced: str | None) -> bytes:
+        """Reads it.
+
+        Args:
+            receive: gives its parts.
+            announced: the `Content-Length` header.
+
+        Raises:
+            HttpError: it is too large (413), comes too slowly (408), or with those of others fills the memory set aside
+                for bodies (429); or the client hung up.
+        """
+        settings = self.admission.settings
+        if announced is not None and announced.isdecimal() and int(announced[:20]) > settings.limits.body_bytes:
+            raise _too_large(settings.limits.body_bytes)
+        try:
+            return await asyncio.wait_for(self._read(receive), settings.deadline)
+        except asyncio.TimeoutError:
+            said = f"the body was not complete after {settings.deadline:g} seconds"
+            raise HttpError(408, "slow_body", said) from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        admission, parts = self.admission, []
+        settings = admission.settings
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise gone()
+            parts.append(message.get("body", b""))
+            self.size += len(parts[-1])
+            admission.held_bytes += len(parts[-1])
+            # 边读边数：分块传输没有 Content-Length，不能等读完才发现太大
+            if self.size > settings.limits.body_bytes:
+                raise _too_large(settings.limits.body_bytes)
+            # 许多人各发一个大请求，合起来也会占满内存
+            if admission.held_bytes > settings.reading_bytes:
+                raise HttpError(429, "bodies_full", "too many large bodies at a time; send it again", retry_after=1)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
 def gone() -> HttpError:
     """The error of a request whose client hung up; nobody reads it."""
     return HttpError(499, "hung_up", "the client hung up; the work was dropped")
-
-
-async def _read(receive: Receive, most: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise gone()
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        # 边读边数：分块传输没有 Content-Length，不能等读完才发现太大
-        if size > most:
-            raise _too_large(most)
-        if not message.get("more_body", False):
-            return b"".join(parts)
 
 
 async def _hang_up(receive: Receive) -> None:

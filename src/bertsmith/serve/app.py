@@ -38,7 +38,8 @@ from bertsmith.serve.endpoint import (
     pipelines_at,
 )
 from bertsmith.serve.endpoints.openai import ModelsAnswer, list_models
-from bertsmith.serve.guard import CONTEXT, Guard
+from bertsmith.serve.guard import CONTEXT, KEY, OPEN_PATHS, Guard
+from bertsmith.serve.host_check import HostCheck, is_loopback
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.indexes import describe_index, load_indexes
 from bertsmith.serve.keys import ApiKeys
@@ -78,10 +79,11 @@ class JsonRoute(APIRoute):
             admission: AdmissionController = request.app.state.admission
             try:
                 require_json(request.headers.get("content-type"))
-                body = await admission.read_body(request.receive, request.headers.get("content-length"))
-                context = admission.admit()
-                request.scope[CONTEXT] = context
-                answer = await admission.perform(functools.partial(work, body), context, request.receive)
+                with admission.reading() as reading:
+                    body = await reading.body(request.receive, request.headers.get("content-length"))
+                    context = admission.admit(request.scope.get(KEY, 0))
+                    request.scope[CONTEXT] = context
+                    answer = await admission.perform(functools.partial(work, body), context, request.receive)
             except HttpError as error:
                 return error_response(error)
             return Response(answer, media_type="application/json")
@@ -132,7 +134,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
         at_once=MOST_AT_ONCE if on_cpu else 1,
         observe=metrics.computed,
     )
-    admission = AdmissionController(settings, batcher)
+    admission = AdmissionController(settings, batcher, num_keys=len(keys))
     # 载入在主线程，其中“自动精度”要测速：线程数须与之后的计算线程一致，测得才作数
     torch.set_num_threads(settings.compute_threads)
     models = load_models(settings, batcher)
@@ -158,7 +160,12 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     app.state.admission, app.state.models, app.state.ready = admission, models, False
     queued = add_routes(app, settings, models, metrics)
     app.add_exception_handler(HTTPException, _http_problem)
+    if keys:
+        describe_keys(app)
     app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued)
+    # 没有密钥、只给本机用：别的网页把自己的域名指到 127.0.0.1，也不能替人来问
+    if not keys and is_loopback(settings.host):
+        app.add_middleware(HostCheck, hosts=(settings.host, *settings.allowed_hosts))
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -244,6 +251,18 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
     app.add_api_route("/metrics", figures, methods=["GET"], tags=["server"], response_class=Response)
     app.add_api_route("/docs", page, methods=["GET"], include_in_schema=False)
     return [one.path for one in all_endpoints()]
+
+
+def describe_keys(app: FastAPI) -> None:
+    """Says in `/openapi.json` how a key is sent, and which paths need one."""
+    described = app.openapi()
+    described.setdefault("components", {})["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    for path, methods in described["paths"].items():
+        for operation in methods.values():
+            operation["security"] = [] if path in OPEN_PATHS else [{"bearer": []}, {"header": []}]
 
 
 def require_json(content_type: str | None) -> None:

@@ -21,6 +21,9 @@ from bertsmith.serve.metrics import Metrics
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 """Paths that need no key: probes carry none, and the page that explains the server tells nothing of its models."""
 
+KEY = "bertsmith.key"
+"""Where in the scope of a request the number of its key is."""
+
 CONTEXT = "bertsmith.context"
 """Where in the scope of a request its context is."""
 
@@ -80,11 +83,13 @@ class Guard:
             await send(message)
 
         try:
-            if scope["path"] not in OPEN_PATHS and not self.keys.admit(scope["headers"]):
+            key = self.keys.admit(scope["headers"])
+            if key is None and scope["path"] not in OPEN_PATHS:
                 raise HttpError(401, "no_key", "give an API key of this server: Authorization: Bearer KEY")
             if scope["path"] in self.queued and scope["method"] == "POST":
                 # 队列已满时在路由之前就拒绝：过载时每秒要拒绝上千次，拒绝越便宜，受理的请求越快
-                self.admission.require_place()
+                scope[KEY] = key or 0
+                self.admission.require_place(key or 0)
             await self.app(scope, receive, watch)
         except HttpError as error:
             await send_error(watch, error)

@@ -36,9 +36,6 @@ class ApiKeys:
                     " `openssl rand -hex 24` prints"
                 )
 
-    def __bool__(self) -> bool:
-        return bool(self._keys)
-
     @classmethod
     def read(cls, file: str | Path | None) -> ApiKeys:
         """Reads the keys of a file, or of the environment where no file is given.
@@ -61,10 +58,17 @@ class ApiKeys:
             raise InputError(f"{file}: holds no API key; write one on a line")
         return cls(keys)
 
-    def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Tells whether a request's headers carry a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+        """Returns which key a request's headers carry, `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+
+        Returns:
+            Its number from 0; 0 where no key is needed; None where the request has none.
+        """
         if not self._keys:
-            return True
+            return 0
         given = b""
         for name, value in headers:
             if name == b"x-api-key":
@@ -73,4 +77,4 @@ class ApiKeys:
                 given = value[7:].strip()
         # 与每一把都比、每次都用常数时间：应答的快慢不透露猜对了几个字符，也不透露是哪一把
         matches = [hmac.compare_digest(given, key) for key in self._keys]
-        return any(matches)
+        return matches.index(True) if any(matches) else None

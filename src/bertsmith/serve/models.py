@@ -62,7 +62,7 @@ class ServedModel:
         if pipeline.labels is not None:
             said["labels"] = list(pipeline.labels)
         engine = pipeline.engine.engine
-        said["precision"] = engine.precision
+        said["precision"], said["engine"] = engine.precision, engine.kind
         if engine.choice is not None:
             said["precision_choice"] = str(engine.choice)
         said["device"] = str(engine.device)
@@ -149,7 +149,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
     for name, folder in settings.models:
         pipelines = {}
         for kind in pipelines_of_folder(folder):
-            pipeline = load_pipeline(kind, folder, precision=settings.precision)
+            pipeline = load_pipeline(kind, folder, precision=settings.precision, engine=settings.engine)
             # 队列凑好的一批就是一次前向：不要让引擎按自己的预算再切一遍
             pipeline.engine.batch_tokens = batcher.budget
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批

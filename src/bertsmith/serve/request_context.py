@@ -22,12 +22,14 @@ class RequestContext:
         limits: how much it may ask for.
         items: texts it brought.
         tokens: that the model read for it so far, or is about to.
+        key: the number of its API key.
         ended: why nobody waits for the answer any longer; None while somebody does.
     """
 
     def __init__(self, deadline: float, limits: Limits) -> None:
         self.deadline = deadline
         self.limits = limits
+        self.key = 0
         self.items = 0
         self.tokens = 0
         self.ended: HttpError | None = None

@@ -7,7 +7,6 @@ variable; each loads the models for itself (weights are mapped files, so the mac
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import shutil
@@ -16,14 +15,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.serve.connection import TimedConnection
+from bertsmith.serve.connection import patient_connection
+from bertsmith.serve.host_check import is_loopback
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.settings import ServeSettings
 
@@ -33,7 +32,6 @@ SETTINGS_VARIABLE = "BERTSMITH_SERVE_SETTINGS"
 _STARTED = "started"
 _STARTUP_FAILURE = 3
 _SWITCH_SECONDS = 0.0001
-_CONNECTIONS = 1024
 
 
 def serve(settings: ServeSettings) -> None:
@@ -136,15 +134,13 @@ def _serve_with_workers(settings: ServeSettings) -> None:
 def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
     """Returns what uvicorn is told, whatever the number of workers."""
     return {
-        # h11 限制请求头的长度；httptools 略快，却来者不拒。用 partial：设置要能传给工作进程
-        "http": functools.partial(TimedConnection, deadline=settings.deadline),
+        "http": patient_connection(settings),
         "log_level": "warning" if settings.workers == 1 else "info",
         "access_log": False,
         "lifespan": "on",
         "ws": "none",
         "server_header": False,
         "date_header": True,
-        "limit_concurrency": _CONNECTIONS,
         "timeout_keep_alive": 30,
         "timeout_graceful_shutdown": round(settings.deadline) + 1,
     }
@@ -169,15 +165,6 @@ def _ends_quietly() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def is_loopback(host: str) -> bool:
-    """Tells whether an address to listen on is reached from this machine alone."""
-    try:
-        # 必须真是一个地址：127.example 这样的名字可以指向任何机器
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def address_of(name: tuple[Any, ...]) -> str:

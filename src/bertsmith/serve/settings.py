@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.hub import hub_name, model_folder
+from bertsmith.inference.engine import EngineKind
 from bertsmith.inference.precision import Precision
 from bertsmith.options import option, settings_of
 
@@ -57,11 +58,13 @@ class ServeSettings:
         indexes: (name, folder) of each index that can be searched.
         threads: that compute, in each process; 0 divides the processor's cores among the processes.
         precision: of the matmuls, as in `load_pipeline`; None as the engine chooses.
+        engine: what short batches run on, as in `load_pipeline`.
         queue: requests that a process has accepted and not answered; one more is refused with 429.
         deadline: seconds in which a request is answered; after them it gets 504 and its work is dropped.
         batch_delay_ms: milliseconds that a computing thread waits for requests that are already being read.
         drain: seconds between SIGTERM and the end of accepting, in which `/ready` says 503.
         limits: of one request.
+        allowed_hosts: names besides this machine's own under which a server without keys, on loopback, may be asked.
         key_file: a file with one API key a line; None where the environment has them, or nobody needs one.
     """
 
@@ -72,6 +75,7 @@ class ServeSettings:
     workers: int = option(1, min=1, help="Processes; they divide the cores among them.")
     threads: int = option(0, min=0, help="Computing threads of each process; 0: all its cores.")
     precision: Precision | None = option(None, help="As in `bertsmith embed`.")
+    engine: EngineKind = option("torch", help="Of short batches: torch, onnxruntime (float32), auto: the faster.")
     queue: int = option(64, min=1, help="Requests accepted at a time; one more gets 429.")
     deadline: float = option(30.0, help="Seconds to answer in; later the request gets 504.")
     batch_tokens: int = option(0, min=0, help="Tokens computed in one go; 0: as suits the device.")
@@ -82,6 +86,9 @@ class ServeSettings:
     limits: Limits = Limits()
     key_file: str | None = option(
         None, name="api_key_file", help="File with an API key a line; otherwise BERTSMITH_API_KEYS is read."
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (), name="allow_host", help="Name that requests may use besides localhost, such as a proxy's; without keys."
     )
     cors_origins: tuple[str, ...] = option(
         (), name="cors_origin", help="Web origin whose pages may call the server; repeat for several."
@@ -110,6 +117,11 @@ class ServeSettings:
                 raise ConfigError(f"{name} {duration} is no duration in seconds, at most a day")
 
     @property
+    def reading_bytes(self) -> int:
+        """Bytes of bodies that a process holds, of all requests together; above them, 429."""
+        return max(4 * self.limits.body_bytes, 64 << 20)
+
+    @property
     def queue_tokens(self) -> int:
         """Tokens that may wait in a process, of all requests together; above them, 429."""
         return 4 * self.limits.tokens
@@ -129,7 +141,14 @@ class ServeSettings:
         values = json.loads(text)
         for kind in ("models", "indexes"):
             values[kind] = tuple((name, folder) for name, folder in values[kind])
-        return cls(**values | {"cors_origins": tuple(values["cors_origins"]), "limits": Limits(**values["limits"])})
+        return cls(
+            **values
+            | {
+                "cors_origins": tuple(values["cors_origins"]),
+                "allowed_hosts": tuple(values["allowed_hosts"]),
+                "limits": Limits(**values["limits"]),
+            }
+        )
 
 
 def named_indexes(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -10,8 +10,10 @@ from it and a test can compare a model with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -245,6 +247,50 @@ def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -
         "intensifier": lambda: _uniform(mood.intensifiers),
     }
     return drawn[slot]()
+
+
+def caption_odds(pattern: str, filled: Mapping[str, str], blank: str) -> dict[str, float]:
+    """Returns the true odds of one blank of a caption, given its other words and nothing else, by Bayes' rule.
+
+    Args:
+        pattern: one of `CAPTIONS`.
+        filled: slot → word, of its other slots.
+        blank: the slot that is hidden.
+
+    Returns:
+        word → probability, adding up to 1.
+    """
+    odds: dict[str, float] = {}
+    for facts, subject in _all_facts():
+        # 每一种可能的村里事实，按它让其余各词出现的概率加权：这就是读者只看这一句时该有的信念
+        for word, share in _odds_in(facts, subject, pattern, filled, blank).items():
+            odds[word] = odds.get(word, 0.0) + share
+    total = sum(odds.values())
+    return {word: share / total for word, share in odds.items() if share > 0}
+
+
+def _all_facts() -> Iterator[tuple[Facts, Person]]:
+    """Yields everything that a caption can depend on, each as likely as any other, and the person it is about."""
+    for corner in CORNERS:
+        for noun, animal, home, food in product(("woman", "man"), corner.animals, corner.places, corner.foods):
+            person = Person("", noun, "", home, food)
+            yield Facts(corner, MOODS[0], (person, person), animal), person
+
+
+def _odds_in(facts: Facts, subject: Person, pattern: str, filled: Mapping[str, str], blank: str) -> dict[str, float]:
+    """Returns P(the other words and this one | facts) for every word of the blank."""
+    slots = [word[1:-1] for word in pattern.split() if word.startswith("{")]
+    work = dict(facts.corner.work)
+    verbs = slot_distribution("work_verb", facts, subject, subject) if "work_verb" in slots else {"": 1.0}
+    odds: dict[str, float] = {}
+    # 活儿的宾语由动词决定，两者一起列举；别的空互不相干，概率相乘
+    for verb, share in verbs.items():
+        known = {"work_verb": {verb: 1.0}, "work_object": {work.get(verb, ""): 1.0}}
+        here = {slot: known.get(slot) or slot_distribution(slot, facts, subject, subject) for slot in slots}
+        given = share * prod(here[slot].get(filled[slot], 0.0) for slot in slots if slot != blank)
+        for word, chance in here[blank].items():
+            odds[word] = odds.get(word, 0.0) + given * chance
+    return odds
 
 
 def render(sentence: Sentence) -> str:

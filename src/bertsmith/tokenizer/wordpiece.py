@@ -174,6 +174,14 @@ class WordPieceTokenizer(Tokenizer):
         settings = self._settings._replace(user_tokens=(*self.user_tokens, *user_tokens))
         return _rebuild([*self.vocab, *pieces, *user_tokens], settings)
 
+    def with_only(self, ids: Sequence[int]) -> "WordPieceTokenizer":
+        """Makes a tokenizer with some of the pieces and the same settings; the ids count anew, in the order given.
+
+        Raises:
+            InputError: `[UNK]` or a user token is left out.
+        """
+        return _rebuild([self.vocab[index] for index in ids], self._settings)
+
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`.
 

@@ -95,6 +95,7 @@ def steps_for(
     *,
     ranks: Ranks | None = None,
     accumulate: int = 1,
+    evaluations: int = EVALUATIONS,
 ) -> int:
     """Returns the number of steps after which the first of the recipe's budgets is used up.
 
@@ -105,6 +106,7 @@ def steps_for(
         device: where the run will compute.
         ranks: with whom.
         accumulate: parts of a step.
+        evaluations: spread over the run, besides the first; they take their part of the minutes. 0 is no first either.
     """
     ranks = ranks or Ranks()
     shares = recipe.length.shares
@@ -118,7 +120,9 @@ def steps_for(
         per_step = sum(share * cost.flops for share, cost in zip(shares, costs, strict=True))
         limits.append(math.ceil(recipe.length.flops / per_step))
     if recipe.length.minutes:
-        limits.append(math.floor(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate)))
+        limits.append(
+            math.floor(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate, evaluations))
+        )
     # 各进程计时略有差别：以 0 号进程的结果为准
     return ranks.on_first(lambda: max(1, min(limits)))
 
@@ -161,6 +165,7 @@ def _steps_within(
     shares: list[float],
     ranks: Ranks,
     accumulate: int,
+    evaluations: int,
 ) -> float:
     """Finds how many steps fit into the minutes asked for, by timing a throw-away model on real batches."""
     trainer = make_trainer(recipe.changed(steps=max(1, recipe.trainer.total_steps)), corpus, tokenizer, device, ranks)
@@ -169,10 +174,12 @@ def _steps_within(
     for phase, share in enumerate(shares):
         stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
         per_step += share * seconds_per_step(trainer, stream, accumulate=accumulate) * (1 + SAVING_SHARE)
-    batches = heldout_set(recipe, corpus, tokenizer)
-    begun = time.perf_counter()
-    trainer.evaluate(batches)
-    evaluating = (time.perf_counter() - begun) * (EVALUATIONS + 1)
+    evaluating = 0.0
+    if evaluations:
+        batches = heldout_set(recipe, corpus, tokenizer)
+        begun = time.perf_counter()
+        trainer.evaluate(batches)
+        evaluating = (time.perf_counter() - begun) * (evaluations + 1)
     return max(FEWEST_STEPS, (recipe.length.minutes * 60 - evaluating) / per_step)
 
 

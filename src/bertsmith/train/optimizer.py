@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import Linear
-from bertsmith.model import layer_numbers
+from bertsmith.model import Backbone, layer_numbers
 from bertsmith.train.optimizers.kind import optimizer_named
 
 Schedule = Literal["linear", "cosine", "trapezoid"]
@@ -65,13 +65,14 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
     What lies around the blocks is no such matrix: an embedding is a table of vectors, and the layers of a head turn
     states into numbers that are read one by one.
     """
-    heights = layer_numbers(model)
-    top = max(heights.values(), default=0)
+    backbones = [module for module in model.modules() if isinstance(module, Backbone)]
+    blocks = [block for each in backbones for block in each.encoder.blocks]
+    in_blocks = {parameter for block in blocks for parameter in block.parameters()}
     stacked = {module.weight: module.stacked for module in model.modules() if isinstance(module, Linear)}
     return {
         parameter: stacked[parameter]
-        for name, parameter in model.named_parameters()
-        if parameter in stacked and parameter.requires_grad and 0 < heights[name] < top
+        for parameter in model.parameters()
+        if parameter in stacked and parameter in in_blocks and parameter.requires_grad
     }
 
 

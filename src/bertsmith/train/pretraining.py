@@ -5,6 +5,7 @@
     run/tensorboard/    the same for TensorBoard, where it is installed
     run/state/          crash-safe training state; the last ones and the best
     run/best/           the model folder with the lowest held-out loss so far
+    run/models/STEP/    model folders kept on the way, where they were asked for
     run/model/          the finished model folder; an objective that trains two networks puts the other one inside
 
 `pretrain` is called the same way every time, on one process or many. What it finds in the folder decides where it
@@ -42,7 +43,7 @@ from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import ALARMING, EARLIEST_ALARM, expectation_of
 from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
 from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
-from bertsmith.train.start import fingerprint_start, heldout_set, make_trainer, open_stream
+from bertsmith.train.start import fingerprint_start, fingerprint_teacher, heldout_set, make_trainer, open_stream
 from bertsmith.train.state import load_latest_state, save_state, share_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
 from bertsmith.train.tensorboard import TensorBoardLog
@@ -62,16 +63,30 @@ class RunOptions:
     )
     save_every: float = option(20.0, min=0.0, help="Seconds between crash-safe states: how much work a crash may cost.")
     keep_states: int = option(2, min=1, help="How many of the newest states stay, besides the best.")
+    evaluations: int = option(EVALUATIONS, min=1, help="How often the held-out text is looked at, after the beginning.")
+    keep_models: int = option(
+        0, min=0, help="Model folders kept on the way, evenly spaced, in OUT/models; to fine-tune from each (figure 5)."
+    )
     tensorboard: bool | None = option(
         None, shown_default="where tensorboardX is installed", help="Write curves for TensorBoard."
     )
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        if self.save_every < 0 or self.keep_states < 1 or self.accumulate < 1:
-            raise ConfigError(
-                "seconds between states must be at least 0, states to keep and parts of a step at least 1"
-            )
+        # 不在途中评估（0 次）只给会自己评估的调用者：命令行至少一次
+        if self.save_every < 0 or self.keep_models < 0 or self.evaluations < 0:
+            raise ConfigError("seconds between states, models to keep and evaluations must be at least 0")
+        if min(self.keep_states, self.accumulate) < 1:
+            raise ConfigError("states to keep and parts of a step must be at least 1")
+
+
+MODELS = "models"
+"""Folder of a run with the model folders kept on the way, each called after its step."""
+
+
+def kept_steps(total_steps: int, models: int) -> list[int]:
+    """Returns the steps after which a run keeps its model, the last among them; none where none is asked for."""
+    return sorted({max(1, round(total_steps * number / models)) for number in range(1, models + 1)})
 
 
 @dataclass(frozen=True)
@@ -162,11 +177,20 @@ def pretrain(
         ranks.on_first(lambda: stack.enter_context(locked(make_folder(run))))
         keep_start(run, recipe.model.start_from)
         recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)
+        recipe = fingerprint_teacher(recipe, tokenizer)
         begun = ranks.on_first(lambda: _recipe_found(run, recipe))
         if begun is None:
             steps = recipe.trainer.total_steps
             if recipe.length.has_budget:
-                steps = steps_for(recipe, corpus, tokenizer, device, ranks=ranks, accumulate=options.accumulate)
+                steps = steps_for(
+                    recipe,
+                    corpus,
+                    tokenizer,
+                    device,
+                    ranks=ranks,
+                    accumulate=options.accumulate,
+                    evaluations=options.evaluations,
+                )
             begun = with_dropout(recipe.changed(steps=steps), corpus, tokenizer)
             ranks.on_first(lambda: begun.save(run))
         # 各进程各自问过 Hub：以 0 号进程写进配方的提交为准
@@ -209,6 +233,7 @@ class PreTrainingRun:
         self.run, self.corpus, self.tokenizer, self.recipe = run, corpus, tokenizer, recipe
         self.options, self.console, self.ranks = options, console, ranks
         self.total_steps = recipe.trainer.total_steps
+        self.kept_steps = kept_steps(self.total_steps, options.keep_models)
         self.objective = recipe.build_objective()
         self.heldout = heldout_set(recipe, corpus, tokenizer)
         self.trainer = make_trainer(recipe, corpus, tokenizer, device, ranks)
@@ -247,7 +272,7 @@ class PreTrainingRun:
         """
         try:
             with stop_requests() as request:
-                if self.trainer.step == 0:
+                if self.trainer.step == 0 and self.options.evaluations:
                     self._evaluate()
                 if self.trainer.step < self.total_steps:
                     self._loop(request)
@@ -263,7 +288,7 @@ class PreTrainingRun:
     def _loop(self, request: StopRequest) -> None:
         """Takes the steps that are left: draw, forward, backward, step, measure, save."""
         total, trainer = self.total_steps, self.trainer
-        log_every, evaluate_every = max(1, min(50, total // 40)), max(1, total // EVALUATIONS)
+        log_every, evaluate_every = max(1, min(50, total // 40)), max(1, total // max(1, self.options.evaluations))
         with StepProgress(self.console, "pre-training", total_steps=total, first_step=trainer.step) as bar:
             while trainer.step < total:
                 batch = self._draw()
@@ -271,9 +296,11 @@ class PreTrainingRun:
                 output = trainer.train_batch(*batch.split(self.options.accumulate))
                 step, last = trainer.step, trainer.step == total
                 stopping, saving = self._count(batch, output, request)
+                if step in self.kept_steps:
+                    self.ranks.on_first(lambda: self._save_model(f"{MODELS}/{self.trainer.step}"))
                 if step % log_every == 0 or last:
                     bar.update(step, self._log_window())
-                if step % evaluate_every == 0 or last:
+                if self.options.evaluations and (step % evaluate_every == 0 or last):
                     saving |= self._evaluate() and self.ranks.on_first(
                         lambda: time.monotonic() >= self.next_affordable_state
                     )

@@ -4,6 +4,7 @@
     [model]           size, or the folder to go on from; dropout; precision
     [data]            sequences and batches; [data.masking] what is hidden
     [trainer]         steps, rate, schedule, optimizer
+    [teacher]         folder, losses, temperature: where a larger model is learned from
     [length]          minutes, tokens, operations, phases
 
 The options of `bertsmith pretrain` and the tables of `recipe.toml` are made of these declarations. A recipe holds all
@@ -30,6 +31,7 @@ from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.hub import hub_name, pin
 from bertsmith.model import Family, ModelConfig, family_named
+from bertsmith.objectives.distillation.objective import DistilledObjective, TeacherSettings
 from bertsmith.objectives.pretraining import Objective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.tokenizer import Tokenizer
@@ -45,7 +47,7 @@ Precision = Literal["bf16", "float32"]
 ENDS = ("minutes", "steps", "tokens", "flops")
 """Settings that end a run; the first that is reached counts."""
 
-_FOUND = ("corpus", "start_weights", "start_commit")
+_FOUND = ("corpus", "start_weights", "start_commit", "teacher_weights")
 """Settings that are found, not chosen: which data, which weights."""
 
 _HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq", "static_masking")
@@ -194,6 +196,7 @@ class PreTrainingRecipe:
     data: StreamSettings = field(default_factory=StreamSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     length: RunLength = field(default_factory=RunLength)
+    teacher: TeacherSettings = field(default_factory=TeacherSettings)
 
     def __post_init__(self) -> None:
         """Checks that the parts go together, before any folder is taken for a run that could not begin."""
@@ -206,6 +209,8 @@ class PreTrainingRecipe:
         if not self.model.start_from:
             _require_heads(self, family_named(self.model.family))
         needs = self.build_objective().needs
+        if needs.targets == "nothing" and not self.teacher.folder:
+            raise ConfigError(f"--objective {self.objective} learns from a teacher alone; say whose: --teacher")
         if any(phase.batch_size for phase in phases) and self.data.batch_tokens:
             raise ConfigError("--batch-tokens says how much is in a batch; leave batch sizes out of the phases")
         if any(phase.mask_rate for phase in phases) and needs.targets != "masked":
@@ -219,7 +224,8 @@ class PreTrainingRecipe:
         Raises:
             ConfigError: there is none of that name, or it does not go with the masking.
         """
-        return objective_named(self.objective).for_masking(self.data.masking.kind)
+        objective = objective_named(self.objective).for_masking(self.data.masking.kind)
+        return DistilledObjective(objective, self.teacher) if self.teacher.folder else objective  # type: ignore[arg-type]
 
     def phase_at(self, step: int) -> int:
         """Returns the number of the phase that step `step` (counted from 0) belongs to."""

@@ -87,7 +87,8 @@ def _quality(recipes: Mapping[str, PreTrainingRecipe]) -> list[Panel]:
     """Returns the panels of the objectives' figures."""
     objectives = [recipe.build_objective() for recipe in recipes.values()]
     terms = {term.name: term.title[0].upper() + term.title[1:] for one in objectives for term in one.terms}
-    losses = {one.perplexity_of: terms[one.language_model.loss.name] for one in objectives}
+    # 句对与教师的损失也画出来：总损失下降时，看得见是哪一项在降
+    losses = {f"{name}_loss": title for name, title in terms.items()}
     return [
         *(Panel(loss, "heldout", f"{title} loss, held out (nats)") for loss, title in losses.items()),
         *(

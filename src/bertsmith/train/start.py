@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
@@ -102,11 +102,15 @@ def _start_as_sinusoids(model: PretrainedModel, amplitude: float) -> None:
     table = getattr(model.backbone.embedding, "position", None)
     if table is None:
         return
-    places, width = table.weight.shape
     with torch.no_grad():
-        lengths = 10_000.0 ** (torch.arange(0, width, 2) / width)
-        angles = torch.arange(places)[:, None] / lengths  # [positions, ⌈E/2⌉]
-        table.weight.copy_(amplitude * torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width])
+        table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
+
+
+def sinusoids(places: int, width: int) -> Tensor:
+    """Returns [places, width], waves of growing length; sines first (Vaswani et al. 2017, §3.5)."""
+    lengths = 10_000.0 ** (torch.arange(0, width, 2) / width)
+    angles = torch.arange(places)[:, None] / lengths  # [positions, ⌈E/2⌉]
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]
 
 
 def _start_at_frequencies(model: PretrainedModel, corpus: TokenCorpus) -> None:
@@ -140,6 +144,24 @@ def make_trainer(
         device=device,
         ranks=ranks,
     )
+
+
+def fingerprint_teacher(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTrainingRecipe:
+    """Notes the weights of a recipe's teacher, after making sure that it reads the same pieces.
+
+    Raises:
+        CheckpointError: the folder holds no weights, or its model reads another vocabulary.
+    """
+    teacher = recipe.teacher.folder
+    if not teacher:
+        return recipe
+    folder = model_folder(teacher)
+    if load_tokenizer(folder).vocab != tokenizer.vocab:
+        raise CheckpointError(
+            f"{teacher}: the teacher reads another vocabulary than the tokenizer of the corpus; build the corpus with"
+            f" --tokenizer {teacher}"
+        )
+    return recipe.changed(teacher_weights=fingerprint_weights(folder))
 
 
 def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTrainingRecipe:

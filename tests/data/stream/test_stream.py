@@ -10,7 +10,7 @@ from scipy import stats
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.build import build_from_documents
-from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts, TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.masking import MaskingSettings
@@ -127,13 +127,28 @@ def test_an_epoch_visits_every_document_once(world, monkeypatch):
     assert sorted(index for epoch, index in visited if epoch == 0) == list(range(corpus.counts[TRAIN].documents))
 
 
-def test_validation_batches_are_the_same_each_time_and_unseen(world):
+def test_validation_batches_are_the_same_each_time_and_unseen(world, monkeypatch):
     corpus, tokenizer = world
+    read, original = [], TokenCorpus.document
+
+    def watched(self, split, index):
+        read.append((split, index))
+        return original(self, split, index)
+
+    monkeypatch.setattr(TokenCorpus, "document", watched)
     first = heldout_batches(corpus, tokenizer, **settings(), max_sequences=40)
     second = heldout_batches(corpus, tokenizer, **settings(), max_sequences=40)
     assert len(first) >= 2
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
-    assert corpus.counts[HELDOUT].documents < corpus.counts[TRAIN].documents
+    assert {split for split, _ in read} == {HELDOUT}
+    monkeypatch.undo()
+    # 留出的文档，训练的部分里一篇也没有
+    learned = {
+        b" ".join(sentence.tobytes() for sentence in corpus.document(TRAIN, index))
+        for index in range(corpus.counts[TRAIN].documents)
+    }
+    for split, index in set(read):
+        assert b" ".join(sentence.tobytes() for sentence in corpus.document(split, index)) not in learned
 
 
 def test_validation_sees_every_heldout_document_once_whatever_the_batch_size(world, monkeypatch):

@@ -22,8 +22,7 @@ from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_r
 from bertsmith.inference.classify import MULTI, TextPipeline
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertForSequenceClassification
-from bertsmith.objectives import LabelledBatch, MultiLabelObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import MultiLabelObjective
 from bertsmith.options import option
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -104,9 +103,10 @@ class GradingTask(Task[ScoredText, int]):
         labels = [[int(example.score > k) for k in range(1, self.best_grade)] for example in examples]
         return encode_texts(tokenizer, examples, self.paired, max_length, labels)
 
-    def loss(self, model: BertForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the binary cross-entropy of the outputs."""
-        return MultiLabelObjective()(model, batch)
+    @property
+    def objective(self) -> MultiLabelObjective:
+        """Each "better than" is a yes or a no by itself."""
+        return MultiLabelObjective()
 
     def predict(
         self,

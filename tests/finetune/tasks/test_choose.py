@@ -66,7 +66,7 @@ def test_the_loss_is_the_mean_over_questions(tiny_model, mixed):
     task, tokenizer = ChoiceTask(), WordPieceTokenizer.load(tiny_model)
     model = task.build(tiny_model, FineTuningSettings()).eval()
     encoded = task.encode(tokenizer, make_questions(9, mixed=mixed), 32)
-    measure = task.loss(model, task.batch(encoded))
+    measure = task.objective(model, task.batch(encoded))
     losses, hits = [], 0
     for example in encoded:
         _, right = example.label

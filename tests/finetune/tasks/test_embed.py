@@ -134,7 +134,7 @@ def test_the_kind_of_data_chooses_the_loss(examples, loss, tiny_model):
     assert task.loss_name == loss
     model = task.build(tiny_model, SETTINGS)
     for numbers in task.batches(rows, 4, generator(0, "test")):
-        found = task.loss(model, task.batch([rows[number] for number in numbers])).loss
+        found = task.objective(model, task.batch([rows[number] for number in numbers])).loss
         assert torch.isfinite(found)
     assert EmbeddingTask.from_description(task.describe()) == task
 

@@ -112,6 +112,24 @@ def test_the_top_learns_and_the_encoder_stays_as_it_was(top, size, backbone, tmp
     )
 
 
+def test_the_encoder_learns_too_where_it_is_asked_to(backbone, tmp_path):
+    """§5.1's "+ BiLSTM": both learn, lower layers more slowly, and the folder predicts what was trained."""
+    train, dev = sentences(60), sentences(12, start=100)
+    task = FeatureTaggingTask.of(train, layers="last", tagger_head_size=16, train_encoder=True)
+    settings = replace(SETTINGS, epochs=6, layer_decay=0.5)
+    result = fine_tune(task, backbone, train, dev, tmp_path / "run", settings, test=dev)
+    # 测试分数来自重新读入的文件夹：与训练中的一样，说明编码器也存下了
+    assert result.dev.metrics == result.test.metrics
+    assert result.dev.metrics["accuracy"] > 0.9
+    before, after = (load_file(folder / "model.safetensors") for folder in (backbone, tmp_path / "run" / "model"))
+    moved = {name: (value - before[f"bert.{name}"]).abs().mean().item() for name, value in after.items()}
+    low, high = (moved[f"encoder.layer.{layer}.output.dense.weight"] for layer in (0, 3))
+    assert 0 < low < high
+    frozen = FeatureTaggingTask.of(train, layers="last")
+    with pytest.raises(ConfigError, match="layer decay"):
+        fine_tune(frozen, backbone, train, dev, tmp_path / "frozen", settings)
+
+
 def test_each_sentence_is_encoded_once_for_all_epochs(backbone, tmp_path, monkeypatch):
     encoded = []
     whole = BertModel.forward

@@ -66,7 +66,7 @@ def test_the_loss_is_binary_cross_entropy_with_graded_targets(tiny_model):
     p = logits.sigmoid()
     y = torch.tensor([0.25, 1.0])
     expected = -(y * p.log() + (1 - y) * (1 - p).log()).mean()
-    assert task.loss(model, batch).loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert task.objective(model, batch).loss.item() == pytest.approx(expected.item(), abs=1e-6)
     assert F.sigmoid(logits).tolist() == pytest.approx(
         task.predict(model, WordPieceTokenizer.load(tiny_model), examples, CPU), abs=1e-5
     )

@@ -103,7 +103,7 @@ def test_the_loss_is_the_one_of_transformers(tiny_model, tmp_path):
     batch = task.batch(task.encode(WordPieceTokenizer.load(tiny_model), train, 32))
     tokens = batch.tokens
     with torch.no_grad():
-        ours = task.loss(model, batch).loss
+        ours = task.objective(model, batch).loss
         expected = reference(
             input_ids=tokens.pad(tokens.input_ids),
             attention_mask=tokens.padding_mask.long(),

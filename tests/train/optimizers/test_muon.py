@@ -140,5 +140,5 @@ def test_a_model_whose_blocks_are_frozen_has_no_use_for_it():
 
 
 def test_an_unknown_optimizer_is_named():
-    with pytest.raises(ConfigError, match="'sgd' is unknown; use adamw, lamb, muon"):
-        build_optimizer(small(), weight_decay=0.01, kind="sgd")
+    with pytest.raises(ConfigError, match="'adam' is unknown; use adamw, lamb, muon"):
+        build_optimizer(small(), weight_decay=0.01, kind="adam")

@@ -16,7 +16,7 @@ from bertsmith.options import option
 
 Packing = Literal["sentences", "full"]
 Pairs = Literal["none", "next_sentence", "sentence_order"]
-Targets = Literal["masked", "next_token"]
+Targets = Literal["masked", "next_token", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class StreamNeeds:
 
     Attributes:
         pairs: whether sequences have a second segment, and what their label says of it.
-        targets: the pieces to predict: hidden ones, or after each token the next.
+        targets: the pieces to predict: hidden ones, or after each token the next, or nothing.
         draws: whether each hidden piece comes with a random number, for an objective that samples.
     """
 

@@ -268,6 +268,9 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         token_type_ids = np.repeat(np.tile([0, self._second_type], len(parts)), parts.ravel())
         if self.needs.targets == "next_token":
             predicted = _next_tokens(input_ids, lengths)
+        elif self.needs.targets == "nothing":
+            none = np.zeros(0, np.int64)
+            predicted = MaskedTokens(input_ids, none, none)
         else:
             predicted = self._masked(input_ids, self._continuations(rows, input_ids), lengths, sources, start)
         if self.needs.draws:

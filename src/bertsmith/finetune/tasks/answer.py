@@ -30,8 +30,7 @@ from bertsmith.inference.answer import Answer, Answered
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.windows import PassageTokens, WindowCutter
 from bertsmith.model import ModelForQuestionAnswering
-from bertsmith.objectives import LabelledBatch, SpanObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import SpanObjective
 from bertsmith.options import option
 from bertsmith.tokenizer import Tokenizer
 
@@ -159,9 +158,10 @@ class AnsweringTask(Task[QuestionExample, Answered]):
                 encoded.append(EncodedExample([window.input_ids], [window.token_type_ids], label))
         return encoded
 
-    def loss(self, model: ModelForQuestionAnswering, batch: LabelledBatch) -> LossOutput:
-        """Returns the cross-entropy of start and end."""
-        return SpanObjective()(model, batch)
+    @property
+    def objective(self) -> SpanObjective:
+        """Cross-entropy of start and end."""
+        return SpanObjective()
 
     def predict(
         self,

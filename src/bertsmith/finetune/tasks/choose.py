@@ -12,9 +12,6 @@ from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
@@ -25,8 +22,7 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, R
 from bertsmith.inference.choose import Choice, Choose, encode_choices
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForMultipleChoice
-from bertsmith.objectives import ChoiceObjective, LabelledBatch
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import ChoiceObjective
 from bertsmith.tokenizer import Tokenizer
 
 
@@ -80,18 +76,10 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             for example, (start, end) in zip(examples, bounds, strict=True)
         ]
 
-    def loss(self, model: ModelForMultipleChoice, batch: LabelledBatch) -> LossOutput:
-        """Returns the cross-entropy over the choices of each of Q questions; labels [Q, 2] as `encode` made them."""
-        counts, right = batch.labels.unbind(1)
-        if bool((counts == counts[0]).all()):
-            return ChoiceObjective()(model, LabelledBatch(batch.tokens, right))
-        # 选项数不同：逐条打分，再补成矩形；负无穷的空位在 softmax 里概率为零，也没有梯度
-        scores = model(batch.tokens, 1).float().squeeze(-1).split(counts.tolist())
-        logits = pad_sequence(list(scores), batch_first=True, padding_value=-torch.inf)
-        loss = F.cross_entropy(logits, right)
-        hits = int((logits.detach().argmax(-1) == right).sum())
-        count = len(right)
-        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+    @property
+    def objective(self) -> ChoiceObjective:
+        """Cross-entropy over the choices of each question."""
+        return ChoiceObjective()
 
     def predict(
         self,

@@ -42,8 +42,7 @@ from bertsmith.finetune.tasks.texts import (
 from bertsmith.inference.classify import SINGLE, Classify, Prediction
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForSequenceClassification
-from bertsmith.objectives import ClassificationObjective, LabelledBatch
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import ClassificationObjective
 from bertsmith.options import option
 from bertsmith.tokenizer import Tokenizer
 
@@ -124,9 +123,15 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         """Returns one sequence for each text or pair, with the number of its class."""
         return encode_texts(tokenizer, examples, self.paired, max_length, self.numbers(examples))
 
-    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the cross-entropy."""
-        return ClassificationObjective(self.class_weights or None)(model, batch)
+    @property
+    def objective(self) -> ClassificationObjective:
+        """Cross-entropy."""
+        return ClassificationObjective(self.class_weights or None)
+
+    def example_from(self, record: Record) -> LabelledText:
+        """Returns a text with its likeliest class."""
+        text, *pair = record["input"]
+        return LabelledText(text, pair[0] if pair else None, record["prediction"])
 
     def predict(
         self,

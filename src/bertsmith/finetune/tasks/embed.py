@@ -46,7 +46,6 @@ from bertsmith.inference.sentence_folder import (
 )
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import Backbone, ModelConfig
-from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.vectors.batch import VectorBatch
 from bertsmith.objectives.vectors.loss import Needs, VectorObjective, vector_loss_named
 from bertsmith.objectives.vectors.matryoshka import Matryoshka
@@ -91,9 +90,7 @@ class EmbeddingOptions:
     matryoshka: tuple[int, ...] | None = option(
         None, help="A width at which the first numbers are to be a vector, too; once for each.", parse_each=int
     )
-    teacher: str | None = option(
-        None, help="Folder of an encoder to learn from, or of a ranker where the file has negatives."
-    )
+    teacher: str | None = option(None, in_file_only=True, help="As --teacher; an encoder, or a ranker of negatives.")
     positives: Positives | None = option(
         None, help="What belongs together in text of --unlabelled.", shown_default="cloze"
     )
@@ -155,7 +152,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     def __post_init__(self) -> None:
         """Checks the loss and the ranges."""
-        self.objective()
+        self.objective  # noqa: B018 - 组不起来的选项要在训练之前就报
         if self.mini_batch_size < 0:
             raise ConfigError(f"mini-batch size {self.mini_batch_size} cannot be negative; 0 encodes all at once")
 
@@ -209,6 +206,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """Returns pairs of what stands together in documents; see `datasets.unlabelled`."""
         return read_unlabelled(folder, options.pop("positives", None) or "cloze", encoding=encoding, seed=seed)
 
+    @property
     def objective(self) -> VectorObjective:
         """Returns the loss over a model's vectors."""
         loss = vector_loss_named(self.loss_name)(self.temperature)
@@ -351,10 +349,6 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             owners,
             torch.from_numpy(np.array(targets, dtype=np.float32)),
         )
-
-    def loss(self, model: Backbone, batch: VectorBatch) -> LossOutput:
-        """Returns the loss over the vectors of the batch."""
-        return self.objective()(model, batch)
 
     def predict(
         self,

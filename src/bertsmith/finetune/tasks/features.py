@@ -47,6 +47,9 @@ class FeatureOptions:
     layers: str = option("concat-last-four", help="Layers of the frozen encoder to read.")
     tagger_head: Top = option("bilstm", help="What learns on top of them.")
     tagger_head_size: int = option(0, min=1, help="Width of each direction of the BiLSTM.", shown_default="768")
+    train_encoder: bool = option(
+        False, help="Let the encoder learn, too (§5.1); with --layer-decay such as 0.5, below the rate of the head."
+    )
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,14 @@ class FeatureTaggingTask(TaggingTask):
         layers: which states are the features, as in `LayerFeatures`; the default was the paper's best.
         tagger_head: what learns: `bilstm`, the paper's two layers, or `linear`.
         tagger_head_size: width of each direction of a BiLSTM; 768 unless given.
+        train_encoder: the encoder learns with the head.
         packs: filled by `encode`: which sequences of the training file are encoded together.
     """
 
     layers: LayerChoice | int = "concat-last-four"
     tagger_head: Top = "bilstm"
     tagger_head_size: int = 0
+    train_encoder: bool = False
     packs: Packs = field(default_factory=dict, compare=False, repr=False)
 
     spec: ClassVar = replace(
@@ -107,10 +112,11 @@ class FeatureTaggingTask(TaggingTask):
             ConfigError: an option is impossible.
         """
         layers: Any = int(options.layers) if str(options.layers).isdecimal() else options.layers
-        return cls(labels_of_words(train), layers, options.tagger_head, options.tagger_head_size)
+        chosen = (options.tagger_head, options.tagger_head_size, options.train_encoder)
+        return cls(labels_of_words(train), layers, *chosen)
 
     def build(self, folder: Path, settings: FineTuningSettings) -> FeatureTagger:
-        """Returns the frozen encoder of a folder under a new tagger head.
+        """Returns the encoder of a folder under a new tagger head.
 
         Args:
             folder: a model folder.
@@ -121,16 +127,19 @@ class FeatureTaggingTask(TaggingTask):
         """
         if settings.from_random:
             raise ConfigError("random weights are no use frozen; leave out from_random")
-        if settings.adapter or settings.freeze_layers or settings.layer_decay != 1.0:
-            raise ConfigError("features trains no encoder; leave out adapter, frozen layers and layer decay")
+        if settings.adapter or settings.freeze_layers:
+            raise ConfigError("features trains the encoder not at all or whole; leave out adapter and frozen layers")
+        if settings.layer_decay != 1.0 and not self.train_encoder:
+            raise ConfigError("features trains no encoder; leave out layer decay")
         if settings.gradient_checkpointing not in ("auto", "none"):
             raise ConfigError("features keeps nothing of its encoder; leave out gradient checkpointing")
         dropout: dict[str, Any] = {} if settings.dropout is None else {"hidden_dropout_prob": settings.dropout}
         names = dict(enumerate(self.labels))
         bert = Backbone.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
         torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
-        model = FeatureTagger(bert, self.layers, self.tagger_head, self.tagger_head_size)
-        model.packs = self.packs
+        head, frozen = (self.layers, self.tagger_head, self.tagger_head_size), not self.train_encoder
+        model = FeatureTagger(bert, *head, is_frozen=frozen)
+        model.packs = self.packs if frozen else None
         return model
 
     def load(self, folder: Path) -> FeatureTagger:

@@ -27,8 +27,7 @@ from bertsmith.finetune.tasks.texts import (
 from bertsmith.inference.classify import MULTI, LabelsPrediction, MultiLabel
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForSequenceClassification
-from bertsmith.objectives import LabelledBatch, MultiLabelObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import MultiLabelObjective
 from bertsmith.tokenizer import Tokenizer
 
 
@@ -89,9 +88,15 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         if not any(example.labels for example in dev):
             raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
 
-    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the binary cross-entropy."""
-        return MultiLabelObjective()(model, batch)
+    @property
+    def objective(self) -> MultiLabelObjective:
+        """Binary cross-entropy."""
+        return MultiLabelObjective()
+
+    def example_from(self, record: Record) -> MultiLabelledText:
+        """Returns a text with the labels that are likely enough."""
+        text, *pair = record["input"]
+        return MultiLabelledText(text, pair[0] if pair else None, tuple(record["labels"]))
 
     def predict(
         self,

@@ -25,8 +25,7 @@ from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, R
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.rank import Rank
 from bertsmith.model import ModelForSequenceClassification
-from bertsmith.objectives import LabelledBatch, MultiLabelObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import MultiLabelObjective
 from bertsmith.tokenizer import Tokenizer
 
 RELEVANT = 0.5
@@ -100,10 +99,16 @@ class RankingTask(Task[RankingExample, float]):
             for ids, types, example in zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)
         ]
 
-    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the binary cross-entropy."""
+    @property
+    def objective(self) -> MultiLabelObjective:
+        """Binary cross-entropy."""
         # 一个输出的二元交叉熵就是只有一个标签的多标签损失，目标可以是 0 到 1 之间的数
-        return MultiLabelObjective()(model, batch)
+        return MultiLabelObjective()
+
+    def example_from(self, record: Record) -> RankingExample:
+        """Returns a query and a text with their relevance."""
+        query, text = record["input"]
+        return RankingExample(query, text, record["prediction"])
 
     def predict(
         self,

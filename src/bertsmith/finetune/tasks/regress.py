@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import SCORED, ScoredText
@@ -20,8 +21,7 @@ from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_r
 from bertsmith.inference.classify import REGRESSION, Regress
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForSequenceClassification, PretrainedModel
-from bertsmith.objectives import LabelledBatch, RegressionObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import RegressionObjective
 from bertsmith.tokenizer import Tokenizer
 
 
@@ -120,9 +120,19 @@ class RegressionTask(Task[ScoredText, float]):
                 for parameter, before in zip((weight, bias), learned, strict=True):
                     parameter.copy_(before)
 
-    def loss(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the mean squared error, in units of the spread: guessing the mean gives 1."""
-        return RegressionObjective()(model, batch)
+    @property
+    def objective(self) -> RegressionObjective:
+        """Mean squared error, in units of the spread: guessing the mean gives 1."""
+        return RegressionObjective()
+
+    def from_teacher(self, teacher: Task[Any, Any], rows: Tensor) -> Tensor:  # noqa: ARG002
+        """Returns the teacher's numbers, which are like those of its file, in units of the spread."""
+        return (rows - self.mean) / self.spread
+
+    def example_from(self, record: Record) -> ScoredText:
+        """Returns a text with its number."""
+        text, *pair = record["input"]
+        return ScoredText(text, pair[0] if pair else None, record["prediction"])
 
     def predict(
         self,

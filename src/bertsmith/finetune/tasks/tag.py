@@ -31,7 +31,6 @@ from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_wor
 from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives import LabelledBatch, TaggingObjective
 from bertsmith.objectives.labelled import NO_LABEL
-from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.tokenizer import Tokenizer
 
 SHOWN_WORDS = 8
@@ -119,9 +118,10 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         labels = torch.tensor([label for example in encoded for label in example.label])
         return LabelledBatch(tokens_of(encoded), labels)
 
-    def loss(self, model: ModelForTokenClassification, batch: LabelledBatch) -> LossOutput:
-        """Returns the cross-entropy over words."""
-        return TaggingObjective()(model, batch)
+    @property
+    def objective(self) -> TaggingObjective:
+        """Cross-entropy over words."""
+        return TaggingObjective()
 
     def predict(
         self,

@@ -8,7 +8,7 @@ in common; a task is a frozen dataclass over it, whose fields are what the train
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
@@ -237,9 +238,34 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Lays N encoded examples end to end; labels [N, ...], of the dtype that torch gives such numbers."""
         return LabelledBatch(tokens_of(encoded), torch.tensor([example.label for example in encoded]))
 
+    @property
     @abstractmethod
-    def loss(self, model: Any, batch: Any) -> LossOutput:
-        """Returns the loss of what `batch` gives."""
+    def objective(self) -> Callable[[Any, Any], LossOutput]:
+        """The loss of a model on what `batch` gives; a `LabelledObjective` can be learned from a teacher, too."""
+
+    def from_teacher(self, teacher: Task[Any, Any], rows: Tensor) -> Tensor:
+        """Returns a teacher's rows as the student's objective lays them out: here the labels in the same order.
+
+        Args:
+            teacher: its task.
+            rows: [R, C], as the objective's `rows` made them of the teacher's model.
+
+        Raises:
+            ConfigError: the teacher knows other labels.
+        """
+        own, other = (getattr(task, "labels", ()) for task in (self, teacher))
+        if set(own) != set(other):
+            known = ", ".join(map(str, other[:8]))
+            raise ConfigError(f"the teacher knows other labels ({known}); fine-tune it on the same ones")
+        return rows[:, [other.index(label) for label in own]] if own else rows
+
+    def example_from(self, record: Record) -> ExampleT:  # noqa: ARG002
+        """Returns a text without a label as an example, labelled as a teacher's `records` say.
+
+        Raises:
+            ConfigError: the task has no such examples.
+        """
+        raise ConfigError(f"{self.name} does not learn from text without labels; leave --teacher-text out")
 
     def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""

@@ -45,7 +45,6 @@ class BertConfig(ModelConfig):
     model_type: ClassVar[str] = "bert"
     only: ClassVar[Mapping[str, Any]] = {
         "position_embedding_type": "absolute",
-        "is_decoder": False,
         "add_cross_attention": False,
     }
 
@@ -67,6 +66,7 @@ class BertConfig(ModelConfig):
     id2label: dict[int, str] = field(default_factory=dict)
     problem_type: str | None = None
     pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    is_decoder: bool = False
 
 
 class BertEmbedding(nn.Module):
@@ -248,7 +248,7 @@ class BertModel(Backbone):
         *,
         need_layers: bool = False,
         need_maps: bool | Collection[int] = False,
-        mask: AttentionMask = FULL,
+        mask: AttentionMask | None = None,
     ) -> BackboneOutput:
         """Encodes a batch.
 
@@ -257,12 +257,14 @@ class BertModel(Backbone):
             need_layers: also return the states after the embeddings and after each block.
             need_maps: also return the attention probabilities of every head: of all layers, or of these layer
                 numbers, counted from 0.
-            mask: which tokens each token reads. Where it is causal (the paper's left-to-right ablation, §5.1), `cls`
-                and `pooled` are of the last token of each sequence, the only one that has read all of it.
+            mask: which tokens each token reads; None as the configuration says. Where it is causal (the paper's
+                left-to-right ablation, §5.1), `cls` and `pooled` are of the last token of each sequence, the only one
+                that has read all of it.
 
         Raises:
             InputError: a sequence is longer than `max_position_embeddings`, or an id is outside the vocabulary.
         """
+        mask = self.config.mask if mask is None else mask
         embedded = self.embedding(batch)
         encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, mask=mask)
         cls = encoded.states.index_select(0, mask.summary_positions(batch))  # [N, H]

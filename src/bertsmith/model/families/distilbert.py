@@ -77,6 +77,7 @@ class DistilBertConfig(ModelConfig):
     id2label: dict[int, str] = field(default_factory=dict)
     problem_type: str | None = None
     pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    is_decoder: bool = False
 
     @property
     def reads_pairs(self) -> bool:

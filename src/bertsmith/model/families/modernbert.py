@@ -107,6 +107,7 @@ class ModernBertConfig(ModelConfig):
     id2label: dict[int, str] = field(default_factory=dict)
     problem_type: str | None = None
     pruned_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    is_decoder: bool = False
 
     def __post_init__(self) -> None:
         """Checks what no model can be built from."""
@@ -277,7 +278,7 @@ class ModernBertModel(Backbone):
         *,
         need_layers: bool = False,
         need_maps: bool | Collection[int] = False,
-        mask: AttentionMask = FULL,
+        mask: AttentionMask | None = None,
     ) -> BackboneOutput:
         """Encodes a batch; the arguments are those of `BertModel`.
 
@@ -285,6 +286,7 @@ class ModernBertModel(Backbone):
             InputError: a sequence is longer than `max_position_embeddings`, or an id is outside the vocabulary.
         """
         check_length(batch, self.config.position_limit)
+        mask = self.config.mask if mask is None else mask
         embedded = self.embedding(batch)
         encoded = self.encoder(embedded, batch, need_layers=need_layers, need_maps=need_maps, mask=mask)
         cls = encoded.states.index_select(0, mask.summary_positions(batch))  # [N, H]

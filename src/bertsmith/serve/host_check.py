@@ -1,9 +1,9 @@
-"""What stands before the lab's application: under which name it may be asked, and how much the pages take.
+"""What stands before an application without keys: under which name it may be asked, and how much its pages take.
 
 Notable:
-- a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for the lab's own;
-  the name in the Host header still tells it apart, so a lab for this machine alone answers to this machine's names only
-- the server's endpoints count their bodies themselves, Gradio's routes do not: here it is done for them
+- a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for one of this
+  machine; the Host header still tells it apart, so what listens here alone answers to this machine's names only
+- the server's endpoints count their bodies themselves, the lab's pages (Gradio) do not: here it is done for them
 """
 
 from __future__ import annotations
@@ -22,45 +22,52 @@ _HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[
 class HostCheck:
     """Refuses requests that were sent to another name than this machine's."""
 
-    def __init__(self, app: Application, *, host: str) -> None:
+    def __init__(self, app: Application, *, hosts: Collection[str]) -> None:
         """Takes its place before an application.
 
         Args:
             app: what it stands before.
-            host: a name of this machine besides `localhost` and the loopback addresses.
+            hosts: names of this machine besides `localhost` and the loopback addresses.
         """
         self.app = app
-        self.host = host
+        self.hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request."""
         if scope["type"] == "http":
             named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            if not is_own_name(named, self.host):
-                said = (
-                    "the lab listens for this machine alone; open it as localhost or 127.0.0.1, or start it with --host"
-                )
+            if not is_own_name(named, self.hosts):
+                said = "this listens for its own machine alone; ask for localhost or 127.0.0.1, or start it with --host"
                 await send_error(send, HttpError(403, "foreign_host", said))
                 return
         await self.app(scope, receive, send)
 
 
-def is_own_name(named: str, host: str) -> bool:
+def is_own_name(named: str, hosts: Collection[str]) -> bool:
     """Tells whether a Host header names this machine.
 
     Args:
         named: the header, such as `127.0.0.1:8001` or `[::1]:8001`.
-        host: the address that was asked for on the command line.
+        hosts: other names of this machine, in small letters.
     """
     found = _HOST.fullmatch(named)
     if found is None:
         return False
     name = (found["bracketed"] or found["name"]).lower()
-    if name in ("localhost", host.lower()):
+    if name == "localhost" or name in hosts:
         return True
     try:
         # 必须真是一个地址：只看开头的“127.”，会放过 127.evil.example 这样的域名
         return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether an address to listen on is reached from this machine alone."""
+    try:
+        # 必须真是一个地址：127.example 这样的名字可以指向任何机器
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

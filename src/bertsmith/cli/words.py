@@ -1,0 +1,159 @@
+"""`bertsmith word-vectors`, `nearest`, `lstm`, `seq2seq` and `rewrite`: what BERT is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bertsmith.cli.options import Given, declares
+
+if TYPE_CHECKING:
+    from bertsmith.finetune.datasets.reader import ReadingOptions
+    from bertsmith.neighbours.lstm import LstmOptions
+    from bertsmith.neighbours.seq2seq import Seq2SeqOptions
+    from bertsmith.neighbours.word2vec import WordVectorOptions
+
+
+@declares(options="bertsmith.neighbours.word2vec.WordVectorOptions")
+def word_vectors(
+    *,
+    corpus: Annotated[Path, typer.Option(help="Folder of token shards, from `bertsmith corpus`.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder of the tokenizer that made them.")],
+    out: Annotated[Path, typer.Option(help="Folder for vectors.bin; the same command goes on where it stopped.")],
+    options: Given[WordVectorOptions],
+) -> None:
+    """Learn a vector for every piece, by skip-gram or CBOW: what came before BERT, for comparison."""
+    from rich.console import Console
+
+    from bertsmith.data.corpus.shards import TokenCorpus
+    from bertsmith.neighbours import learn_word_vectors
+    from bertsmith.tokenizer import load_tokenizer
+    from bertsmith.train.stopping import TrainingStopped
+
+    pieces = load_tokenizer(tokenizer)
+    try:
+        found = learn_word_vectors(out, TokenCorpus(corpus, pieces), pieces, options.build(), console=Console())
+    except TrainingStopped as stopped:
+        print(stopped)
+        return
+    print(f"{len(found.words):,} vectors of {found.vectors.shape[1]} numbers in {out / 'vectors.bin'}")
+
+
+def nearest(
+    model: Annotated[Path, typer.Argument(help="Folder that word-vectors wrote.")],
+    words: Annotated[list[str], typer.Argument(help="Words that are added.")],
+    minus: Annotated[list[str] | None, typer.Option(help="A word that is taken away; may be given again.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many are shown.")] = 10,
+) -> None:
+    """Show the nearest words, or solve an analogy: nearest DIR king woman --minus man."""
+    from bertsmith.neighbours import WordVectors
+
+    for word, cosine in WordVectors.load(model).nearest(words, minus or (), count):
+        print(f"{cosine:.4f}\t{word}")
+
+
+@declares(options="bertsmith.neighbours.lstm.LstmOptions", reading="bertsmith.finetune.datasets.reader.ReadingOptions")
+def lstm(
+    *,
+    corpus: Annotated[Path, typer.Option(help="Folder of token shards, from `bertsmith corpus`.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder of the tokenizer that made them.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model; the same command goes on where it stopped.")],
+    tagged: Annotated[
+        str | None, typer.Option(help="CoNLL or CoNLL-U file that the layers are probed on; else the village's.")
+    ] = None,
+    options: Given[LstmOptions],
+    reading: Given[ReadingOptions],
+) -> None:
+    """Train LSTMs that read both ways, ELMo's idea, and probe their layers: what came before BERT, for comparison."""
+    from rich.console import Console
+
+    from bertsmith.cli.probe import print_tables
+    from bertsmith.data.corpus.shards import TokenCorpus
+    from bertsmith.interpret.probing.layers import probe_layers
+    from bertsmith.interpret.probing.run import Probes, tagged_sentences
+    from bertsmith.neighbours import learn_two_ways
+    from bertsmith.neighbours.lstm import SEQUENCE
+    from bertsmith.tokenizer import load_tokenizer
+    from bertsmith.train.stopping import TrainingStopped
+
+    # 标注文件先读：写错一行不该在训练之后才说
+    sentences, pieces = tagged_sentences(tagged, reading.build()), load_tokenizer(tokenizer)
+    try:
+        model, figures = learn_two_ways(out, TokenCorpus(corpus, pieces), pieces, options.build(), console=Console())
+    except TrainingStopped as stopped:
+        print(stopped)
+        return
+    for way in ("ahead", "behind"):
+        print(f"held out, {way}: {figures[f'{way}_loss']:.3f} nats, {figures[f'{way}_accuracy']:.1%} right")
+    print_tables(Probes({}, probe_layers(model, SEQUENCE, pieces, sentences), None))
+
+
+VillageTask = Literal["translate", "copy", "reverse", "denoise"]
+
+
+@declares(options="bertsmith.neighbours.seq2seq.Seq2SeqOptions")
+def seq2seq(
+    pairs: Annotated[
+        Path | None, typer.Argument(help="Lines of two texts with a tab between: read and written.")
+    ] = None,
+    *,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Text files or folders instead, to learn denoising from; may be repeated.")
+    ] = None,
+    village: Annotated[
+        VillageTask | None, typer.Option(help="Or the village: its sentences into Chinese, copied, reversed, denoised.")
+    ] = None,
+    dev: Annotated[Path | None, typer.Option(help="Pairs that are rewritten at the end, and compared.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the model; the same command goes on where it stopped.")],
+    options: Given[Seq2SeqOptions],
+) -> None:
+    """Train an encoder and a decoder to turn one text into another: the whole Transformer, for comparison."""
+    from rich.console import Console
+
+    from bertsmith.data.reading.finding import find_text_files
+    from bertsmith.data.reading.text import read_documents
+    from bertsmith.errors import ConfigError
+    from bertsmith.neighbours.seq2seq import learn_to_rewrite, read_text_pairs
+    from bertsmith.tinyworld.translation import village_texts
+    from bertsmith.train.stopping import TrainingStopped
+
+    if (pairs is not None) + bool(text) + (village is not None) != 1:
+        raise ConfigError("give one of a file of pairs, --text and --village")
+    chosen = options.build()
+    held = read_text_pairs(dev) if dev is not None else []
+    texts: Sequence[tuple[str, str]] | Sequence[str]
+    if pairs is not None:
+        texts = read_text_pairs(pairs)
+    elif text:
+        documents = read_documents(find_text_files(text))
+        texts = [sentence for document in documents for sentence in document.sentences]
+    else:
+        assert village is not None
+        texts = village_texts(village, chosen.seed, split="train")
+        # 只考没见过的句子
+        seen, judged = set(texts), village_texts(village, chosen.seed, split="dev")
+        held = held or [each for each in judged if not isinstance(each, str) and each not in seen]
+    try:
+        model = learn_to_rewrite(out, texts, chosen, console=Console())
+    except TrainingStopped as stopped:
+        print(stopped)
+        return
+    if held:
+        print(f"written exactly as they should be: {model.exact(held):.1%} of {len(held)} unseen")
+    print(f"the model: {out}")
+
+
+def rewrite(
+    model: Annotated[Path, typer.Argument(help="Folder that seq2seq wrote.")],
+    texts: Annotated[list[str], typer.Argument(help="Texts to read.")],
+    beam: Annotated[int, typer.Option(min=1, help="Beginnings that are kept; 1 is greedy.")] = 4,
+) -> None:
+    """Write what a model of seq2seq has learned to write for a text, by beam search."""
+    from bertsmith.neighbours.seq2seq import Rewriter
+
+    rewriter = Rewriter.load(model)
+    for text in texts:
+        print(rewriter(text, beam=beam))

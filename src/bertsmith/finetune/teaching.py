@@ -1,0 +1,114 @@
+"""Learning a task from a model that knows it already (Hinton et al. 2015; Tang et al. 2019; Sanh et al. 2019, §3).
+
+    loss = ½ · loss of the labels + ½ · T² · KL(teacher ‖ student)
+
+The teacher is a fine-tuned folder of the same task, and reads the student's own batches: both have one vocabulary.
+Text without labels is labelled by the teacher first; there all that is learned comes from it. (Vectors are learned from
+vectors, see `tasks.embed`: that task takes a teacher in its own way.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from bertsmith.errors import ConfigError
+from bertsmith.finetune.predict import Predictor
+from bertsmith.finetune.tasks.registry import load_task
+from bertsmith.finetune.tasks.task import ExampleT, Task
+from bertsmith.hub import model_folder
+from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.options import option
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class TeachingOptions:
+    """Who teaches, besides the labels.
+
+    Attributes:
+        teacher: a folder that was fine-tuned for the same task; for vectors an encoder or a ranker; None for nobody.
+        teacher_text: files of more inputs, one a line, tabs between the two texts of a pair.
+    """
+
+    panel: ClassVar[str] = "Learning from a teacher"
+
+    teacher: str | None = option(None, help="Fine-tuned model whose judgement is learned, too; embed: an encoder.")
+    teacher_text: tuple[str, ...] = option((), help="More inputs without labels, one a line; the teacher judges them.")
+
+    def __post_init__(self) -> None:
+        """Checks that somebody judges the text."""
+        if self.teacher_text and not self.teacher:
+            raise ConfigError("--teacher-text: say with --teacher who labels it")
+
+
+class TaughtLoss:
+    """The loss of a task, and a teacher's view of the same batches."""
+
+    def __init__(
+        self, task: Task[Any, Any], folder: str, tokenizer: Tokenizer, max_length: int, device: torch.device, dtype: Any
+    ) -> None:
+        """Loads the teacher.
+
+        Args:
+            task: the student's.
+            folder: the teacher's.
+            tokenizer: the student's.
+            max_length: most ids in a sequence of the student's.
+            device: where both are.
+            dtype: in which both compute.
+
+        Raises:
+            CheckpointError: the folder holds no fine-tuned model.
+            ConfigError: it is one for another task, reads other pieces or shorter texts, or knows other labels.
+        """
+        self.task, self.teacher_task = task, load_task(model_folder(folder))[0]
+        if not isinstance(task.objective, LabelledObjective):
+            raise ConfigError(f"{task.name} has no scores to compare with a teacher's; leave --teacher out")
+        if type(self.teacher_task.objective) is not type(task.objective):
+            raise ConfigError(f"{folder}: the teacher was fine-tuned for {self.teacher_task.name}, not for {task.name}")
+        if load_tokenizer(model_folder(folder)).vocab != tokenizer.vocab:
+            raise ConfigError(f"{folder}: the teacher reads another vocabulary than the model; both must share one")
+        self.teacher = self.teacher_task.load(model_folder(folder)).to(device).eval().requires_grad_(False)
+        self.teacher.set_compute_dtype(dtype)
+        if self.teacher.config.position_limit < max_length:
+            raise ConfigError(
+                f"{folder}: the teacher reads {self.teacher.config.position_limit} pieces, the model {max_length}; set"
+                " --max-length"
+            )
+        labels = len(getattr(task, "labels", ())) or 1
+        task.from_teacher(self.teacher_task, torch.zeros(0, labels))
+
+    def __call__(self, model: Any, batch: LabelledBatch) -> LossOutput:
+        """Returns the mean of both losses; adds the sum `teacher_loss`, by row, to those of the labels."""
+        objective: Any = self.task.objective
+        rows = objective.rows(model, batch)
+        hard = objective.measure(rows, batch)
+        with torch.no_grad():
+            taught = self.task.from_teacher(self.teacher_task, objective.rows(self.teacher, batch))
+        soft = objective.imitation(rows, taught)
+        sums = {**hard.sums, "teacher_loss": (float(soft.detach()) * len(rows), len(rows))}
+        return LossOutput((hard.loss + soft) / 2, sums)
+
+
+def labelled_by_teacher(task: Task[ExampleT, Any], teaching: TeachingOptions, encoding: str) -> Sequence[ExampleT]:
+    """Returns the inputs of `teacher_text` as examples; empty lines are left out.
+
+    Raises:
+        CheckpointError: the teacher is not usable.
+        ConfigError: the task does not learn from text without labels.
+        InputError: a file cannot be read.
+    """
+    assert teaching.teacher
+    predictor = Predictor.load(str(model_folder(teaching.teacher)))
+    return [
+        task.example_from(record)
+        for file in teaching.teacher_text
+        for record in predictor.predict_file(Path(file), encoding)
+        if record["prediction"] is not None
+    ]

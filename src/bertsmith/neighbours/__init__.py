@@ -1,0 +1,20 @@
+"""BERT's neighbours, small and honest, on the same shards and the same trainer: for study and comparison."""
+
+from bertsmith.neighbours.encoder_decoder import EncoderDecoder
+from bertsmith.neighbours.lstm import LstmOptions, TwoWayLSTM, learn_two_ways
+from bertsmith.neighbours.seq2seq import Rewriter, Seq2SeqOptions, learn_to_rewrite
+from bertsmith.neighbours.vectors import WordVectors
+from bertsmith.neighbours.word2vec import WordVectorOptions, learn_word_vectors
+
+__all__ = [
+    "EncoderDecoder",
+    "LstmOptions",
+    "Rewriter",
+    "Seq2SeqOptions",
+    "TwoWayLSTM",
+    "WordVectorOptions",
+    "WordVectors",
+    "learn_to_rewrite",
+    "learn_two_ways",
+    "learn_word_vectors",
+]

@@ -1,0 +1,270 @@
+"""A smaller model from a trained one, without training: layers, heads, pieces, bits; each step is scored.
+
+    layers       some are left out
+    heads        those that matter least are cut out (Michel et al. 2019); how much they matter is measured on dev
+    vocabulary   pieces that a text never needs leave the table
+    weights      are stored in bf16 or 8 bits
+
+Every step but the last loses something that a little fine-tuning, or a teacher, brings back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.text import read_text
+from bertsmith.errors import ConfigError
+from bertsmith.files import claim_folder
+from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.evaluate import task_of_model
+from bertsmith.finetune.metrics.bootstrap import in_digits
+from bertsmith.finetune.tasks.registry import save_task
+from bertsmith.finetune.tasks.task import Task
+from bertsmith.hub import model_folder
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.sentence_folder import copy_sentence_files
+from bertsmith.inference.task_file import read_task_file
+from bertsmith.json_files import write_json
+from bertsmith.kernels.layers import best_device
+from bertsmith.kernels.matmul import has_int8_kernels
+from bertsmith.model import PretrainedModel, cut_vocabulary, keep_layers, layers_written, load_any, prune_heads
+from bertsmith.model.folder import StoredAs, fingerprint_weights
+from bertsmith.model.importance import head_importance
+from bertsmith.options import option
+from bertsmith.seeding import generator
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
+
+MEASURED = 512
+"""Dev examples on which the importance of heads is measured."""
+
+
+@dataclass(frozen=True)
+class CompressionOptions:
+    """What is left out of a model.
+
+    Attributes:
+        layers: numbers of the layers to keep, from 0, with commas; empty for all.
+        heads: share of the attention heads to cut out, in [0, 1).
+        vocabulary: files, folders or globs of text; pieces that it never needs are cut.
+        int8: store the matrices in 8 bits.
+        bf16: store all weights in bf16.
+    """
+
+    layers: str = option("", help="Keep these layers, counted from 0, such as 0,2,4.")
+    heads: float = option(0.0, min=0.0, max=0.95, help="Share of the attention heads to cut; needs --dev to choose.")
+    vocabulary: tuple[str, ...] = option((), help="Text; pieces that it never needs leave the table.")
+    int8: bool = option(False, help="Store matrices in 8 bits; bertsmith alone reads such a folder.")
+    bf16: bool = option(False, help="Store weights in bf16, which transformers reads, too.")
+
+    def __post_init__(self) -> None:
+        """Checks that there is something to do."""
+        if self.int8 and self.bf16:
+            raise ConfigError("--int8 and --bf16 both say how weights are stored; leave one out")
+        if not 0.0 <= self.heads < 1.0:
+            raise ConfigError(f"heads {self.heads}: give the share to cut, from 0 up to below 1")
+        if not (self.layers or self.heads or self.vocabulary or self.int8 or self.bf16):
+            raise ConfigError("nothing to do: give --layers, --heads, --vocabulary, --int8 or --bf16")
+
+    @property
+    def stored(self) -> StoredAs:
+        """How the weights are stored."""
+        return "int8" if self.int8 else "bf16" if self.bf16 else "float32"
+
+
+@dataclass(frozen=True)
+class CompressionRow:
+    """A model after a step.
+
+    Attributes:
+        step: what was done.
+        parameters: of the whole model.
+        megabytes: that they take on disk, 10^6 bytes.
+        per_second: dev examples; None without a dev file.
+        score: by the task's metric on dev; None without.
+    """
+
+    step: str
+    parameters: int
+    megabytes: float
+    per_second: float | None
+    score: float | None
+
+
+def compress(
+    model: str,
+    out: Path,
+    options: CompressionOptions,
+    *,
+    dev: str | None = None,
+    reading: ReadingOptions | None = None,
+    console: Console | None = None,
+) -> list[CompressionRow]:
+    """Makes a smaller model folder, and says after each step what is left.
+
+    Args:
+        model: a model folder, fine-tuned or not, or a name on the Hub.
+        out: the folder of the smaller model.
+        options: what is left out.
+        dev: a labelled file; each step is scored on it.
+        reading: how it is read.
+        console: shows the table.
+
+    Returns:
+        The model as it was, then after each step.
+
+    Raises:
+        BertsmithError: the folder or a file is not usable, or a step is impossible; nothing is written then.
+    """
+    if options.heads and dev is None:
+        raise ConfigError("--heads: give --dev, on which it is measured which heads matter")
+    source = model_folder(model)
+    whole: dict[str, Any] = {"weights": fingerprint_weights(source), "options": asdict(options), "dev": dev}
+    work = _Work.begin(source, dev, reading)
+    if options.layers:
+        keep_layers(work.model, layers_written(options.layers))
+        work.measure(f"layers {options.layers}")
+    if options.heads:
+        work.prune(options.heads)
+    if options.vocabulary:
+        work.cut(options.vocabulary, (reading or ReadingOptions()).encoding)
+    claim_folder(out, "compress.json", whole)
+    work.save(out, options.stored)
+    if options.stored != "float32":
+        work.model = work.loaded(out)
+        work.measure(f"stored in {options.stored}", options.stored)
+    # 请求与结果分开写：同一条命令再来一次，请求仍与文件夹里的相同
+    write_json(out / "steps.json", [asdict(row) for row in work.rows])
+    if console is not None:
+        _show(console, work, out)
+    return work.rows
+
+
+class _Work:
+    """A model on its way to a smaller one."""
+
+    def __init__(self, source: Path, task: Task[Any, Any] | None, max_length: int, examples: Sequence[Any]) -> None:
+        self.source, self.task, self.max_length, self.examples = source, task, max_length, examples
+        self.tokenizer: Tokenizer = load_tokenizer(source)
+        self.model = self.loaded(source)
+        self.rows: list[CompressionRow] = []
+
+    @classmethod
+    def begin(cls, source: Path, dev: str | None, reading: ReadingOptions | None) -> _Work:
+        task: Task[Any, Any] | None = None
+        max_length, examples = 0, []
+        if dev is not None:
+            task, max_length = task_of_model(source)
+            examples = task.spec.reader.read(dev, reading, task=task.name)
+        elif read_task_file(source):
+            task, max_length = task_of_model(source)
+        work = cls(source, task, max_length, examples)
+        work.measure("as it was")
+        return work
+
+    def loaded(self, folder: Path) -> PretrainedModel:
+        """Returns the model of a folder."""
+        model = self.task.load(folder) if self.task is not None else load_any(folder)
+        return model.to(best_device()).eval()
+
+    def measure(self, step: str, precision: StoredAs = "float32") -> None:
+        """Adds a row: size, and with a dev file score and rate."""
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        megabytes = _bytes(self.model, precision) / 1e6
+        rate = score = None
+        if self.examples:
+            assert self.task is not None
+            # 存成 8 位的模型也用 8 位算：量的是人们将要用的样子
+            runs: Any = "int8" if precision == "int8" and has_int8_kernels() else "float32"
+            inference = InferenceConfig(best_device(), runs, self.max_length)
+            self.task.predict(self.model, self.tokenizer, self.examples[:32], inference)
+            begun = time.perf_counter()
+            found = self.task.predict(self.model, self.tokenizer, self.examples, inference)
+            rate = len(self.examples) / (time.perf_counter() - begun)
+            score = self.task.selection_score(self.task.metrics(self.examples, found))
+        self.rows.append(CompressionRow(step, count, megabytes, rate, score))
+
+    def prune(self, share: float) -> None:
+        """Cuts the heads that matter least on dev, and leaves one in every layer."""
+        task = self.task
+        assert task is not None
+        inference = InferenceConfig(best_device(), "float32", self.max_length)
+        encoded = task.encode(self.tokenizer, self.examples[:MEASURED], inference.length_for(self.model.config))
+        batches = task.batches(encoded, min(32, len(encoded)), generator(0, "compress/heads"))
+        device = best_device()
+        importance = head_importance(
+            self.model,
+            (task.batch([encoded[number] for number in numbers]).to(device) for numbers in batches),
+            lambda model, batch: task.objective(model, batch).loss,
+        )
+        config = self.model.config
+        left = [config.heads_left(layer) for layer in range(config.num_hidden_layers)]
+        ranked = sorted(
+            (value, layer, head)
+            for layer, values in enumerate(importance)
+            for head, value in zip(left[layer], values, strict=True)
+        )
+        wanted, cut = round(share * len(ranked)), {layer: set[int]() for layer in range(len(left))}
+        for _, layer, head in ranked:
+            # 每层至少留一个头：没有头的层无法计算
+            if sum(map(len, cut.values())) < wanted and len(cut[layer]) + 1 < len(left[layer]):
+                cut[layer].add(head)
+        prune_heads(self.model, {layer: heads for layer, heads in cut.items() if heads})
+        self.measure(f"{sum(map(len, cut.values()))} of {len(ranked)} heads cut")
+
+    def cut(self, text: Sequence[str], encoding: str) -> None:
+        """Cuts the pieces that a text never needs."""
+        if not isinstance(self.tokenizer, WordPieceTokenizer):
+            raise ConfigError("--vocabulary needs a WordPiece vocabulary; this one spells in another way: leave it out")
+        used: set[int] = set()
+        lines = read_text(find_text_files(text), encoding)
+        while batch := list(islice(lines, 10_000)):
+            used.update(np.unique(self.tokenizer.encode_flat(batch).ids).tolist())
+        before = len(self.tokenizer)
+        self.tokenizer = cut_vocabulary(self.model, self.tokenizer, used)
+        self.measure(f"{len(self.tokenizer):,} of {before:,} pieces")
+
+    def save(self, out: Path, stored: StoredAs) -> None:
+        """Writes the folder, with what its source says of its task and its vectors."""
+        self.model.save_pretrained(out, weights=stored)
+        self.tokenizer.save(out, model_max_length=self.model.config.position_limit)
+        copy_sentence_files(self.source, out)
+        if read_task_file(self.source) and self.task is not None:
+            save_task(self.task, out, self.max_length)
+            self.task.add_files(out, self.model.config, self.max_length)
+
+
+def _bytes(model: PretrainedModel, stored: StoredAs) -> int:
+    """Returns what the weights take on disk."""
+    sizes = {"float32": 4, "bf16": 2}
+    if stored in sizes:
+        return sum(parameter.numel() for parameter in model.parameters()) * sizes[stored]
+    # 8 位：矩阵每数一字节，每行另有一个 4 字节的尺度；向量照旧
+    return sum(
+        parameter.numel() + 4 * len(parameter) if parameter.dim() == 2 else 4 * parameter.numel()
+        for parameter in model.parameters()
+    )
+
+
+def _show(console: Console, work: _Work, out: Path) -> None:
+    table = Table()
+    for heading in ("step", "parameters", "MB", "examples/s", "score"):
+        table.add_column(heading, justify="left" if heading == "step" else "right")
+    for row in work.rows:
+        rate = "" if row.per_second is None else f"{row.per_second:,.0f}"
+        score = "" if row.score is None else in_digits(row.score)
+        table.add_row(row.step, f"{row.parameters / 1e6:.2f} M", f"{row.megabytes:,.1f}", rate, score)
+    console.print(table)
+    console.print(f"model: {escape(str(out))}", soft_wrap=True)
+    if work.model.config.pruned_heads:
+        console.print("transformers 5 builds no models with pruned heads; bertsmith and ONNX (`export onnx`) do")

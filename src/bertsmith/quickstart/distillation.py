@@ -1,0 +1,165 @@
+"""A smaller model from a larger one, on text without labels (Hinton et al. 2015; Sanh et al. 2019).
+
+    corpus     token shards of the text, by the teacher's tokenizer
+    student    some of the teacher's layers, or a fresh model of a size
+    training   masked LM, and what the teacher says of the same masks; of a teacher without a masked-LM head, such as a
+               sentence encoder, its states alone
+
+The folder is the run folder of the pre-training, plus `corpus/` and, where layers are kept, `start/`. A stage whose
+result is there is not done again, so the same command goes on after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from bertsmith.data.reading.text import DocumentRule
+from bertsmith.errors import ConfigError
+from bertsmith.files import claim_folder
+from bertsmith.hub import model_folder
+from bertsmith.inference.sentence_folder import read_sentence_folder, write_sentence_folder
+from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.model import Backbone, ModelConfig, as_distilbert, keep_layers, layers_written
+from bertsmith.model.folder import stored_heads
+from bertsmith.objectives import objective_named
+from bertsmith.options import option
+from bertsmith.quickstart.source import own_text, shards_of
+from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """What the command line was asked for."""
+
+    keep_layers: str = option(
+        "", help="The student starts as these layers of the teacher, such as 0,2,4; the others are left out."
+    )
+    size: str = option("", help="Instead: a fresh student, tiny, mini, small or L/H such as 3/384.")
+    family: str = option(
+        "",
+        shown_default="the teacher's",
+        help="Architecture of a fresh student; distilbert: also of kept layers of a bert.",
+    )
+    minutes: float = option(10.0, min=0.05, help="Time to train.")
+    loss: tuple[str, ...] = option(
+        (),
+        shown_default="soft where both predict pieces; states where both are equally wide, else relations",
+        help="soft, states or relations; once for each.",
+    )
+    temperature: float = option(2.0, help="Of the soft targets.")
+    learning_rate: float | None = option(None, shown_default="by size", help="Its peak.")
+    documents: DocumentRule = option(
+        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+    )
+    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    seed: int = option(0, help="Of everything random.")
+
+    def __post_init__(self) -> None:
+        """Checks that the student has one beginning."""
+        if bool(self.keep_layers) == bool(self.size):
+            raise ConfigError("say what the student is: --keep-layers 0,2,4 of the teacher, or --size for a fresh one")
+        if self.keep_layers and self.family not in ("", "distilbert"):
+            raise ConfigError("kept layers stay of the teacher's family, or become a distilbert: leave --family out")
+
+
+@dataclass(frozen=True)
+class DistillationResult:
+    """What came out.
+
+    Attributes:
+        model_folder: the student's.
+        loss_before: at the start, its held-out masked-LM loss in nats; or its distance from the teacher's states.
+        loss_after: at the end.
+        parameters: of the student, without heads.
+        teacher_parameters: of the teacher, without heads.
+    """
+
+    model_folder: Path
+    loss_before: float
+    loss_after: float
+    parameters: int
+    teacher_parameters: int
+
+
+def distil(
+    teacher: str, text: Sequence[str], out: Path, options: DistillationOptions, console: Console
+) -> DistillationResult:
+    """Trains a student, or does what is left of it.
+
+    Args:
+        teacher: a model folder with a masked-LM head, or a name on the Hub.
+        text: files, folders or globs.
+        out: the run folder.
+        options: how.
+        console: shows what is done.
+
+    Raises:
+        BertsmithError: the input, a setting or the output folder is unusable; what was complete stays.
+    """
+    source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
+    claim_folder(out, "distil.json", {"teacher": teacher, **source.settings, **vars(options)})
+    tokenizer = load_tokenizer(model_folder(teacher))
+    console.print("[bold]1 · token shards[/bold]")
+    corpus = shards_of(source, tokenizer, out / "corpus")
+    recipe = _recipe(teacher, out, options)
+    console.print("[bold]2 · training the student[/bold]")
+    result = pretrain(out, corpus, tokenizer, recipe, console=console, device=best_device())
+    first = next(row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "heldout")
+    # 第一个量到的损失最好懂：有遮盖时是 MLM，没有时是与老师状态的距离
+    name = next(name for name in ("mlm_loss", "states_loss", "relations_loss") if name in first)
+    small, large = (_parameters(folder) for folder in (out / "model", model_folder(teacher)))
+    done = DistillationResult(out / "model", first[name], result.heldout[name], small, large)
+    _keep_pooling(model_folder(teacher), out / "model")
+    console.print(
+        f"{large / 1e6:.1f} M parameters became {small / 1e6:.1f} M; held-out {name.replace('_', ' ')}"
+        f" {done.loss_before:.3f} before, {done.loss_after:.3f} after; model: {escape(str(done.model_folder))}",
+        soft_wrap=True,
+    )
+    return done
+
+
+def _parameters(folder: Path) -> int:
+    return sum(weight.numel() for weight in Backbone.from_pretrained(folder, need_pooler=False).parameters())
+
+
+def _keep_pooling(teacher: Path, student: Path) -> None:
+    """Writes how a sentence encoder pools beside its student, which embeds in the same way."""
+    if (teacher / "modules.json").exists():
+        write_sentence_folder(student, read_sentence_folder(teacher), ModelConfig.load(student).hidden_size)
+
+
+def _recipe(teacher: str, out: Path, options: DistillationOptions) -> PreTrainingRecipe:
+    asked: dict[str, Any] = {
+        "minutes": options.minutes,
+        "objective": "mlm" if "masked_lm" in stored_heads(model_folder(teacher)) else "imitation",
+        "teacher": teacher,
+        "teacher_loss": options.loss or None,
+        "teacher_temperature": options.temperature,
+        "learning_rate": options.learning_rate,
+        "precision": native_precision(best_device()),
+        "seed": options.seed,
+    }
+    config = ModelConfig.load(teacher)
+    if options.size:
+        length = min(128, config.position_limit)
+        return recipe_for(options.size, family=options.family or config.model_type, sequence_length=length, **asked)
+    start = out / "start"
+    if not (start / "tokenizer.json").exists():
+        # 从老师自己的层开始：学生一开始就会说老师的话，只是说得不好
+        objective = objective_named(asked["objective"])
+        student = objective.models(objective.load_model(teacher))[""]
+        keep_layers(student, layers_written(options.keep_layers))
+        if options.family and student.config.model_type != options.family:
+            student = as_distilbert(student)
+        student.save_pretrained(start)
+        load_tokenizer(model_folder(teacher)).save(start, model_max_length=student.config.position_limit)
+    return recipe_to_continue(str(start), **asked)

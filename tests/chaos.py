@@ -1,0 +1,276 @@
+"""`make chaos`: kills commands that promise to go on, at random moments, and looks at what they end with.
+
+Each trial starts a command, kills it with SIGKILL after a random time, whole or one random process of it, and starts it
+again, up to a few times; then it lets it end. What it made must be, byte for byte, what an undisturbed run makes. The
+moments come from a seed, so a campaign can be told apart from another; since a machine is never twice as fast, a kill
+does not hit the same instruction again.
+
+    python tests/chaos.py --minutes 10 --seed 0
+
+A line of JSON per trial goes to `--out`/trials.jsonl; the status is 1 where a trial ended in anything but `same`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+MOST_KILLS = 6
+PATIENCE = 90.0
+"""Seconds in which a command must end by itself after one of its processes was killed, beyond an undisturbed run."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that says it goes on.
+
+    Attributes:
+        name: of its trials.
+        words: what is run, with `{in}` for the folder of inputs and `{out}` for that of the trial.
+        made: globs under the trial's folder whose files must be those of an undisturbed run.
+    """
+
+    name: str
+    words: str
+    made: tuple[str, ...]
+
+    def arguments(self, inputs: Path, out: Path) -> list[str]:
+        """Returns the words for a trial."""
+        filled = self.words.replace("{in}", str(inputs)).replace("{out}", str(out)).split()
+        python = [sys.executable, "-m"]
+        return [*python, *filled] if filled[0].startswith("torch.") else [*python, "bertsmith", *filled]
+
+
+_PRETRAIN = "--corpus {in}/corpus --tokenizer {in}/vocab --out {out}/run --size 2/128 --steps 400 --dropout 0.1"
+COMMANDS = (
+    Command(
+        "vocab",
+        "vocab {in}/large.txt --vocab-size 3000 --workers 2 --out {out}/vocab",
+        ("vocab/vocab.txt", "vocab/*.json"),
+    ),
+    Command(
+        "corpus",
+        "corpus {in}/large.txt --tokenizer {in}/vocab --documents blank-line --workers 2 --shard-tokens 100000"
+        " --out {out}/corpus",
+        ("corpus/*.arrow", "corpus/manifest.json"),
+    ),
+    Command("pretrain", f"pretrain {_PRETRAIN} --tensorboard", ("run/model/*.safetensors", "run/model/config.json")),
+    Command("pretrain bf16", f"pretrain {_PRETRAIN} --precision bf16", ("run/model/*.safetensors",)),
+    Command(
+        "pretrain, 2 ranks",
+        f"torch.distributed.run --standalone --nproc-per-node 2 -m bertsmith pretrain {_PRETRAIN}",
+        ("run/model/*.safetensors",),
+    ),
+    Command(
+        "finetune",
+        "finetune classify --model {in}/model --train {in}/train.tsv --dev {in}/dev.tsv --epochs 6 --out {out}/run",
+        ("run/model/*.safetensors", "run/model/config.json"),
+    ),
+    Command("embed", "embed {in}/large.txt {in}/small.txt --model {in}/model --out {out}/v.npy", ("v.npy",)),
+    Command(
+        "embed, 2 workers",
+        "embed {in}/parts/1.txt {in}/parts/2.txt {in}/parts/3.txt {in}/parts/4.txt --workers 2"
+        " --model {in}/model --out {out}/v.npy",
+        ("v.npy",),
+    ),
+    Command(
+        "quickstart",
+        "quickstart {in}/small.txt --minutes 0.3 --size 1/64 --out {out}/run",
+        ("run/tokenizer/vocab.txt", "run/corpus/*.arrow"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How one ended.
+
+    Attributes:
+        command: its name.
+        kills: of the whole command.
+        parts: kills of one of its processes.
+        outcome: `same`, `different`, `refused` (the command would not go on) or `hung`.
+        message: what it said last, where the outcome is not `same`.
+        seconds: it took.
+    """
+
+    command: str
+    kills: int
+    parts: int
+    outcome: str
+    message: str
+    seconds: float
+
+
+def main() -> int:
+    """Runs a campaign; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", choices=[each.name for each in COMMANDS])
+    parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
+    chosen = [each for each in COMMANDS if not options.only or each.name in options.only]
+    inputs = options.out.resolve() / "inputs"
+    make_inputs(inputs)
+    rng = random.Random(options.seed)
+    trials: list[Trial] = []
+    undisturbed: dict[str, tuple[dict[str, str], float]] = {}
+    while not trials or time.monotonic() < end:
+        command = chosen[len(trials) % len(chosen)]
+        folder = options.out.resolve() / "trial"
+        if command.name not in undisturbed:
+            undisturbed[command.name] = run_undisturbed(command, inputs, folder)
+        trial = run_trial(command, inputs, folder, *undisturbed[command.name], rng)
+        trials.append(trial)
+        with (options.out / "trials.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"seed": options.seed, "number": len(trials) - 1, **asdict(trial)}) + "\n")
+        print(
+            f"{trial.command}: {trial.kills} kills, {trial.parts} of a part: {trial.outcome} {trial.message}",
+            flush=True,
+        )
+    print_table(trials)
+    return int(any(trial.outcome != "same" for trial in trials))
+
+
+def print_table(trials: Sequence[Trial]) -> None:
+    """Prints a Markdown table over the commands."""
+    print("\n| command | trials | kills | of one process | outcomes |\n|---|---|---|---|---|")
+    for name in dict.fromkeys(trial.command for trial in trials):
+        own = [trial for trial in trials if trial.command == name]
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(t.outcome for t in own).items())
+        kills, parts = sum(trial.kills for trial in own), sum(trial.parts for trial in own)
+        print(f"| {name} | {len(own)} | {kills} | {parts} | {outcomes} |")
+
+
+def make_inputs(folder: Path) -> None:
+    """Writes texts of the village, a vocabulary, shards, a small model and labelled reviews, once."""
+    if (folder / "done").exists():
+        return
+    from bertsmith.tinyworld import draw_reviews, draw_stories
+
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "parts").mkdir(parents=True)
+    stories = [story.text for story in draw_stories(0, 12_000)]
+    # 一行一句：既能读成篇章（空行分隔），也能逐行变成向量
+    texts = {"large": stories, "small": stories[:600], **{f"parts/{n}": stories[n::40] for n in range(1, 5)}}
+    for name, chosen in texts.items():
+        lines = "\n\n".join(story.replace(". ", ".\n") for story in chosen)
+        (folder / f"{name}.txt").write_text(lines + "\n", encoding="utf-8")
+    for split, count in (("train", 2000), ("dev", 400)):
+        rows = [f"{review.label}\t{review.text}" for review in draw_reviews(0, count, split=split)]
+        (folder / f"{split}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
+    for words in (
+        "vocab {in}/small.txt --vocab-size 1200 --out {out}/vocab",
+        "corpus {in}/small.txt --documents blank-line --tokenizer {in}/vocab --out {out}/corpus",
+        f"pretrain {_PRETRAIN.replace('400', '20').replace('/run', '/first')}",
+    ):
+        subprocess.run(Command("", words, ()).arguments(folder, folder), check=True, capture_output=True)
+    (folder / "first/model").rename(folder / "model")
+    (folder / "done").touch()
+
+
+def run_undisturbed(command: Command, inputs: Path, folder: Path) -> tuple[dict[str, str], float]:
+    """Returns the checksums of what a command makes, and how long it takes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    started = time.monotonic()
+    subprocess.run(command.arguments(inputs, folder), check=True, capture_output=True)
+    seconds = time.monotonic() - started
+    found = checksums(folder, command.made)
+    assert found, f"{command.name}: makes nothing that is looked at"
+    return found, seconds
+
+
+def run_trial(
+    command: Command, inputs: Path, folder: Path, expected: dict[str, str], duration: float, rng: random.Random
+) -> Trial:
+    """Kills a command again and again, lets it end, and compares."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    kills, parts, began = 0, 0, time.monotonic()
+    arguments = command.arguments(inputs, folder)
+
+    def ended(outcome: str, said: str = "") -> Trial:
+        lines = said.strip().splitlines()
+        return Trial(command.name, kills, parts, outcome, lines[-1] if lines else "", time.monotonic() - began)
+
+    while True:
+        with (folder / "said").open("w+", encoding="utf-8") as said:
+            process = subprocess.Popen(arguments, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+            moment = rng.uniform(0.0, 1.1 * duration) if kills + parts < MOST_KILLS else float("inf")
+            is_part = rng.random() < 0.3
+            killed_part = False
+            try:
+                process.wait(min(moment, duration * 10 + PATIENCE))
+            except subprocess.TimeoutExpired:
+                if moment == float("inf"):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return ended("hung", "it did not end by itself")
+                victims = descendants(process.pid) if is_part else []
+                if victims:
+                    parts, killed_part = parts + 1, True
+                    kill_quietly(rng.choice(victims))
+                    try:
+                        # 少了一个进程：要么自己补上，要么一行话结束，不能永远等下去
+                        process.wait(duration * 3 + PATIENCE)
+                    except subprocess.TimeoutExpired:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        return ended("hung", "one of its processes was killed")
+                else:
+                    kills += 1
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            said.seek(0)
+            message = said.read()
+        if process.returncode == 0:
+            break
+        if process.returncode != -signal.SIGKILL and not killed_part:
+            return ended("refused", message)
+    same = checksums(folder, command.made) == expected
+    return ended("same" if same else "different")
+
+
+def descendants(pid: int) -> list[int]:
+    """Returns the processes below one, whole depth, as `/proc` has them."""
+    found, waiting = [], [pid]
+    while waiting:
+        parent = waiting.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                children = [int(word) for word in task.read_text().split()]
+            except OSError:
+                continue  # 刚刚结束
+            found += children
+            waiting += children
+    return found
+
+
+def kill_quietly(pid: int) -> None:
+    """Kills a process that may have ended already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def checksums(folder: Path, globs: Sequence[str]) -> dict[str, str]:
+    """Returns name → checksum of the files that globs name."""
+    paths = sorted(path for each in globs for path in folder.glob(each))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
