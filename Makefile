@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow check format bench clean
+.PHONY: help quickstart test test-slow chaos check format bench clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -33,6 +33,9 @@ test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 9 
 
 test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers
 	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
+
+chaos: $(VENV)/.installed-test  ## kill commands at random moments and compare what they end with: MINUTES=10 SEED=0
+	$(BIN)/python tests/chaos.py --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
 check: $(VENV)/.installed-test  ## lint, formatting and types
 	$(BIN)/ruff check .

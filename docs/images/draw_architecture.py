@@ -47,7 +47,9 @@ BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "doors",
         (
+            ("neighbours", "before BERT"),
             ("quickstart", "the main job"),
+            ("study", "the paper's tables"),
             ("serve", "HTTP"),
             ("learn", "lessons"),
             ("lab", "browser"),
