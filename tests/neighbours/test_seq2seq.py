@@ -156,7 +156,7 @@ def test_the_village_in_chinese():
     assert backwards.split() == first.split()[::-1]
 
 
-SMALL = Seq2SeqOptions(layers=1, size=32, epochs=2, max_length=30, vocab_size=400)
+SMALL = Seq2SeqOptions(layers=1, size=32, epochs=2, batch_size=32, max_length=30, vocab_size=400)
 
 
 def test_a_run_that_dies_goes_on_bit_for_bit(tmp_path, monkeypatch):
@@ -187,6 +187,17 @@ def test_a_run_that_dies_goes_on_bit_for_bit(tmp_path, monkeypatch):
     (tmp_path / "killed" / seq2seq.TENSOR_FILE).write_bytes(b"no tensors")
     with pytest.raises(CheckpointError):
         Rewriter.load(tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["translate", "copy", "reverse"])
+def test_the_village_is_translated_copied_and_reversed(task, tmp_path):
+    pairs = village_texts(task, 0, split="train")
+    rewriter = learn_to_rewrite(tmp_path, pairs, Seq2SeqOptions(epochs=4))
+    known = {source for source, _ in pairs}
+    unseen = [pair for pair in village_texts(task, 0, split="dev") if pair[0] not in known]
+    assert len(unseen) > 150
+    assert rewriter.exact(unseen) > 0.95
 
 
 @pytest.mark.parametrize(

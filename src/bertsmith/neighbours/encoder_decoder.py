@@ -146,11 +146,11 @@ class EncoderDecoder(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         for module in (self.position, self.blocks):
             initialize_weights(module, config.initializer_range)
-        for table in (self.position, self.encoder.position_table):
+        for table, amplitude in ((self.position, 0.2), (self.encoder.position_table, 0.1)):
             if table is not None and encoder is None:
-                # 位置从正弦波起步（论文 §3.5）：抄写和倒写靠的就是相邻位置一开始就相像
+                # 位置从正弦波起步（论文 §3.5），幅度与词嵌入相当：再大，词就淹没在位置里，学不会抄写
                 with torch.no_grad():
-                    table.weight.copy_(0.5 * sinusoids(*table.weight.shape))
+                    table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
 
     def read(self, source: RaggedBatch) -> Memory:
         """Returns the encoder's states of N texts."""
