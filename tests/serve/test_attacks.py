@@ -5,6 +5,7 @@ import json
 import resource
 import socket
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -135,6 +136,33 @@ def test_many_large_bodies_at_a_time_are_refused_and_small_ones_are_not(url, flo
         client.close()
     time.sleep(0.5)
     assert_answers(url)
+
+
+def resident_bytes(pid):
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a process's memory from /proc")
+def test_slow_large_bodies_fill_no_memory_and_shut_out_no_small_request(url, flood):
+    """All stay open, a byte short of their end, while others ask."""
+    info = httpx.get(f"{url}/info").json()
+    size, pid = info["limits"]["body_bytes"] - 1, info["pid"]
+    before = resident_bytes(pid)
+    clients = flood(200, HEAD % size)
+    part = b" " * 65_536
+    for client in clients:
+        client.settimeout(0.2)
+        # 被拒绝的连接不再读：发不出去就算了
+        with contextlib.suppress(OSError):
+            for _ in range(size // len(part)):
+                client.sendall(part)
+    answer = httpx.post(f"{url}/embed", json=EMBED, timeout=10)
+    assert answer.status_code == 200, answer.text
+    # 合计要发 700 MiB 以上；额度是 64 MiB，另留余地给每条连接已收到、尚未读的部分
+    assert resident_bytes(pid) - before < 200 << 20
+    for client in clients:
+        client.close()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", ""])

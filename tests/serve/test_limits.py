@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from bertsmith.serve.settings import Limits
+from bertsmith.serve.shares import LOCAL, client_of, has_share
 
 KEY = "a-key-for-the-tests-0001"
 EMBED = {"texts": ["the man eats"]}
@@ -248,7 +249,7 @@ def test_a_client_that_fills_the_queue_leaves_places_to_other_keys(busy):
     def ask(headers):
         return httpx.post(f"{live.url}/embed", json=EMBED, headers=headers, timeout=30)
 
-    # 一半的位子分给各个密钥：第一个客户最多占 8 - 2 个
+    # 一个客户占的位子不超过空位的三倍：8 个位子里最多占 6 个
     threads, answers = in_background(10, lambda: ask(first))
     wait_for(lambda: len(answers) == 4)
     assert {answer.status_code for answer in answers} == {429}
@@ -261,6 +262,86 @@ def test_a_client_that_fills_the_queue_leaves_places_to_other_keys(busy):
     assert sorted(answer.status_code for answer in answers) == [200] * 6 + [429] * 4
     assert sorted(answer.status_code for answer in others) == [200] * 2 + [429]
     wait_for(lambda: live.admission.free == 8)
+
+
+def test_a_thousand_requests_of_one_key_do_not_starve_another(start):
+    """The flood goes on all the while; each request of the other key is answered, and none waits long."""
+    names = ["first-key-of-16-chars", "second-key-of-16-chars"]
+    live = start(queue=16, keys=names)
+    first, second = ({"authorization": f"Bearer {name}"} for name in names)
+    over = threading.Event()
+
+    def flood():
+        statuses = []
+        with httpx.Client(base_url=live.url, headers=first, timeout=30) as session:
+            while not over.is_set():
+                statuses.append(session.post("/embed", json={"texts": EMBED["texts"] * 40}).status_code)
+        return statuses
+
+    threads, floods = in_background(24, flood)
+    waits = []
+    with httpx.Client(base_url=live.url, headers=second, timeout=30) as session:
+        for _ in range(30):
+            begun = time.monotonic()
+            assert session.post("/embed", json=EMBED).status_code == 200
+            waits.append(time.monotonic() - begun)
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    flooded = [status for statuses in floods for status in statuses]
+    assert {200, 429} <= set(flooded)
+    assert max(waits) < 5
+
+
+def test_an_address_that_fills_the_queue_leaves_places_to_others(busy):
+    """Without keys; a proxy of this machine tells the addresses apart."""
+    live = busy(queue=8)
+
+    def ask(address):
+        return httpx.post(f"{live.url}/embed", json=EMBED, headers={"x-forwarded-for": address}, timeout=30)
+
+    threads, answers = in_background(10, lambda: ask("203.0.113.7"))
+    wait_for(lambda: len(answers) == 4)
+    assert problem(answers[0])["code"] == "queue_full"
+    more, others = in_background(2, lambda: ask("203.0.113.8"))
+    wait_for(lambda: live.admission.free == 0)
+    live.open.set()
+    for thread in [*threads, *more]:
+        thread.join(20)
+    assert [answer.status_code for answer in others] == [200, 200]
+    wait_for(lambda: live.admission.free == 8)
+
+
+@pytest.mark.parametrize(
+    ("key", "num_keys", "address", "client"),
+    [
+        (1, 2, "203.0.113.7", "key 1"),
+        (0, 1, "203.0.113.7", "203.0.113.7"),
+        (0, 0, "2001:db8::1", "20010db800000000::"),
+        (0, 0, "2001:db8::ffff:2", "20010db800000000::"),
+        (0, 0, "::ffff:203.0.113.7", "203.0.113.7"),
+        (0, 0, "127.0.0.9", LOCAL),
+        (0, 0, "::1", LOCAL),
+        (0, 0, "::ffff:127.0.0.1", LOCAL),
+        (0, 0, None, LOCAL),
+    ],
+)
+def test_a_client_is_a_key_or_an_address(key, num_keys, address, client):
+    assert client_of(key, num_keys, address) == client
+
+
+def test_newcomers_find_a_place_whoever_came_before():
+    """Ten greedy clients, one after the other, on 64 places."""
+    held, free = [], 64
+    for number in range(10):
+        taken = 0
+        while free and has_share(f"key {number}", taken, free):
+            taken, free = taken + 1, free - 1
+        held.append(taken)
+    assert held[0] == 48
+    assert min(held[:4]) >= 1
+    assert free >= 0
+    assert sum(held) + free == 64
 
 
 def test_the_description_says_how_a_key_is_sent(keyed, server):

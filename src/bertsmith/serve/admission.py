@@ -3,6 +3,7 @@
 The event loop only reads and writes bytes. A body is parsed, checked, tokenized and answered in the request's thread,
 so that a hostile one costs its own time alone. A place is taken when the body is complete, so that clients who send
 slowly hold none, and given back when the thread has ended, so that there is a thread for every accepted request.
+How much of the queue and of the memory for bodies one client may hold is in `shares`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ from bertsmith.serve.batching import Batcher
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.request_context import CURRENT, RequestContext, too_late
 from bertsmith.serve.settings import ServeSettings
+from bertsmith.serve.shares import has_share
 
 ResultT = TypeVar("ResultT")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 _GRACE = 0.05
 """Seconds by which the event loop leaves the first word on a deadline to the request's own thread."""
+
+FREE_BYTES = 16_384
+"""Bytes of each body that do not count against the memory set aside for bodies: 16 MiB over all connections."""
 
 
 class AdmissionController:
@@ -39,16 +44,15 @@ class AdmissionController:
         held_bytes: of the bodies of all requests that are being read or answered.
     """
 
-    def __init__(self, settings: ServeSettings, batcher: Batcher, *, num_keys: int = 0) -> None:
+    def __init__(self, settings: ServeSettings, batcher: Batcher) -> None:
         """Opens.
 
         Args:
             settings: of the server.
             batcher: computes for the requests.
-            num_keys: API keys; half the queue is divided among them, so that no client can fill it for the others.
         """
-        self._held: Counter[int] = Counter()
-        self._reserves = dict.fromkeys(range(num_keys), settings.queue // (2 * num_keys)) if num_keys > 1 else {}
+        self._held: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
         self.settings = settings
         self.batcher = batcher
         self.free = settings.queue
@@ -62,33 +66,44 @@ class AdmissionController:
         """How many requests are being answered."""
         return self.settings.queue - self.free
 
-    def require_place(self, key: int) -> None:
+    def require_place(self, client: str) -> None:
         """Makes sure that one more request can be accepted.
 
         Args:
-            key: the number of its API key; 0 without keys.
+            client: who sent it, see `shares.client_of`.
 
         Raises:
             HttpError: 429; it says when to come back.
         """
-        # 别的密钥各有几个位子留着：一个客户把队列占满，也轮得到其他人
-        kept = sum(max(0, reserve - self._held[one]) for one, reserve in self._reserves.items() if one != key)
-        if self.free - kept <= 0:
+        if self.free <= 0 or not has_share(client, self._held[client], self.free):
             raise HttpError(
                 429,
                 "queue_full",
-                f"{self.accepted} requests are being answered already",
+                f"{self.accepted} requests are being answered already, {self._held[client]} of them for this client",
                 retry_after=self.batcher.seconds_to_empty(),
             )
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Reading]:
+    def reading(self, client: str) -> Iterator[Reading]:
         """Gives what reads the body of one request, and forgets its bytes when the request is over."""
-        reading = Reading(self)
+        reading = Reading(self, client)
         try:
             yield reading
         finally:
-            self.held_bytes -= reading.size
+            self.hold(client, -reading.counted)
+            # 不留下零：来过的地址不能越攒越多
+            if not self._bytes[client]:
+                del self._bytes[client]
+
+    def hold(self, client: str, size: int) -> None:
+        """Counts bytes of bodies that came, or, below 0, that are no longer needed."""
+        self.held_bytes += size
+        self._bytes[client] += size
+
+    def has_room(self, client: str) -> bool:
+        """Tells whether the bytes that are held leave the other clients some room."""
+        free = self.settings.reading_bytes - self.held_bytes
+        return free >= 0 and has_share(client, self._bytes[client], free)
 
     async def perform(
         self, work: Callable[[RequestContext], ResultT], context: RequestContext, receive: Receive
@@ -105,7 +120,7 @@ class AdmissionController:
         """
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(self._threads, self._work, work, context)
-        answer.add_done_callback(functools.partial(self._release, context.key))
+        answer.add_done_callback(functools.partial(self._release, context.client))
         hang_up = asyncio.ensure_future(_hang_up(receive))
         either: set[asyncio.Future[Any]] = {answer, hang_up}
         try:
@@ -120,20 +135,20 @@ class AdmissionController:
         finally:
             hang_up.cancel()
 
-    def admit(self, key: int) -> RequestContext:
+    def admit(self, client: str) -> RequestContext:
         """Takes a place for a request whose body is complete.
 
         Args:
-            key: the number of its API key; 0 without keys.
+            client: who sent it, see `shares.client_of`.
 
         Raises:
             HttpError: there is none (429).
         """
-        self.require_place(key)
+        self.require_place(client)
         self.free -= 1
-        self._held[key] += 1
+        self._held[client] += 1
         context = RequestContext(time.monotonic() + self.settings.deadline, self.settings.limits)
-        context.key = key
+        context.client = client
         self.batcher.announce(context)
         return context
 
@@ -150,9 +165,11 @@ class AdmissionController:
             CURRENT.set(None)
             self.batcher.arrive(context)
 
-    def _release(self, key: int, answer: asyncio.Future[Any]) -> None:
+    def _release(self, client: str, answer: asyncio.Future[Any]) -> None:
         self.free += 1
-        self._held[key] -= 1
+        self._held[client] -= 1
+        if not self._held[client]:
+            del self._held[client]
         # 已无人等待的请求若以异常结束，取出异常，免得事件循环把它（连同文本）写进日志
         if not answer.cancelled():
             answer.exception()
@@ -163,11 +180,14 @@ class Reading:
 
     Attributes:
         size: bytes so far.
+        counted: those of them that count against the memory set aside for bodies.
     """
 
-    def __init__(self, admission: AdmissionController) -> None:
+    def __init__(self, admission: AdmissionController, client: str) -> None:
         self.admission = admission
+        self.client = client
         self.size = 0
+        self.counted = 0
 
     async def body(self, receive: Receive, announced: str | None) -> bytes:
         """Reads it.
@@ -190,23 +210,33 @@ class Reading:
             raise HttpError(408, "slow_body", said) from None
 
     async def _read(self, receive: Receive) -> bytes:
-        admission, parts = self.admission, []
-        settings = admission.settings
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise gone()
-            parts.append(message.get("body", b""))
-            self.size += len(parts[-1])
-            admission.held_bytes += len(parts[-1])
-            # 边读边数：分块传输没有 Content-Length，不能等读完才发现太大
-            if self.size > settings.limits.body_bytes:
-                raise _too_large(settings.limits.body_bytes)
-            # 许多人各发一个大请求，合起来也会占满内存
-            if admission.held_bytes > settings.reading_bytes:
-                raise HttpError(429, "bodies_full", "too many large bodies at a time; send it again", retry_after=1)
-            if not message.get("more_body", False):
-                return b"".join(parts)
+        parts: list[bytes] = []
+        try:
+            while await self._read_part(receive, parts):
+                pass
+            return b"".join(parts)
+        finally:
+            # 异常的回溯还牵着这个列表，要等垃圾回收才放手：被拒绝的请求体必须立刻放掉
+            parts.clear()
+
+    async def _read_part(self, receive: Receive, parts: list[bytes]) -> bool:
+        """Reads some more, and tells whether there is still more to come."""
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise gone()
+        parts.append(message.get("body", b""))
+        self.size += len(parts[-1])
+        # 边读边数：分块传输没有 Content-Length，不能等读完才发现太大
+        if self.size > self.admission.settings.limits.body_bytes:
+            raise _too_large(self.admission.settings.limits.body_bytes)
+        # 小请求不计：慢慢发来的大请求占满额度时，别人的几句话仍读得进来；连接数有限，这部分内存也有限
+        more = max(0, self.size - FREE_BYTES) - self.counted
+        self.counted += more
+        self.admission.hold(self.client, more)
+        # 许多人各发一个大请求，合起来也会占满内存
+        if more and not self.admission.has_room(self.client):
+            raise HttpError(429, "bodies_full", "too many large bodies at a time; send it again", retry_after=1)
+        return bool(message.get("more_body", False))
 
 
 def gone() -> HttpError:

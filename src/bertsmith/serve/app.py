@@ -38,7 +38,7 @@ from bertsmith.serve.endpoint import (
     pipelines_at,
 )
 from bertsmith.serve.endpoints.openai import ModelsAnswer, list_models
-from bertsmith.serve.guard import CONTEXT, KEY, OPEN_PATHS, Guard
+from bertsmith.serve.guard import CLIENT, CONTEXT, OPEN_PATHS, Guard
 from bertsmith.serve.host_check import HostCheck, is_loopback
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.indexes import describe_index, load_indexes
@@ -79,9 +79,10 @@ class JsonRoute(APIRoute):
             admission: AdmissionController = request.app.state.admission
             try:
                 require_json(request.headers.get("content-type"))
-                with admission.reading() as reading:
+                client = request.scope[CLIENT]
+                with admission.reading(client) as reading:
                     body = await reading.body(request.receive, request.headers.get("content-length"))
-                    context = admission.admit(request.scope.get(KEY, 0))
+                    context = admission.admit(client)
                     request.scope[CONTEXT] = context
                     answer = await admission.perform(functools.partial(work, body), context, request.receive)
             except HttpError as error:
@@ -134,7 +135,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
         at_once=MOST_AT_ONCE if on_cpu else 1,
         observe=metrics.computed,
     )
-    admission = AdmissionController(settings, batcher, num_keys=len(keys))
+    admission = AdmissionController(settings, batcher)
     # 载入在主线程，其中“自动精度”要测速：线程数须与之后的计算线程一致，测得才作数
     torch.set_num_threads(settings.compute_threads)
     models = load_models(settings, batcher)

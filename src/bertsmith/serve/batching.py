@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -28,6 +28,7 @@ from bertsmith.inference.engine import Read, ReadAt, SequenceRunner
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.memory import FreeMemory
 from bertsmith.serve.request_context import CURRENT, RequestContext
+from bertsmith.serve.shares import has_share
 
 Method = Literal["run", "run_tokens", "run_positions"]
 Observe = Callable[[int, int, float], None]
@@ -174,7 +175,8 @@ class Batcher:
         Args:
             budget: tokens of a pass; a longer single sequence makes a pass of its own.
             delay: seconds that a job waits at most for others that are being read, though a thread is free.
-            most_tokens: that may wait; a job that would exceed them is refused, unless it is alone.
+            most_tokens: that may wait; a job that would exceed them, or its client's share of them, is refused, unless
+                it is alone.
             threads: cores to compute on.
             at_once: passes that share them, at most.
             observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
@@ -182,6 +184,7 @@ class Batcher:
         self.budget = budget
         self.waiting_tokens = 0
         self.tokens_per_second = 0.0
+        self._waiting_of: Counter[str] = Counter()
         self._delay = delay
         self._most_tokens = most_tokens
         self._threads = threads
@@ -223,12 +226,14 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise _closing()
-            if self.waiting_tokens and self.waiting_tokens + job.tokens > self._most_tokens:
+            client, free = job.context.client, self._most_tokens - self.waiting_tokens - job.tokens
+            held = self._waiting_of[client] + job.tokens
+            if self.waiting_tokens and (free < 0 or not has_share(client, held, free)):
                 raise HttpError(
                     429, "queue_full", "more work waits than the server takes on", retry_after=self.seconds_to_empty()
                 )
             self._queues.setdefault(key, deque()).append(job)
-            self.waiting_tokens += job.tokens
+            self._count(job, job.tokens)
             self._arrive(job.context)
             self._changed.notify()
         try:
@@ -253,6 +258,7 @@ class Batcher:
             for job in chain.from_iterable(self._queues.values()):
                 job.fail(_closing())
             self._queues.clear()
+            self._waiting_of.clear()
             self.waiting_tokens = 0
             self._changed.notify_all()
         for worker in self._workers:
@@ -265,6 +271,14 @@ class Batcher:
             if not self._on_their_way:
                 self._changed.notify()
 
+    def _count(self, job: Job, tokens: int) -> None:
+        """Counts tokens that wait now, or, below 0, no longer do."""
+        client = job.context.client
+        self.waiting_tokens += tokens
+        self._waiting_of[client] += tokens
+        if not self._waiting_of[client]:
+            del self._waiting_of[client]
+
     def _withdraw(self, key: BatchKey, job: Job) -> None:
         """Takes what is left of a job out of the queue."""
         with self._changed:
@@ -272,7 +286,7 @@ class Batcher:
             if jobs is None or job not in jobs:
                 return
             jobs.remove(job)
-            self.waiting_tokens -= sum(map(len, job.sequences[job.taken :]))
+            self._count(job, -sum(map(len, job.sequences[job.taken :])))
             if not jobs:
                 del self._queues[key]
 
@@ -340,11 +354,11 @@ class Batcher:
                 stop += 1
             chunks.append(Chunk(job, start, stop))
             used += size
+            self._count(job, -size)
             job.taken = stop
             jobs.popleft()
             if stop < len(job.sequences):
                 jobs.append(job)
-        self.waiting_tokens -= used
         if not jobs:
             del self._queues[key]
         return chunks

@@ -17,12 +17,13 @@ from bertsmith.serve.admission import AdmissionController
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.keys import ApiKeys
 from bertsmith.serve.metrics import Metrics
+from bertsmith.serve.shares import client_of
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 """Paths that need no key: probes carry none, and the page that explains the server tells nothing of its models."""
 
-KEY = "bertsmith.key"
-"""Where in the scope of a request the number of its key is."""
+CLIENT = "bertsmith.client"
+"""Where in the scope of a request it says who sent it."""
 
 CONTEXT = "bertsmith.context"
 """Where in the scope of a request its context is."""
@@ -86,10 +87,10 @@ class Guard:
             key = self.keys.admit(scope["headers"])
             if key is None and scope["path"] not in OPEN_PATHS:
                 raise HttpError(401, "no_key", "give an API key of this server: Authorization: Bearer KEY")
+            scope[CLIENT] = client = client_of(key or 0, len(self.keys), (scope.get("client") or (None,))[0])
             if scope["path"] in self.queued and scope["method"] == "POST":
                 # 队列已满时在路由之前就拒绝：过载时每秒要拒绝上千次，拒绝越便宜，受理的请求越快
-                scope[KEY] = key or 0
-                self.admission.require_place(key or 0)
+                self.admission.require_place(client)
             await self.app(scope, receive, watch)
         except HttpError as error:
             await send_error(watch, error)

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.settings import Limits
+from bertsmith.serve.shares import LOCAL
 
 
 class RequestContext:
@@ -22,14 +23,14 @@ class RequestContext:
         limits: how much it may ask for.
         items: texts it brought.
         tokens: that the model read for it so far, or is about to.
-        key: the number of its API key.
+        client: who sent it, see `shares.client_of`.
         ended: why nobody waits for the answer any longer; None while somebody does.
     """
 
     def __init__(self, deadline: float, limits: Limits) -> None:
         self.deadline = deadline
         self.limits = limits
-        self.key = 0
+        self.client = LOCAL
         self.items = 0
         self.tokens = 0
         self.ended: HttpError | None = None
