@@ -57,3 +57,4 @@ def test_a_power_law_is_found_again():
     law = power_law(places, [2.0 + 900.0 * place**-0.25 for place in places])
     assert law == pytest.approx((2.0, 900.0, 0.25), rel=0.02)
     assert power_law(places[:3], [3.0, 2.0, 1.0]) is None
+    assert power_law(places, [2.0, 2.1, 2.0, 2.2, 2.1]) is None, "nothing falls"

@@ -128,10 +128,14 @@ def settled(rows: Sequence[Row], arms: Sequence[str], columns: Sequence[str], gr
     return clear
 
 
-def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Fits value = a + b · place^-c with a ≥ 0, b > 0 and c in [0.01, 3]; None for less than four places.
+NO_FALL = 1e-6
+"""A fitted factor below this is the edge of what was searched: nothing falls."""
 
-    The law that losses follow over text and computing (Kaplan et al. 2020; Hoffmann et al. 2022).
+
+def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
+    """Fits value = a + b · place^-c with a ≥ 0, b > 0 and c in [0.01, 3].
+
+    None for less than four places, and for values that do not fall. The law that losses follow over text and computing (Kaplan et al. 2020; Hoffmann et al. 2022).
     """
     if len(set(places)) < 4:
         return None
@@ -146,6 +150,9 @@ def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, 
                 lambda place, a, b, c: a + b * (place / scale) ** -c, x, y, begin, bounds=bounds, maxfev=20_000
             )
     except RuntimeError:
+        return None
+    # 拟合停在下界：数值并不随 place 下降，没有规律可说
+    if b < NO_FALL:
         return None
     return float(a), float(b * scale**c), float(c)
 

@@ -11,7 +11,10 @@ SHARES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 
 
 class Data(Study):
-    """Shares of the documents, read for the same time: the less there is, the more often each is read."""
+    """Shares of the documents, read for the same time: the less there is, the more often each is read.
+
+    The model is the same in all arms, so the same time is the same number of steps.
+    """
 
     name, title = "data", "How much text: shares of it at equal time"
     source = "not in the paper; Liu et al. 2019, §4, and Kaplan et al. 2020 have it for large models"
@@ -21,16 +24,18 @@ class Data(Study):
     def arms(self, base: Base) -> list[Arm]:  # noqa: ARG002
         """Returns the shares, all of the text first."""
         return [
-            Arm(f"{share:.3g} of the text", Start((("objective", "mlm"),), share=share), place=share)
+            Arm(f"{share:.3g} of the text", Start((("objective", "mlm"),), share=share, equal="steps"), place=share)
             for share in SHARES
         ]
 
     def remarks(self, rows: Sequence[Row]) -> list[str]:
         """Says what doubling the text would bring."""
         points = [row for row in rows if "loss" in row.figures]
-        law = power_law([row.facts["place"] for row in points], [row.figures["loss"] for row in points])
+        places = [row.facts["place"] for row in points]
+        law = power_law(places, [row.figures["loss"] for row in points])
         if law is None:
-            return []
+            whole = set(places) == set(SHARES)
+            return ["The loss does not fall with more text: runs of this length cannot use it."] if whole else []
         least, factor, power = law
         return [
             f"The loss follows {least:.2f} + {factor:.3g} · share^-{power:.2f}; by that, twice the text would bring it"
