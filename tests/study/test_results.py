@@ -58,3 +58,4 @@ def test_a_power_law_is_found_again():
     assert law == pytest.approx((2.0, 900.0, 0.25), rel=0.02)
     assert power_law(places[:3], [3.0, 2.0, 1.0]) is None
     assert power_law(places, [2.0, 2.1, 2.0, 2.2, 2.1]) is None, "nothing falls"
+    assert power_law(places, [9.0, 5.0, 5.0, 5.0, 5.0]) is None, "one fall is no law"

@@ -128,21 +128,22 @@ def settled(rows: Sequence[Row], arms: Sequence[str], columns: Sequence[str], gr
     return clear
 
 
-NO_FALL = 1e-6
-"""A fitted factor below this is the edge of what was searched: nothing falls."""
+LEAST_FACTOR, LEAST_POWER, MOST_POWER = 1e-9, 0.01, 3.0
+"""The edges of what is searched; a fit that ends at one of them has found no law."""
 
 
 def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Fits value = a + b · place^-c with a ≥ 0, b > 0 and c in [0.01, 3].
+    """Fits value = a + b · place^-c with a ≥ 0, b > 0 and c in (0.01, 3).
 
-    None for less than four places, and for values that do not fall. The law that losses follow over text and computing (Kaplan et al. 2020; Hoffmann et al. 2022).
+    None for less than four places, and for values that follow no such law. Losses follow it over text and computing
+    (Kaplan et al. 2020; Hoffmann et al. 2022).
     """
     if len(set(places)) < 4:
         return None
     x, y = np.asarray(places, float), np.asarray(values, float)
     scale = float(x.max())
     begin = (max(0.0, float(y.min()) * 0.8), max(1e-3, float(y.min()) * 0.2), 0.3)
-    bounds = ((0.0, 1e-9, 0.01), (float(y.max()), np.inf, 3.0))
+    bounds = ((0.0, LEAST_FACTOR, LEAST_POWER), (float(y.max()), np.inf, MOST_POWER))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optimize.OptimizeWarning)
@@ -151,8 +152,8 @@ def power_law(places: Sequence[float], values: Sequence[float]) -> tuple[float, 
             )
     except RuntimeError:
         return None
-    # 拟合停在下界：数值并不随 place 下降，没有规律可说
-    if b < NO_FALL:
+    # 拟合停在搜索范围的边上：数值不随 place 下降，或不按幂律下降，没有规律可说
+    if b < 1e3 * LEAST_FACTOR or not 1.05 * LEAST_POWER < c < 0.95 * MOST_POWER:
         return None
     return float(a), float(b * scale**c), float(c)
 
