@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from bertsmith.files import write_text
 from bertsmith.reporting.drawing import write_picture
@@ -149,8 +151,14 @@ def _draw_curves(
                 if fact != "place":
                     axes.annotate(arm, points[-1], fontsize=7, xytext=(3, 4), textcoords="offset points")
         if points:
-            axes.plot(*zip(*sorted(points), strict=True), color=colour, linewidth=1.5, label=group or None)
+            # 只有同一份东西的份额连成线；不同的模型各是一点，连起来没有意义
+            style = {"linestyle": "-"} if fact == "place" else {"linestyle": "none", "marker": "_", "markersize": 12}
+            axes.plot(*zip(*sorted(points), strict=True), color=colour, label=group or None, **style)
     axes.set_xscale("log")
+    if fact == "place":
+        shares = sorted({row.facts[fact] for row in rows if fact in row.facts})
+        axes.set_xticks(shares, [str(Fraction(share).limit_denominator(64)) for share in shares])
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(title)
     if len(names) > 1:
         axes.legend(frameon=False, fontsize=8)
