@@ -1,18 +1,17 @@
-"""The text of a study, cut and sharded once for each vocabulary and each share of it that its runs read."""
+"""The text of a study, cut and sharded once for each vocabulary that its runs read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bertsmith.data.corpus.build import build_from_documents
-from bertsmith.data.corpus.manifest import MANIFEST
+from bertsmith.data.corpus.documents import MappedDocuments
+from bertsmith.data.corpus.manifest import MANIFEST, TRAIN, SplitCounts
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.reading.text import Document, read_documents
-from bertsmith.quickstart.source import HELDOUT_SHARE, TextSource, shards_of
+from bertsmith.errors import ConfigError
+from bertsmith.quickstart.source import TextSource, shards_of
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.seeding import generator
 from bertsmith.study.study import Start
@@ -25,7 +24,7 @@ class StudyText:
 
     Attributes:
         source: the text.
-        folder: `tokenizer-PIECES/` and `corpus-PIECES-SHARE/` are made in it when they are first asked for.
+        folder: `tokenizer-PIECES/` and `corpus-PIECES/` are made in it when they are first asked for.
         vocab_size: pieces, where a run says nothing else; 0 for what suits the amount of text.
     """
 
@@ -45,22 +44,36 @@ class StudyText:
     def corpus(self, start: Start) -> TokenCorpus:
         """Returns the shards that a run reads."""
         tokenizer = self.tokenizer(start.vocab_size)
-        folder = self.folder / f"corpus-{start.vocab_size or self.vocab_size or 'usual'}-{start.share:g}"
-        if (folder / MANIFEST).exists():
-            return TokenCorpus(folder, tokenizer)
-        if start.share == 1:
-            return shards_of(self.source, tokenizer, folder)
-        return build_from_documents(self._some_documents(start.share), tokenizer, folder, heldout_share=HELDOUT_SHARE)
+        folder = self.folder / f"corpus-{start.vocab_size or self.vocab_size or 'usual'}"
+        if not (folder / MANIFEST).exists():
+            shards_of(self.source, tokenizer, folder)
+        return TokenCorpus(folder, tokenizer) if start.share == 1 else PartOfCorpus(folder, tokenizer, start.share)
 
-    def _documents(self) -> Iterator[Document]:
-        return read_documents(self.source.files, documents=self.source.documents, encoding=self.source.encoding)
 
-    def _some_documents(self, share: float) -> Iterator[Document]:
-        rng = generator(0, "study/share of the text")
-        for document in self._documents():
-            # 每篇文档抽一个数，小于份额的留下：小份总是大份的一部分；谁被留作验证由内容的散列决定，与份额无关
-            if rng.random() < share:
-                yield document
+class PartOfCorpus(TokenCorpus):
+    """A corpus of which only some training documents are read, the same ones in every run."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, share: float) -> None:
+        """Opens a share, in (0, 1), of the training documents; at least two texts are among them.
+
+        Raises:
+            CheckpointError: as for `TokenCorpus`.
+            ConfigError: the share is too small.
+        """
+        super().__init__(folder, tokenizer)
+        whole = self.counts[TRAIN]
+        drawn = generator(0, "study/share of the text").random(whole.documents)
+        # 每篇文档一个数，小于份额的留下：小份总是大份的一部分；验证集一篇不动
+        self._kept = np.flatnonzero(drawn < share)
+        documents = [super(PartOfCorpus, self).document(TRAIN, index) for index in self._kept.tolist()]
+        if len({super(PartOfCorpus, self).text(TRAIN, index) for index in self._kept.tolist()}) < 2:
+            raise ConfigError(f"{share:g} of {whole.documents} documents are fewer than two texts; give more text")
+        sentences = [len(sentence) for document in documents for sentence in document]
+        self.counts = {**self.counts, TRAIN: SplitCounts(len(documents), len(sentences), sum(sentences))}
+        self.fingerprint = f"{self.fingerprint} {share:g}"
+
+    def _find(self, split: str, index: int) -> tuple[MappedDocuments, int]:
+        return super()._find(split, int(self._kept[index]) if split == TRAIN else index)
 
 
 def characters_per_piece(tokenizer: Tokenizer, corpus: TokenCorpus) -> float:

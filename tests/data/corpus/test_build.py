@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -334,7 +335,8 @@ def test_the_signature_estimates_the_share_of_common_shingles(tokenizer):
     rng = np.random.default_rng(0)
     first = rng.integers(0, 30_000, 2000).astype(np.int32)
     second = np.concatenate([first[:1200], rng.integers(0, 30_000, 800).astype(np.int32)])
-    documents = TokenizedDocuments(np.concatenate([first, second]), np.array([2000, 2000]), np.array([1, 1]))
+    tokens, lengths, texts = np.concatenate([first, second]), np.array([2000, 2000]), np.array([7, 8], np.uint64)
+    documents = TokenizedDocuments(tokens, lengths, np.array([1, 1]), texts)
     shingles = [{tuple(ids[n : n + 5]) for n in range(len(ids) - 4)} for ids in (first.tolist(), second.tolist())]
     exact = len(shingles[0] & shingles[1]) / len(shingles[0] | shingles[1])
     one, other = signatures_of(documents)
@@ -558,3 +560,57 @@ def test_an_address_that_leads_nowhere(tokenizer, tmp_path, url, message):
     with pytest.raises(InputError, match=message) as caught:
         build_corpus([url], tokenizer, tmp_path / "out")
     assert url in str(caught.value)
+
+
+def write_books(folder, count, sentences):
+    """Files of many sentences each, far more than one document holds; every book has a word of its own."""
+    rng = np.random.default_rng(1)
+    folder.mkdir()
+    for number in range(count):
+        lines = [f"{WORDS[number]} {sentence(rng)}" for _ in range(sentences)]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def books_of(corpus, split):
+    return [corpus.text(split, index) for index in range(corpus.counts[split].documents)]
+
+
+@pytest.mark.parametrize("heldout", [0.02, 0.3])
+def test_a_book_is_never_on_both_sides_of_the_split(tokenizer, tmp_path, small_chunks, heldout):
+    books = write_books(tmp_path / "in", 10, 400)
+    corpus = build_corpus([books], tokenizer, tmp_path / "corpus", CorpusOptions(heldout_share=heldout))
+    train, held = books_of(corpus, TRAIN), books_of(corpus, HELDOUT)
+    assert len(train) + len(held) == 40, "400 sentences are four documents"
+    assert not set(train) & set(held)
+    assert len(set(train) | set(held)) == 10
+    assert set(Counter(train).values()) == set(Counter(held).values()) == {4}
+    tokens = corpus.counts[HELDOUT].tokens / (corpus.counts[TRAIN].tokens + corpus.counts[HELDOUT].tokens)
+    assert len(set(held)) == 1 if heldout == 0.02 else 0.15 < tokens < 0.6
+    named = build_corpus([books], tokenizer, tmp_path / "again", CorpusOptions(heldout_share=heldout), workers=2)
+    assert books_of(named, HELDOUT) == held
+
+
+def test_two_books_are_too_few(tokenizer, tmp_path):
+    with pytest.raises(InputError, match=r"has 2 document\(s\), at least 3"):
+        build_corpus([write_books(tmp_path / "in", 2, 400)], tokenizer, tmp_path / "corpus")
+
+
+def test_a_large_file_that_is_one_document_is_shared_among_workers(tokenizer, tmp_path, small_chunks, monkeypatch):
+    """Every line of it is there once, in order, and all of it is one text; a blank line is taken where one is near."""
+    books = write_books(tmp_path / "in", 3, 300)
+    whole = (books / "0.txt").read_text().split("\n")
+    (books / "0.txt").write_text("\n".join(whole[:150]) + "\n\n" + "\n".join(whole[150:]))
+    options = CorpusOptions(documents="file", shard_tokens=10**6)
+    monkeypatch.setattr(plan, "_BLANK_LINE_WITHIN", 500)
+    chunks = plan_chunks(find_sources([books]), options)
+    assert len(chunks) > 10
+    found = [document for chunk in chunks for document in read_chunk(chunk, options)]
+    expected = [document for file in sorted(books.iterdir()) for document in read_documents([file], documents="file")]
+    assert [s for d in found for s in d.sentences] == [s for d in expected for s in d.sentences]
+    assert len({(document.source, document.text) for document in found}) == 3
+    monkeypatch.setattr(plan, "_BLANK_LINE_WITHIN", 100_000)
+    begin = plan_chunks(find_sources([books / "0.txt"]), options)[1].spans[0].start
+    assert (books / "0.txt").read_bytes()[:begin].endswith(b"\n\n")
+    corpus = build_corpus([books], tokenizer, tmp_path / "corpus", options, workers=2)
+    assert not set(books_of(corpus, TRAIN)) & set(books_of(corpus, HELDOUT))

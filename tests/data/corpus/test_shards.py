@@ -145,8 +145,8 @@ def test_a_missing_shard_is_named(tokenizer, tmp_path):
         ("", "damaged"),
         ("{", "damaged"),
         ("[]", "damaged"),
-        ('{"version": 1}', "damaged .*tokenizer is missing"),
-        ('{"version": 99}', "format version 99, not 1"),
+        ('{"version": 2}', "damaged .*tokenizer is missing"),
+        ('{"version": 99}', "format version 99, not 2"),
     ],
 )
 def test_a_damaged_manifest_is_refused(tmp_path, content, reason):

@@ -105,6 +105,9 @@ class Documents:
             ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(len(sentence_lengths)))]
         )
 
+    def text(self, split, index):
+        return index
+
     def document(self, split, index):
         return self.documents[index]
 

@@ -416,6 +416,9 @@ class WithWords:
     def document(self, split, index):
         return self.corpus.document(split, index)
 
+    def text(self, split, index):
+        return self.corpus.text(split, index)
+
     def continuations(self, split, index):
         return [np.arange(len(ids)) % 2 == 1 for ids in self.document(split, index)]
 
@@ -445,16 +448,19 @@ def test_words_of_the_corpus_are_hidden_whole(world, objective):
     assert sequences_of(stream, 50) == sequences_of(plain, 50)
 
 
-def test_labels_are_half_and_half_and_a_random_document_is_never_the_same(world, monkeypatch):
-    """100,000 pairs through the stream; every document marks its ids, so a random second segment shows its source."""
+def test_labels_are_half_and_half_and_a_random_second_is_never_of_the_same_text(world):
+    """100,000 pairs; two documents are parts of each text, whose ids tell it, so a second segment shows its source."""
     documents = 40
 
     class Marked:
         def __init__(self):
             self.counts = {TRAIN: SplitCounts(documents, documents * 12, documents * 120)}
 
+        def text(self, split, index):
+            return index // 2
+
         def document(self, split, index):
-            return [np.full(10, 100 + index, np.int32) for _ in range(12)]
+            return [np.full(10, 100 + index // 2, np.int32) for _ in range(12)]
 
     tokenizer = WordPieceTokenizer([*world[1].vocab[:5], *(f"w{n}" for n in range(200))])
     stream = PreTrainingStream(Marked(), tokenizer, **settings(batch_size=1000, sequence_length=64))

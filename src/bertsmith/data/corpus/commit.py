@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bertsmith.data.corpus.duplicates import NearDuplicates, find_exact
 from bertsmith.data.corpus.manifest import HELDOUT, SPLITS, TRAIN, Manifest, ShardEntry, SplitEntry, write_manifest
 from bertsmith.data.corpus.options import CorpusOptions
-from bertsmith.data.corpus.partial_shards import DROPPED, PartialShard, splits_by_hash
+from bertsmith.data.corpus.partial_shards import DROPPED, PartialShard, splits_by_text
 from bertsmith.data.corpus.statistics import ShardStatistics, summarize
 from bertsmith.data.corpus.verified import note_verified
 from bertsmith.errors import InputError
@@ -54,13 +54,13 @@ def commit(
         settings: for the manifest.
 
     Raises:
-        InputError: fewer than three documents stay: two are needed for random pairs, one to validate on.
+        InputError: fewer than three texts stay: two are needed for random pairs, one to validate on.
         RunFolderError: the disk is full or the place cannot be written.
     """
     hashes = [partial.hashes() for partial in partial_shards]
-    natural = [splits_by_hash(group, options.heldout_share) for group in hashes]
+    natural = [splits_by_text(partial.texts(), options.heldout_share) for partial in partial_shards]
     splits, duplicates = _without_duplicates(partial_shards, hashes, natural, options)
-    splits = _with_both_splits(splits, hashes, sum(duplicates.values()))
+    splits = _settled(splits, partial_shards, options.heldout_share, sum(duplicates.values()))
     entries: dict[str, list[ShardEntry]] = {name: [] for name in SPLITS}
     held: dict[str, list[ShardStatistics]] = {name: [] for name in SPLITS}
     pieces = {name: np.zeros(tokenizer.vocab_size, dtype=np.int64) for name in SPLITS}
@@ -151,24 +151,35 @@ def _without_duplicates(
     return splits, {"exact": exact, "near": dropped - exact}
 
 
-def _with_both_splits(
-    splits: Sequence[NDArray[np.int8]], hashes: Sequence[NDArray[np.uint64]], duplicates: int
+def _settled(
+    splits: Sequence[NDArray[np.int8]], partial_shards: Sequence[PartialShard], share: float, duplicates: int
 ) -> list[NDArray[np.int8]]:
-    """Sees to it that two documents are there to train on and one to validate on."""
+    """Sees to it that two texts are there to train on and one to validate on, and that this one is not too much.
+
+    The numbers of many texts hold out the share by themselves. A few long ones may hold out nothing, or half of the
+    corpus: then texts are taken in the order of their numbers, as long as the share is not exceeded, or else the
+    shortest one.
+    """
     together = np.concatenate([np.zeros(0, dtype=np.int8), *splits])
-    values = np.concatenate([np.zeros(0, dtype=np.uint64), *hashes])
-    train, heldout = np.flatnonzero(together == 0), np.flatnonzero(together == 1)
-    total = len(train) + len(heldout)
-    if total < 3:
+    kept = together != DROPPED
+    numbers = np.concatenate([np.zeros(0, np.uint64), *(partial.texts() for partial in partial_shards)])[kept]
+    lengths = np.concatenate([np.zeros(0, np.int64), *(partial.lengths() for partial in partial_shards)])[kept]
+    texts, text_of = np.unique(numbers, return_inverse=True)
+    if len(texts) < 3:
         besides = f" besides {duplicates} duplicate(s)" if duplicates else ""
         raise InputError(
-            f"the corpus has {total} document(s){besides}, at least 3 are needed; "
+            f"the corpus has {len(texts)} document(s){besides}, at least 3 are needed; "
             "separate documents by blank lines and pass --documents blank-line, or add files"
         )
-    # 哈希最接近界线的文档先换边：结果同样只取决于内容
-    if not len(heldout):
-        together[train[np.argmin(values[train])]] = 1
-    elif len(train) < 2:
-        order = heldout[np.argsort(values[heldout])]
-        together[order[len(order) - (2 - len(train)) :]] = 0
-    return np.split(together, np.cumsum([len(group) for group in hashes])[:-1])
+    sizes = np.bincount(text_of, weights=lengths)
+    held = splits_by_text(texts, share) == 1
+    wanted = share * sizes.sum()
+    if not 0.5 * wanted <= sizes[held].sum() <= 2 * wanted or (~held).sum() < 2:
+        held[:] = False
+        # texts 已按号码排好：结果同样只取决于内容
+        for number in range(len(texts)):
+            held[number] = sizes[held].sum() + sizes[number] <= wanted and held.sum() < len(texts) - 2
+        if not held.any():
+            held[np.argmin(sizes)] = True
+    together[kept] = held[text_of]
+    return np.split(together, np.cumsum([len(group) for group in splits])[:-1])

@@ -2,8 +2,8 @@
 
 Notable:
 - documents are a few arrays, whatever their number: encoding, splitting, dropping and writing are array work
-- on disk, one row a document: a list of sentences, each a list of ids; where words matter, a second column of the same
-  shape says of each id whether it continues the word of the one before
+- on disk, one row a document: a list of sentences, each a list of ids, and the number of the text it is a part of;
+  where words matter, another column says of each id whether it continues the word of the one before
 - reading maps the file: what is handed out are views of it, and nothing is held in memory
 """
 
@@ -30,6 +30,7 @@ class TokenizedDocuments:
         tokens: [T] int32, the ids.
         sentence_lengths: [S] int64, ids per sentence, none 0.
         document_lengths: [D] int64, sentences per document, none 0.
+        texts: [D] uint64, the number of the text that a document is a part of.
         continuations: [T] bool, whether an id continues the word of the one before; None where words were not asked
             for.
     """
@@ -37,6 +38,7 @@ class TokenizedDocuments:
     tokens: NDArray[np.int32]
     sentence_lengths: NDArray[np.int64]
     document_lengths: NDArray[np.int64]
+    texts: NDArray[np.uint64]
     continuations: NDArray[np.bool_] | None = None
 
     @classmethod
@@ -47,6 +49,7 @@ class TokenizedDocuments:
             np.concatenate([group.tokens for group in groups]),
             np.concatenate([group.sentence_lengths for group in groups]),
             np.concatenate([group.document_lengths for group in groups]),
+            np.concatenate([group.texts for group in groups]),
             np.concatenate(words) if words else None,
         )
 
@@ -74,6 +77,7 @@ class TokenizedDocuments:
             self.tokens[tokens],
             self.sentence_lengths[sentences],
             self.document_lengths[documents],
+            self.texts[documents],
             None if self.continuations is None else self.continuations[tokens],
         )
 
@@ -92,10 +96,8 @@ def write_documents(path: Path, documents: TokenizedDocuments) -> str:
     columns = {"sentences": pa.array(documents.tokens)}
     if documents.continuations is not None:
         columns["continuations"] = pa.array(documents.continuations)
-    batch = pa.record_batch(
-        [pa.ListArray.from_arrays(rows, pa.ListArray.from_arrays(sentences, column)) for column in columns.values()],
-        names=list(columns),
-    )
+    lists = [pa.ListArray.from_arrays(rows, pa.ListArray.from_arrays(sentences, column)) for column in columns.values()]
+    batch = pa.record_batch([*lists, pa.array(documents.texts)], names=[*columns, "text"])
     with atomic_path(path) as temporary:
         with pa.ipc.new_file(str(temporary), batch.schema) as sink:
             sink.write_batch(batch)
@@ -133,6 +135,7 @@ class MappedDocuments:
         self._sentence_offsets = column.offsets.to_numpy()
         self._token_offsets = column.values.offsets.to_numpy()
         self._tokens = column.values.values.to_numpy()
+        self._texts = batch.column("text").to_numpy()
         self.has_words = "continuations" in batch.schema.names
         if self.has_words:
             bits = batch.column("continuations").values.values
@@ -141,6 +144,10 @@ class MappedDocuments:
     def document(self, index: int) -> list[NDArray[np.int32]]:
         """Returns the ids of a document's sentences as views."""
         return [self._tokens[start:end] for start, end in itertools.pairwise(self._offsets(index))]
+
+    def text(self, index: int) -> int:
+        """Returns the number of the text that a document is a part of."""
+        return int(self._texts[index])
 
     def continuations(self, index: int) -> list[NDArray[np.bool_]]:
         """Returns, in the shape of `document`, whether each id continues the word of the one before."""
@@ -160,6 +167,7 @@ class MappedDocuments:
             self._tokens,
             np.diff(self._token_offsets).astype(np.int64),
             np.diff(self._sentence_offsets).astype(np.int64),
+            self._texts,
             bits,
         )
 

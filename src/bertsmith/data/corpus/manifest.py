@@ -13,7 +13,7 @@ from bertsmith.files import write_text
 from bertsmith.json_files import from_json, read_json, to_json
 from bertsmith.tokenizer import Tokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 SPLITS = (TRAIN, HELDOUT)

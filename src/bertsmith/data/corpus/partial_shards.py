@@ -5,13 +5,15 @@ Notable:
   has
 - its content depends on the chunk's documents and the options alone, not on who made it, nor when
 - a chunk has a partial shard for about every `shard_tokens` ids: an Arrow file for each split, and beside them what the
-  commit needs of every document: its hash, and its MinHash signature where near-duplicates are looked for
+  commit needs of every document: its hash, its length, its text, and its MinHash signature where near-duplicates are
+  looked for
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,16 @@ class PartialShard:
         hashes: NDArray[np.uint64] = self._load("hashes")
         return hashes
 
+    def texts(self) -> NDArray[np.uint64]:
+        """Returns [D] uint64, the number of the text that each document is a part of."""
+        texts: NDArray[np.uint64] = self._load("texts")
+        return texts
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Returns [D] int64, the number of ids of each document."""
+        lengths: NDArray[np.int64] = self._load("lengths")
+        return lengths
+
     def signatures(self) -> NDArray[np.uint32]:
         """Returns [D, 128] uint32, the MinHash signatures of the documents."""
         signatures: NDArray[np.uint32] = self._load("signatures")
@@ -132,7 +144,7 @@ class PartialShard:
         """Gives the shards that hold every document where it belongs; writes new ones where that has changed.
 
         Args:
-            natural: [D] the split of every document by its hash, in which it lies now.
+            natural: [D] the split of every document by the number of its text, in which it lies now.
             splits: [D] index into `SPLITS` of every document, or `DROPPED`.
             vocab_size: V.
         """
@@ -161,10 +173,10 @@ class PartialShard:
             return arrays[name]
 
 
-def splits_by_hash(hashes: NDArray[np.uint64], heldout_share: float) -> NDArray[np.int8]:
-    """Divides documents into training (0) and held-out (1) by their content alone."""
-    # 按内容哈希划分验证集：与文件顺序、进程数无关，重复的文档必在同一边
-    return (hashes.astype(np.float64) / 2**64 < heldout_share).astype(np.int8)
+def splits_by_text(texts: NDArray[np.uint64], heldout_share: float) -> NDArray[np.int8]:
+    """Divides documents into training (0) and held-out (1) by the number of their text, so by its content alone."""
+    # 号码由内容而来：划分与文件顺序、进程数无关；同一本书的各段、重复的文档必在同一边
+    return (texts.astype(np.float64) / 2**64 < heldout_share).astype(np.int8)
 
 
 def _tokenized(
@@ -194,7 +206,13 @@ def _encode(documents: Sequence[Document], tokenizer: Tokenizer, *, words: bool)
     lengths = np.diff(encoded.bounds)
     document_of = np.repeat(np.arange(len(documents)), [len(document.sentences) for document in documents])
     per_document = np.bincount(document_of[lengths > 0], minlength=len(documents))
-    return TokenizedDocuments(encoded.ids, lengths[lengths > 0], per_document[per_document > 0], continuations)
+    some = per_document > 0
+    found = TokenizedDocuments(
+        encoded.ids, lengths[lengths > 0], per_document[some], np.zeros(some.sum(), np.uint64), continuations
+    )
+    parts = itertools.compress((document.text for document in documents), some)
+    texts = [own if text is None else text for text, own in zip(parts, found.hashes().tolist(), strict=True)]
+    return replace(found, texts=np.array(texts, dtype=np.uint64))
 
 
 def _groups(documents: Iterable[Document], shard_tokens: int) -> Iterator[Sequence[Document]]:
@@ -215,10 +233,14 @@ def _groups(documents: Iterable[Document], shard_tokens: int) -> Iterator[Sequen
 def _write(
     folder: Path, number: int, documents: TokenizedDocuments, vocab_size: int, options: CorpusOptions
 ) -> dict[str, ShardRecord]:
-    arrays: dict[str, Any] = {"hashes": documents.hashes()}
+    arrays: dict[str, Any] = {
+        "hashes": documents.hashes(),
+        "texts": documents.texts,
+        "lengths": np.diff(documents.document_bounds()),
+    }
     if options.near_duplicates is not None:
         arrays["signatures"] = signatures_of(documents)
-    splits = splits_by_hash(arrays["hashes"], options.heldout_share)
+    splits = splits_by_text(documents.texts, options.heldout_share)
     records = {}
     for split, name in enumerate(SPLITS):
         if (splits == split).any():

@@ -5,7 +5,9 @@ Notable:
   the number of workers
 - a large plain file is cut where a document ends anyway, so the documents are the same as of the uncut file: at a blank
   line (not after a heading, which belongs to what follows), at the end of a JSON line, between two Parquet row groups
-- what cannot be read from the middle is not cut: gzip and zstd, UTF-16 and the like, a text file that is one document
+- a large text file that is one document is cut at a blank line, or at any line where none is near; the stretches carry
+  the number of the text, so that they stay together where the corpus is split
+- what cannot be read from the middle is not cut: gzip and zstd, UTF-16 and the like
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from bertsmith.data.reading.decoding import check_encoding, detect_encoding
 from bertsmith.data.reading.paragraphs import is_heading
 from bertsmith.data.reading.records import row_group_sizes, texts_in
 from bertsmith.data.reading.sources import Source, Span, is_packed, open_source
-from bertsmith.data.reading.text import Document, documents_of
+from bertsmith.data.reading.text import Document, documents_of, text_number
 
 _SMALLEST_CHUNK = 4_000_000  # bytes of text
 _CHUNKS = 16
 _BYTES_PER_TOKEN = 4.5  # of English text; only the balance of the chunks hangs on it
 _LINE_PIECE = 1 << 16
+_BLANK_LINE_WITHIN = 1 << 20  # bytes; in a text that has none there, a line is as good
 # In these a byte 0x0A is always a line end, and one can begin to read after any of them.
 _CUTTABLE = ("ascii", "utf-8", "utf-8-sig", "iso8859", "cp125", "koi8", "gb18030", "gbk", "gb2312", "big5", "euc")
 
@@ -88,49 +91,60 @@ def read_chunk(chunk: InputChunk, options: CorpusOptions) -> Iterator[Document]:
     for span in chunk.spans:
         rule = options.documents if Source(span.name, 0).kind == "text" else "file"
         for lines in texts_in(span, options.text_field):
-            yield from documents_of(lines, span.name, rule)
+            yield from documents_of(lines, span.name, rule, text=span.text)
 
 
 def _pieces(source: Source, options: CorpusOptions, size: float) -> Iterator[tuple[Span, float]]:
     """Cuts a source into pieces of about `size` bytes of text, where it can be cut; gives the bytes of each as well."""
     if source.kind == "parquet":
-        for number, packed in enumerate(row_group_sizes(source.name, options.text_field)):
-            yield Span(source.name, number, number + 1), Source(source.name, packed).text_size
+        for group, packed in enumerate(row_group_sizes(source.name, options.text_field)):
+            yield Span(source.name, group, group + 1), Source(source.name, packed).text_size
         return
     encoding = _encoding_to_cut(source, options, size)
     if encoding is None:
         yield Span(source.name, encoding=options.encoding), source.text_size
         return
+    is_one = source.kind == "text" and options.documents == "file"
+    number = text_number(_beginning(source)) if is_one else None
     start = 0
     while start < source.size:
         end = source.size
         if source.size - start >= 1.5 * size:
-            end = _cut(source, encoding, start + int(size))
-        yield Span(source.name, start, end, encoding), float(end - start)
+            end = _cut(source, encoding, start + int(size), within=_BLANK_LINE_WITHIN if is_one else None)
+        yield Span(source.name, start, end, encoding, number), float(end - start)
         start = end
 
 
 def _encoding_to_cut(source: Source, options: CorpusOptions, size: float) -> str | None:
     """Returns the encoding of a source that is to be cut, or None for one that is read as a whole."""
-    is_text = source.kind == "text"
-    if source.text_size < 1.5 * size or (is_text and options.documents != "blank-line"):
+    if source.text_size < 1.5 * size:
         return None
     # 名字里没有 .gz/.zst 的压缩文件，看头几个字节才知道：切开就再也解不开了
     if source.packed or is_packed(source.name):
         return None
-    if not is_text:
+    if source.kind != "text":
         return options.encoding
     encoding = detect_encoding(Span(source.name)) if options.encoding == "auto" else options.encoding
     return encoding if codecs.lookup(encoding).name.startswith(_CUTTABLE) else None
 
 
-def _cut(source: Source, encoding: str, place: int) -> int:
-    """Finds the first place after `place` where one document ends and another begins."""
+def _beginning(source: Source) -> bytes:
+    with open_source(source.name) as raw:
+        return raw.read(_LINE_PIECE)
+
+
+def _cut(source: Source, encoding: str, place: int, within: int | None) -> int:
+    """Finds the first place after `place` where one document ends and another begins.
+
+    With `within`, any line end will do where there is no such place in so many bytes.
+    """
     with open_source(source.name) as raw:
         raw.seek(place)
         previous = b""
         complete = False  # the line being read has been seen from its beginning
         while piece := raw.readline(_LINE_PIECE):
+            if within is not None and piece.endswith(b"\n") and raw.tell() > place + within:
+                return raw.tell()
             if not piece.endswith(b"\n"):
                 previous, complete = b"", False
                 continue

@@ -3,7 +3,7 @@
 A shard is an Arrow IPC file with one row a document: a list of sentences, each a list of ids. `manifest.json` is
 written last and says what is complete: which tokenizer made the ids, how many there are, and a checksum per shard.
 Pairs and masks are not stored; they are drawn while reading, so no epoch repeats another. A small share of the
-documents, chosen by the hash of their ids, is held out for validation.
+texts, chosen by what they say, is held out for validation: a book that was cut into documents with all of them.
 """
 
 from __future__ import annotations
@@ -80,6 +80,16 @@ class TokenCorpus:
         """
         shard, row = self._find(split, index)
         return shard.document(row)
+
+    def text(self, split: str, index: int) -> int:
+        """Returns the number of the text that a document is a part of: parts of one book have the same.
+
+        Args:
+            split: `train` or `heldout`.
+            index: in [0, counts[split].documents).
+        """
+        shard, row = self._find(split, index)
+        return shard.text(row)
 
     def continuations(self, split: str, index: int) -> list[NDArray[np.bool_]]:
         """Returns which ids of a document continue the word of the id before: `##` pieces, and inside Chinese words.

@@ -79,12 +79,14 @@ class Span:
         start: first byte (first row group, for Parquet).
         end: one past the last; None for all that follows.
         encoding: of text, as `read_lines` takes it.
+        text: the number of the text that the stretch is a part of; None where it holds whole texts.
     """
 
     name: str
     start: int = 0
     end: int | None = None
     encoding: str = "auto"
+    text: int | None = None
 
     def __str__(self) -> str:
         return self.name

@@ -2,11 +2,12 @@
 
 Each step has its file: bytes to lines (`lines`), lines to paragraphs (`paragraphs`), paragraphs to sentences
 (`sentences`). Here sentences become documents. A book is cut into several, so that it can be shuffled, held out and
-drawn from as evenly as short texts.
+drawn from as evenly as short texts; its parts say that they belong together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,10 +36,12 @@ class Document:
     Attributes:
         source: the name of the file it came from, as given.
         sentences: its sentences in order, at least one, none of them empty.
+        text: a number in [0, 2^64) that all parts of a text that was cut have in common; None for a whole text.
     """
 
     source: str
     sentences: tuple[str, ...]
+    text: int | None = None
 
 
 def resolve_documents(files: Sequence[Path], documents: DocumentRule = "auto") -> Literal["blank-line", "file"]:
@@ -115,7 +118,12 @@ def read_text(files: Sequence[Path], encoding: str = "auto") -> Iterator[str]:
 
 
 def documents_of(
-    lines: Iterable[str], source: str, rule: str = "file", max_sentences: int = MAX_SENTENCES
+    lines: Iterable[str],
+    source: str,
+    rule: str = "file",
+    max_sentences: int = MAX_SENTENCES,
+    *,
+    text: int | None = None,
 ) -> Iterator[Document]:
     """Makes documents of the lines of one file, of a stretch between two documents, or of one record.
 
@@ -124,12 +132,14 @@ def documents_of(
         source: the name that the documents carry.
         rule: `blank-line` or `file`.
         max_sentences: as in `read_documents`.
+        text: the number of the text that all of the lines are a part of; None where they are whole texts.
 
     Yields:
         Documents, none empty; there may be none.
     """
     sentences: list[str] = []
     after_heading = False
+    number = text
     for paragraph in paragraphs(lines):
         if paragraph is not None:
             after_heading = is_heading(paragraph)
@@ -138,11 +148,20 @@ def documents_of(
         # 标题后的空行不结束文档，否则标题会单独成为一篇只有一句的文档
         ends_here = paragraph is None and rule == "blank-line" and not after_heading
         while len(sentences) > max_sentences or (ends_here and sentences):
-            yield Document(source, tuple(sentences[:max_sentences]))
+            if number is None and len(sentences) > max_sentences:
+                # 同一本书的各段共用一个号码：验证集按整本书划分，随机的 B 也不取自同一本
+                number = text_number("\n".join(sentences[:max_sentences]).encode())
+            yield Document(source, tuple(sentences[:max_sentences]), number)
             del sentences[:max_sentences]
-    while sentences:
-        yield Document(source, tuple(sentences[:max_sentences]))
-        del sentences[:max_sentences]
+        if ends_here:
+            number = text
+    if sentences:
+        yield Document(source, tuple(sentences), number)
+
+
+def text_number(beginning: bytes) -> int:
+    """Returns the number of a text that begins like this."""
+    return int.from_bytes(hashlib.blake2b(beginning, digest_size=8).digest(), "little")
 
 
 def no_text_error(files: Sequence[object]) -> InputError:

@@ -123,6 +123,10 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             )
         counts = corpus.counts[split]
         self._num_documents = counts.documents
+        texts = (corpus.text(split, index) for index in range(counts.documents))
+        # 训练集总有两本以上；验证集看到第二本就停，不必读完
+        first = next(texts, None)
+        self._has_several_texts = split == TRAIN or any(text != first for text in texts)
         mean_tokens = max(1, counts.tokens // max(1, counts.documents))
         self._block_documents = max(1, BLOCK_TOKENS // mean_tokens)
         self.blocks_per_epoch = -(-self._num_documents // self._block_documents)
@@ -212,10 +216,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         room_for_pair = self.settings.sequence_length - self._num_special[True]
 
         def draw_other() -> TokenDocument:
-            if self._num_documents == 1:
-                return self._document(int(rng.integers(self._corpus.counts[TRAIN].documents)), TRAIN)
-            shift = int(rng.integers(1, self._num_documents))
-            return self._document((index + shift) % self._num_documents)
+            return self._document(*self._place_in_another_text(index, rng))
 
         if self.needs.pairs == "next_sentence":
             return draw_pairs(
@@ -230,6 +231,18 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             return draw_ordered_pairs(document, max_tokens=room_for_pair, short_probability=short_probability, rng=rng)
         room = self.settings.sequence_length - self._num_special[False]
         return draw_segments(document, max_tokens=room, short_probability=short_probability, rng=rng)
+
+    def _place_in_another_text(self, index: int, rng: np.random.Generator) -> tuple[int, str]:
+        """Draws a document that is no part of the text that document `index` is a part of, and says its split."""
+        if not self._has_several_texts:
+            # 验证集只有一本书：训练集至少有两本，且没有这一本
+            return int(rng.integers(self._corpus.counts[TRAIN].documents)), TRAIN
+        text = self._corpus.text(self._split, index)
+        while True:
+            # 一本书切成许多段：随机的 B 若取自同一本书，就可能恰是 A 的下文
+            other = (index + int(rng.integers(1, self._num_documents))) % self._num_documents
+            if self._corpus.text(self._split, other) != text:
+                return other, self._split
 
     def _document(self, index: int, split: str | None = None) -> TokenDocument:
         """Returns the sentences of a document.
