@@ -43,7 +43,7 @@ def test_numbers_are_read_as_people_write_them():
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_section_has_its_text_and_every_step(language):
-    study = Study.small()
+    study = Study.village()
     lesson = lessons(language)[0]
     section = next(one for one in lesson.sections if one.computation)
     found = learn.computed(section.computation, language, study, {})
@@ -55,7 +55,7 @@ def test_a_section_has_its_text_and_every_step(language):
 
 
 def test_a_result_is_kept_until_an_input_changes():
-    study = Study.small()
+    study = Study.village()
     one = learn.computed("two_tokens", "en", study, {})
     assert learn.computed("two_tokens", "en", study, {}) is one
     other = learn.computed("two_tokens", "en", study, {"x": [[1.0, 0.0], [0.0, 1.0]]})

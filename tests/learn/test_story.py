@@ -37,6 +37,7 @@ def test_there_are_seven_parts_with_all_that_belongs_to_them():
         assert lesson.computations
         assert 3 <= len(lesson.questions) <= 4
         assert 4 <= len(lesson.cards) <= 6
+        assert len(lesson.exercises) == 2
         assert lesson.code_links
 
 
@@ -58,11 +59,12 @@ def test_no_number_is_typed(files):
 @pytest.mark.parametrize("files", PARTS, ids=lambda files: files[0].id)
 def test_both_languages_say_it_with_the_same_numbers(files):
     english_texts, chinese_texts = map(texts_of, files)
+    unit = re.compile(r"(hundred_)?millions:,?\.[01]f")
     for english, chinese in zip(english_texts, chinese_texts, strict=True):
         assert not CHINESE.search(english), english
         first, second = (set(re.findall(r"\{[^}]*\}", text)) for text in (english, chinese))
         # Chinese counts in hundreds of millions what English counts in millions
-        assert {name.replace("hundred_millions:.1f", "millions:.0f") for name in second} == first, english
+        assert {unit.sub("millions", name) for name in second} == {unit.sub("millions", name) for name in first}, english
     for lesson in lessons("zh"):
         assert all(CHINESE.search(section.template) for section in lesson.sections)
 
@@ -97,6 +99,12 @@ Two.
 
 Because.
 
+## Exercises
+
+### left | How many of {e.tokens}?
+
+{e.answer}.
+
 ## Cards
 
 ### one | Front?
@@ -110,21 +118,23 @@ Back.
 
 
 def test_a_part_in_its_form():
-    lesson = read_part(PartFile("7-more.en.md", GOOD), "en")
-    assert (lesson.id, lesson.number, lesson.title) == ("more", 7, "Title")
+    lesson = read_part(PartFile("7-why.en.md", GOOD), "en")
+    assert (lesson.id, lesson.number, lesson.title) == ("why", 7, "Title")
     assert [(s.template, s.computation) for s in lesson.sections] == [("One.", "masking"), ("Two.", None)]
     assert lesson.questions[0].answer == 1
-    assert lesson.cards[0].id == "more/one"
+    assert lesson.cards[0].id == "why/one"
 
 
 @pytest.mark.parametrize(
     ("there", "instead", "message"),
     [
-        ("## Cards\n", "## Others\n", "must be a title, sections, and ## Questions, ## Cards, ## Code"),
+        ("## Cards\n", "## Others\n", "must be a title, sections, and ## Questions, ## Exercises, ## Cards, ## Code"),
         ("# Title\n", "Title\n", "must be a title"),
         ("- [x] That", "- [ ] That", "question 'Which\\?' must have choices"),
         ("- [ ] This", "- [x] This", "question 'Which\\?' must have choices"),
         ("Because.", "", "an explanation"),
+        ("left | How", "How", "exercise 'How .*' must be headed"),
+        ("left | How", "right way | How", "answer in exercises.py"),
         ("one | Front?", "Front?", "card 'Front\\?' must be headed"),
         ("Back.", "", "have a back"),
         ("(docs/paper_map.md#31-pre-training)", "", "is no link of the form"),
@@ -132,8 +142,8 @@ def test_a_part_in_its_form():
 )
 def test_a_part_of_another_form(there, instead, message):
     assert there in GOOD
-    with pytest.raises(InputError, match=f"^7-more.en.md: .*{message}"):
-        read_part(PartFile("7-more.en.md", GOOD.replace(there, instead)), "en")
+    with pytest.raises(InputError, match=f"^7-why.en.md: .*{message}"):
+        read_part(PartFile("7-why.en.md", GOOD.replace(there, instead)), "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
