@@ -15,7 +15,7 @@ import torch
 
 from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.errors import InputError
-from bertsmith.learn.computations.published import TABLES
+from bertsmith.learn.computations.published import figure
 from bertsmith.learn.lesson import Exercise, Grade
 from bertsmith.model import BertConfig
 from bertsmith.model.families.albert import AlbertConfig
@@ -74,18 +74,14 @@ def _span() -> SimpleNamespace:
     return SimpleNamespace(**shown, first=first, last=last, answer=score)
 
 
-def _figure(table: str, row: str, column: int) -> float:
-    return next(float(each[1 + column]) for each in TABLES[table].rows if each[0] == row)
-
-
 def _errors() -> SimpleNamespace:
-    before, after = (_figure("glue", name, -2) for name in ("OpenAI GPT", "BERT base"))
+    before, after = (figure("glue", name, "average") for name in ("OpenAI GPT", "BERT base"))
     far, near = 100 - before, 100 - after
     return SimpleNamespace(before=before, after=after, far=far, near=near, answer=1 - near / far)
 
 
 def _ablation() -> SimpleNamespace:
-    whole, left = (_figure("ablation", name, -2) for name in ("whole", "left to right, no next sentence"))
+    whole, left = (figure("ablation", name, "SQuAD") for name in ("whole", "left to right, no next sentence"))
     return SimpleNamespace(whole=whole, left=left, answer=whole - left)
 
 

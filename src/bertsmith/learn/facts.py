@@ -10,7 +10,7 @@ from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.errors import CheckpointError
 from bertsmith.finetune.search import PAPER_GRID
 from bertsmith.json_files import read_json
-from bertsmith.learn.computations import experiments, schedule
+from bertsmith.learn.computations import experiments, published, schedule
 from bertsmith.model import NAMED_SIZES, BertConfig
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.tinyworld import MADE, trained_model
@@ -62,6 +62,9 @@ def facts() -> SimpleNamespace:
         short_length=schedule.SHORT,
         short_share=schedule.SHORT_SHARE,
         probe=experiments.PROBE,
+        ablation_whole=published.figure("ablation", "whole", "SQuAD"),
+        ablation_no_pairs=published.figure("ablation", "no next sentence", "SQuAD"),
+        ablation_left=published.figure("ablation", "left to right, no next sentence", "SQuAD"),
         books_millions=schedule.BOOKS_WORDS / 1e6,
         wikipedia_millions=schedule.WIKIPEDIA_WORDS / 1e6,
         # 中文以亿计数

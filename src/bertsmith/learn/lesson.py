@@ -320,7 +320,8 @@ def written(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     if cell == 0 or not math.isfinite(cell):
-        return f"{cell:.0f}"
+        # 负零写作 0
+        return f"{cell or 0.0:.0f}"
     if float(cell).is_integer() and abs(cell) < 1e4:
         return f"{cell:.0f}"
     return f"{cell:.4f}" if 1e-3 <= abs(cell) < 1e4 else f"{cell:.2e}"

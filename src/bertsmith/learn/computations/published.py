@@ -130,33 +130,38 @@ TABLES: dict[str, PublishedTable] = {
 """The paper's tables by name, as the final version prints them."""
 
 
-def published(*, id: str, title: str, language: Language, table: str) -> Computation:
-    """Prints one of the paper's tables, and the figures that the text speaks of."""
+ALL = "all"
+"""The choice that shows every table."""
+
+
+def figure(table: str, row: str, column: str) -> float:
+    """Returns one figure of the paper."""
     chosen = TABLES[table]
+    return next(float(each[1 + chosen.columns.index(column)]) for each in chosen.rows if each[0] == row)
+
+
+def published(*, id: str, title: str, language: Language, table: str) -> Computation:
+    """Prints one of the paper's tables or all, and gives the figures that the text speaks of."""
     head = Text("system", "系统")(language)
-    source = Text(f"{PAPER}, table {chosen.number}", f"{PAPER}，表 {chosen.number}")(language)
-    rows = [tuple(f"{cell:.1f}" if isinstance(cell, float) else cell for cell in row) for row in chosen.rows]
-    steps = (Step(chosen.about(language), rows, source, columns=(head, *chosen.columns)),)
-    glue, squad, unanswered, swag, entities = (
-        {row[0]: row[1:] for row in TABLES[name].rows}
-        for name in ("glue", "squad", "squad without answers", "swag", "entities")
-    )
+    steps = []
+    for chosen in TABLES.values() if table == ALL else [TABLES[table]]:
+        source = Text(f"{PAPER}, table {chosen.number}", f"{PAPER}，表 {chosen.number}")(language)
+        rows = [tuple(f"{cell:.1f}" if isinstance(cell, float) else cell for cell in row) for row in chosen.rows]
+        steps.append(Step(chosen.about(language), rows, source, columns=(head, *chosen.columns)))
     values = {
-        "glue_base": glue["BERT base"][-1],
-        "glue_large": glue["BERT large"][-1],
-        "glue_gpt": glue["OpenAI GPT"][-1],
-        "glue_elmo": glue["BiLSTM + ELMo + attention"][-1],
-        "rte_examples": glue["training examples"][-2],
-        "squad_large": squad["BERT large + TriviaQA (ensemble)"][-1],
-        "squad_human": squad["human"][-1],
-        "unanswered_large": unanswered["BERT large"][-1],
-        "unanswered_human": unanswered["human"][-1],
-        "swag_large": swag["BERT large"][-1],
-        "swag_gpt": swag["OpenAI GPT"][-1],
-        "swag_human": swag["human, an expert"][-1],
-        "entities_large": entities["BERT large, fine-tuned"][-1],
-        "entities_best": entities["CSE"][-1],
-        "entities_frozen": entities["BERT base, frozen: last four joined"][0],
-        "entities_tuned": entities["BERT base, fine-tuned"][0],
+        "glue_base": figure("glue", "BERT base", "average"),
+        "glue_large": figure("glue", "BERT large", "average"),
+        "glue_gpt": figure("glue", "OpenAI GPT", "average"),
+        "glue_elmo": figure("glue", "BiLSTM + ELMo + attention", "average"),
+        "rte_examples": dict(zip(GLUE_TASKS, TABLES["glue"].rows[0][1:], strict=False))["RTE"],
+        "squad_large": figure("squad", "BERT large + TriviaQA (ensemble)", "test F1"),
+        "squad_human": figure("squad", "human", "test F1"),
+        "unanswered_large": figure("squad without answers", "BERT large", "test F1"),
+        "unanswered_human": figure("squad without answers", "human", "test F1"),
+        "swag_large": figure("swag", "BERT large", "test"),
+        "swag_gpt": figure("swag", "OpenAI GPT", "test"),
+        "swag_human": figure("swag", "human, an expert", "test"),
+        "entities_large": figure("entities", "BERT large, fine-tuned", "test"),
+        "entities_best": figure("entities", "CSE", "test"),
     }
-    return Computation(id, title, steps, values)
+    return Computation(id, title, tuple(steps), values)

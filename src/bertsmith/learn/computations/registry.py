@@ -279,7 +279,7 @@ COMPUTATIONS: dict[str, Recipe] = {
     "published": Recipe(
         Text("What the paper reports", "论文报告的结果"),
         published.published,
-        (Input("table", Text("table", "表"), "choice", "glue", choices=tuple(published.TABLES)),),
+        (Input("table", Text("table", "表"), "choice", published.ALL, choices=(published.ALL, *published.TABLES)),),
     ),
     "ablation": Recipe(
         Text("Taking one idea away", "拿走一个想法"),

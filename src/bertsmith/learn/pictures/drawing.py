@@ -93,7 +93,9 @@ class Drawing:
                     f"<rect x='{left:g}' y='{top:g}' width='{width - 2:g}' height='{height - 2:g}' rx='3' class='{kind}'"
                     f" fill-opacity='{shade:.2f}'/>"
                 )
-                words = f"{number:.0%}" if share else f"{number:.{digits}f}".replace("-0.0", "0.0")
+                words = f"{number:.0%}" if share else f"{number:.{digits}f}"
+                # 四舍五入后为零的负数不写负号
+                words = words.removeprefix("-") if not words.strip("-0.%") else words
                 self.text(left + width / 2 - 1, top + height / 2 - 1, words, size=11.5)
 
     def svg(self) -> str:

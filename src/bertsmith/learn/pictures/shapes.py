@@ -60,7 +60,7 @@ def draw_shapes(found: Computation, language: Language) -> str:
         (
             names[1],
             new[1],
-            ["[CLS]", "Anna", "feeds", "Rex", "[SEP]"],
+            ["[CLS]", "Anna", "feeds", "cows", "[SEP]"],
             [(1, "B-PER", "blue"), (2, "O", "blue"), (3, "O", "blue")],
         ),
         (
