@@ -64,7 +64,9 @@ def test_both_languages_say_it_with_the_same_numbers(files):
         assert not CHINESE.search(english), english
         first, second = (set(re.findall(r"\{[^}]*\}", text)) for text in (english, chinese))
         # Chinese counts in hundreds of millions what English counts in millions
-        assert {unit.sub("millions", name) for name in second} == {unit.sub("millions", name) for name in first}, english
+        assert {unit.sub("millions", name) for name in second} == {unit.sub("millions", name) for name in first}, (
+            english
+        )
     for lesson in lessons("zh"):
         assert all(CHINESE.search(section.template) for section in lesson.sections)
 

@@ -41,7 +41,9 @@ def learn(
     notebooks: Annotated[
         Path | None, typer.Option(help="Write the part, or all, into this folder, as Jupyter notebooks.")
     ] = None,
-    anki: Annotated[Path | None, typer.Option(help="Write the cards into this file, for File > Import of Anki.")] = None,
+    anki: Annotated[
+        Path | None, typer.Option(help="Write the cards into this file, for File > Import of Anki.")
+    ] = None,
     progress: Annotated[
         Path | None, typer.Option(help="File of your progress; default: bertsmith/learn.json in the XDG data home.")
     ] = None,

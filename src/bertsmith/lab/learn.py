@@ -316,7 +316,9 @@ def _exercise(state: PageState, exercise: Exercise) -> None:
             marked = check_answer(exercise, received(answer, Text("answer", "答案")))
         except BertsmithError as error:
             return notice(state.in_words(error), wrong=True)
-        verdict = Text("Right.", "对。") if marked.correct else Text(f"No: {marked.answer}.", f"不对：{marked.answer}。")
+        verdict = (
+            Text("Right.", "对。") if marked.correct else Text(f"No: {marked.answer}.", f"不对：{marked.answer}。")
+        )
         return f"<div role='status'>{markdown(f'**{state.say(verdict)}** {marked.explanation}')}</div>"
 
     field.submit(show, [field], [told], queue=False, show_progress="hidden", api_visibility="private")

@@ -36,7 +36,14 @@ def write_anki(path: Path, story: Iterable[Lesson], language: Language) -> int:
         for lesson in story
         for card in lesson.cards
     ]
-    head = ("separator:tab", "html:true", "notetype:Basic", f"deck:bertsmith {language}", "guid column:1", "tags column:4")
+    head = (
+        "separator:tab",
+        "html:true",
+        "notetype:Basic",
+        f"deck:bertsmith {language}",
+        "guid column:1",
+        "tags column:4",
+    )
     write_text(path, "".join(f"#{line}\n" for line in head) + "".join("\t".join(row) + "\n" for row in rows))
     return len(rows)
 
@@ -44,6 +51,7 @@ def write_anki(path: Path, story: Iterable[Lesson], language: Language) -> int:
 def _field(text: str) -> str:
     # 制表符和换行在这个格式里有别的意思：换成空格与 <br>
     parts = (
-        f"<{_TAGS[style]}>{html.escape(part)}</{_TAGS[style]}>" if style else html.escape(part) for style, part in spans(text)
+        f"<{_TAGS[style]}>{html.escape(part)}</{_TAGS[style]}>" if style else html.escape(part)
+        for style, part in spans(text)
     )
     return "".join(parts).replace("\t", " ").replace("\n", "<br>")

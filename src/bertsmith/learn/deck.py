@@ -243,7 +243,9 @@ def _check_review(values: Any) -> None:
 
 def _read_sm2(values: Any) -> Review:
     interval, ease = values["interval"], values["ease"]
-    if not all(isinstance(number, int | float) and math.isfinite(number) and number >= 0 for number in (interval, ease)):
+    if not all(
+        isinstance(number, int | float) and math.isfinite(number) and number >= 0 for number in (interval, ease)
+    ):
         raise ValueError("a card's numbers are impossible")
     if _time(values["due"]).tzinfo is None:
         raise ValueError("a card's time has no zone")

@@ -1,7 +1,7 @@
 """The exercises of the lessons: what is given, and the answer, both from the code; the texts stand in the parts.
 
-    exercise.prompt                        what is asked
-    check_answer(exercise, "7,087,872")    whether an answer is right, and how it comes about
+exercise.prompt                        what is asked
+check_answer(exercise, "7,087,872")    whether an answer is right, and how it comes about
 """
 
 from __future__ import annotations

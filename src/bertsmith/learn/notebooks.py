@@ -27,9 +27,7 @@ _FORMAT = {
 }
 
 
-def write_notebooks(
-    folder: Path, story: list[Lesson], language: Language, study: Study | None = None
-) -> list[Path]:
+def write_notebooks(folder: Path, story: list[Lesson], language: Language, study: Study | None = None) -> list[Path]:
     """Writes a notebook for each lesson, `NUMBER-ID.LANGUAGE.ipynb`; files of these names are replaced.
 
     Args:
@@ -108,7 +106,9 @@ def _question(question: Question, language: Language) -> dict[str, Any]:
 
 def _exercise(exercise: Exercise, number: int, language: Language) -> list[dict[str, Any]]:
     hint = Text("your number here", "在这里写你的数")(language)
-    code = f"answer = None  # {hint}\nif answer is not None:\n    print(check_answer(lesson.exercises[{number}], answer))"
+    code = (
+        f"answer = None  # {hint}\nif answer is not None:\n    print(check_answer(lesson.exercises[{number}], answer))"
+    )
     return [_text(f"**{number + 1}.** {exercise.prompt}"), _code(code)]
 
 

@@ -159,8 +159,8 @@ def _exercise(file: PartFile, heading: str, explanation: str, known: SimpleNames
     id = f"{file.id}/{key}"
     if not bar or not explanation or id not in GIVEN:
         raise InputError(
-            f"{file.name}: exercise {heading!r} must be headed by ### KEY | PROMPT, be explained, and have its answer in"
-            " exercises.py"
+            f"{file.name}: exercise {heading!r} must be headed by ### KEY | PROMPT, be explained, and have its"
+            " answer in exercises.py"
         )
     given = GIVEN[id]()
     filled = (text.format(facts=known, e=given) for text in (prompt, explanation))

@@ -78,8 +78,8 @@ class Study:
         shape = f"{config.num_hidden_layers}/{config.hidden_size}"
         if self.folder == trained_model():
             return Text(
-                f"Computed on the village model that comes with bertsmith ({shape}): it was trained on stories of a small"
-                " village and knows nothing else. Give --model DIR for your own.",
+                f"Computed on the village model that comes with bertsmith ({shape}): it was trained on stories of a"
+                " small village and knows nothing else. Give --model DIR for your own.",
                 f"用 bertsmith 自带的小村庄模型（{shape}）算出：它只读过一个小村庄的故事，别的都不知道。"
                 "用 --model DIR 换成自己的模型。",
             )(language)

@@ -208,7 +208,9 @@ def run_exercises(console: Console, story: Iterable[Lesson], language: Language,
         for place, exercise in enumerate(lesson.exercises, 1):
             console.print()
             _print_indented(console, f"{place}. {exercise.prompt}", style="bold")
-            marked = _ask_number(console, exercise, language) if interactive else check_answer(exercise, exercise.answer)
+            marked = (
+                _ask_number(console, exercise, language) if interactive else check_answer(exercise, exercise.answer)
+            )
             if marked is None:
                 _say_goodbye(console, language)
                 return

@@ -57,7 +57,11 @@ def one_example(
         Step(
             say("the hidden words", "遮住的词"),
             filled,
-            columns=tuple(say("place|true piece|likeliest|its p|p of the true one", "位置|正确词片|最可能的|它的 p|正确词片的 p").split("|")),
+            columns=tuple(
+                say(
+                    "place|true piece|likeliest|its p|p of the true one", "位置|正确词片|最可能的|它的 p|正确词片的 p"
+                ).split("|")
+            ),
         ),
         Step(say("masked-LM loss, the mean of -log p", "MLM 损失，-log p 的平均"), float(words.loss), "nats"),
         Step(say("probability that B follows A", "B 接着 A 的概率"), follows),

@@ -33,7 +33,8 @@ def trained_heads(*, id: str, title: str, language: Language, study: Study, text
     rows, best = [], shares.argmax(-1)
     for number, (most, of_layer) in enumerate(zip(best.tolist(), shares, strict=True), 1):
         rows += [
-            (number, other, pieces[piece], f"{float(of_layer[other - 1, piece]):.0%}") for other, piece in enumerate(most, 1)
+            (number, other, pieces[piece], f"{float(of_layer[other - 1, piece]):.0%}")
+            for other, piece in enumerate(most, 1)
         ]
     chosen = shares[layer, head].tolist()
     found = 1 + int(inside[layer, head].argmax())
@@ -43,7 +44,11 @@ def trained_heads(*, id: str, title: str, language: Language, study: Study, text
         f"第 {layer + 1} 层第 {head + 1} 个头：{pieces[place]} 从哪里读",
     )(language)
     steps = (
-        Step(Text(f"every head, for {pieces[place]}", f"每个头，看 {pieces[place]}")(language), rows, columns=tuple(columns)),
+        Step(
+            Text(f"every head, for {pieces[place]}", f"每个头，看 {pieces[place]}")(language),
+            rows,
+            columns=tuple(columns),
+        ),
         Step(
             label,
             [(piece, f"{share:.0%}") for piece, share in zip(pieces, chosen, strict=True)],
@@ -62,4 +67,3 @@ def trained_heads(*, id: str, title: str, language: Language, study: Study, text
         "heads": shares.shape[0] * shares.shape[1],
     }
     return Computation(id, title, steps, values, study.note(language))
-

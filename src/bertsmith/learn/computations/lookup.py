@@ -48,7 +48,12 @@ def looking_up(
     Raises:
         InputError: a matrix is of another shape.
     """
-    for name, matrix, shape in (("x", x, (3, 5)), ("query", query, (5, 2)), ("key", key, (5, 2)), ("value", value, (5, 2))):
+    for name, matrix, shape in (
+        ("x", x, (3, 5)),
+        ("query", query, (5, 2)),
+        ("key", key, (5, 2)),
+        ("value", value, (5, 2)),
+    ):
         if matrix.shape != shape:
             raise InputError(f"{name} is {list(matrix.shape)}; this example needs {list(shape)}")
     q, k, v = x @ query, x @ key, x @ value

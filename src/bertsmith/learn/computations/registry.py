@@ -269,10 +269,27 @@ COMPUTATIONS: dict[str, Recipe] = {
         Text("Choosing an ending", "选择结尾"),
         choosing.choose_ending,
         (
-            _sentence("context", "Anna the baker lives at the bakery. The day is sunny.", "他早上在家里看书", Text("context", "上文")),
-            _sentence("first", "In the morning Anna eats the wonderful bread.", "他晚上很早睡觉", Text("the right ending", "正确的结尾")),
-            _sentence("second", "At noon Leo climbs the ridge.", "她下午去公园散步", Text("a wrong ending", "错误的结尾")),
-            _sentence("third", "In the evening Greta casts the net.", "我们一起看电影", Text("another wrong ending", "另一个错误的结尾")),
+            _sentence(
+                "context",
+                "Anna the baker lives at the bakery. The day is sunny.",
+                "他早上在家里看书",
+                Text("context", "上文"),
+            ),
+            _sentence(
+                "first",
+                "In the morning Anna eats the wonderful bread.",
+                "他晚上很早睡觉",
+                Text("the right ending", "正确的结尾"),
+            ),
+            _sentence(
+                "second", "At noon Leo climbs the ridge.", "她下午去公园散步", Text("a wrong ending", "错误的结尾")
+            ),
+            _sentence(
+                "third",
+                "In the evening Greta casts the net.",
+                "我们一起看电影",
+                Text("another wrong ending", "另一个错误的结尾"),
+            ),
         ),
         needs_study=True,
     ),

@@ -171,7 +171,9 @@ def tag_words(*, id: str, title: str, language: Language, seed: int) -> Computat
         Step(
             say("after fine-tuning: a softmax over the tags for each word", "微调之后：每个词在各标签上做 softmax"),
             told,
-            columns=tuple(say("word|true tag|told|p of the true tag|-log p", "词|正确标签|给出|正确标签的 p|-log p").split("|")),
+            columns=tuple(
+                say("word|true tag|told|p of the true tag|-log p", "词|正确标签|给出|正确标签的 p|-log p").split("|")
+            ),
         ),
         Step(say("loss, the mean over the words", "损失，对各个词取平均"), loss, "nats"),
         Step(

@@ -17,7 +17,7 @@ def draw_head(found: Computation, language: Language) -> str:
     told = found.steps[3].columns
     sought = found.steps[1].columns
     about = say(
-        "The query of the last word meets the keys of all words; softmax turns the scores into shares; the values are mixed",
+        "The last word's query meets all keys; softmax turns the scores into shares; the values are mixed by them",
         "最后一个词的查询与各词的键相乘；softmax 把分数变成份额；再按份额混合各词的值",
     )
     drawing = Drawing(720, 392, title=found.title, description=about)

@@ -25,7 +25,11 @@ def draw_block(found: Computation, language: Language) -> str:
         (say("attention: reads all tokens", "注意力：读所有词元"), "blue", states[1]),
         (say("+", "+"), "", states[2]),
         ("LayerNorm", "green", states[3]),
-        (say(f"feed-forward: {hidden} → {inner} → {hidden}", f"前馈层：{hidden} → {inner} → {hidden}"), "amber", states[4]),
+        (
+            say(f"feed-forward: {hidden} → {inner} → {hidden}", f"前馈层：{hidden} → {inner} → {hidden}"),
+            "amber",
+            states[4],
+        ),
         ("+", "", states[5]),
         ("LayerNorm", "green", states[6]),
     )
@@ -48,6 +52,13 @@ def draw_block(found: Computation, language: Language) -> str:
         high = bottom - end * step
         drawing.arrow((middle, low), (middle - 150, low), (middle - 150, high), (middle - 17, high))
         drawing.text(middle - 156, (low + high) / 2, say("residual", "残差"), size=12, kind="soft", anchor="end")
-    drawing.text(440, 24, say(f"the first {len(states[0])} of {hidden} numbers", f"{hidden} 个数中的前 {len(states[0])} 个"), anchor="start", kind="soft", size=12)
+    drawing.text(
+        440,
+        24,
+        say(f"the first {len(states[0])} of {hidden} numbers", f"{hidden} 个数中的前 {len(states[0])} 个"),
+        anchor="start",
+        kind="soft",
+        size=12,
+    )
     drawing.text(middle, 28, say("to the next block ↑", "到下一层 ↑"), kind="soft", size=12)
     return drawing.svg()

@@ -12,17 +12,25 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-STYLE = """
-.drawing .ground{fill:#fff}.drawing .ink{fill:#1d2733}.drawing .soft{fill:#5a6876}.drawing .line{stroke:#7a8794;fill:none;stroke-width:1.4}
-.drawing .plain{fill:#f1f4f8;stroke:#c3ccd6}.drawing .blue{fill:#dbe8f9;stroke:#3f79c4}.drawing .green{fill:#dcf1e2;stroke:#3f9460}
-.drawing .amber{fill:#fdeccb;stroke:#c08a1e}.drawing .red{fill:#fbdcd8;stroke:#c4554a}.drawing .violet{fill:#e8e0f8;stroke:#7d5fc0}
-.drawing .cell{fill:#3f79c4}.drawing .minus{fill:#c4554a}.drawing .head{fill:#7a8794}
-@media (prefers-color-scheme:dark){
-.drawing .ground{fill:#171d25}.drawing .ink{fill:#e8edf3}.drawing .soft{fill:#a5b2c0}.drawing .line{stroke:#8896a5}
-.drawing .plain{fill:#242d38;stroke:#485563}.drawing .blue{fill:#1f3a5c;stroke:#6ea3e6}.drawing .green{fill:#1c4030;stroke:#5fbd85}
-.drawing .amber{fill:#4a3912;stroke:#dba83d}.drawing .red{fill:#552823;stroke:#e2796d}.drawing .violet{fill:#372a5e;stroke:#a78ce6}
-.drawing .cell{fill:#6ea3e6}.drawing .minus{fill:#e2796d}.drawing .head{fill:#8896a5}}
-"""
+_RULES = {
+    "ground": ("fill:#fff", "fill:#171d25"),
+    "ink": ("fill:#1d2733", "fill:#e8edf3"),
+    "soft": ("fill:#5a6876", "fill:#a5b2c0"),
+    "line": ("stroke:#7a8794;fill:none;stroke-width:1.4", "stroke:#8896a5"),
+    "head": ("fill:#7a8794", "fill:#8896a5"),
+    "plain": ("fill:#f1f4f8;stroke:#c3ccd6", "fill:#242d38;stroke:#485563"),
+    "blue": ("fill:#dbe8f9;stroke:#3f79c4", "fill:#1f3a5c;stroke:#6ea3e6"),
+    "green": ("fill:#dcf1e2;stroke:#3f9460", "fill:#1c4030;stroke:#5fbd85"),
+    "amber": ("fill:#fdeccb;stroke:#c08a1e", "fill:#4a3912;stroke:#dba83d"),
+    "violet": ("fill:#e8e0f8;stroke:#7d5fc0", "fill:#372a5e;stroke:#a78ce6"),
+    "cell": ("fill:#3f79c4", "fill:#6ea3e6"),
+    "minus": ("fill:#c4554a", "fill:#e2796d"),
+}
+"""Kind of shape → how it looks on a light ground, and on a dark one."""
+
+# 选择器都限定在 .drawing 之内：图嵌进网页时，不影响页面上别的元素
+_LIGHT, _DARK = ("".join(f".drawing .{kind}{{{rule[n]}}}" for kind, rule in _RULES.items()) for n in (0, 1))
+STYLE = f"{_LIGHT}@media (prefers-color-scheme:dark){{{_DARK}}}"
 FONT = "system-ui,'Noto Sans','Noto Sans CJK SC','PingFang SC','Microsoft YaHei',sans-serif"
 
 
@@ -35,23 +43,38 @@ class Drawing:
         self._parts: list[str] = []
 
     def text(
-        self, x: float, y: float, words: str, *, size: float = 13, kind: str = "ink", anchor: str = "middle", bold: bool = False
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        size: float = 13,
+        kind: str = "ink",
+        anchor: str = "middle",
+        bold: bool = False,
     ) -> None:
         """Writes a line whose middle is at height y."""
         weight = " font-weight='600'" if bold else ""
         self._parts.append(
-            f"<text x='{x:g}' y='{y + size * 0.36:.4g}' font-size='{size:g}' text-anchor='{anchor}' class='{kind}'{weight}>"
+            f"<text x='{x:g}' y='{y + size * 0.36:.4g}' font-size='{size:g}' text-anchor='{anchor}'"
+            f" class='{kind}'{weight}>"
             f"{html.escape(words)}</text>"
         )
 
     def box(
-        self, x: float, y: float, width: float, height: float, words: str = "", *, kind: str = "plain", size: float = 13,
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        words: str = "",
+        *,
+        kind: str = "plain",
+        size: float = 13,
         bold: bool = False,
     ) -> None:
         """Draws a rounded box with a line of text in its middle, smaller where it would not fit."""
-        self._parts.append(
-            f"<rect x='{x:g}' y='{y:g}' width='{width:g}' height='{height:g}' rx='6' class='{kind}'/>"
-        )
+        self._parts.append(f"<rect x='{x:g}' y='{y:g}' width='{width:g}' height='{height:g}' rx='6' class='{kind}'/>")
         if words:
             fitting = min(size, size * (width - 6) / max(1.0, text_width(words, size)))
             self.text(x + width / 2, y + height / 2, words, size=round(fitting, 1), bold=bold)
@@ -90,8 +113,8 @@ class Drawing:
                 shade = 0.06 + 0.5 * abs(number) / largest
                 kind = "minus" if number < 0 else "cell"
                 self._parts.append(
-                    f"<rect x='{left:g}' y='{top:g}' width='{width - 2:g}' height='{height - 2:g}' rx='3' class='{kind}'"
-                    f" fill-opacity='{shade:.2f}'/>"
+                    f"<rect x='{left:g}' y='{top:g}' width='{width - 2:g}' height='{height - 2:g}' rx='3'"
+                    f" class='{kind}' fill-opacity='{shade:.2f}'/>"
                 )
                 words = f"{number:.0%}" if share else f"{number:.{digits}f}"
                 # 四舍五入后为零的负数不写负号
@@ -100,14 +123,15 @@ class Drawing:
 
     def svg(self) -> str:
         """Returns the whole file."""
+        size = f"width='{self.width:g}' height='{self.height:g}'"
+        title = html.escape(self._title)
+        head = "viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'"
         return (
-            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {self.width:g} {self.height:g}' width='{self.width:g}'"
-            f" height='{self.height:g}' class='drawing' role='img' aria-label='{html.escape(self._title)}' font-family=\"{FONT}\">"
-            f"<title>{html.escape(self._title)}</title>"
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {self.width:g} {self.height:g}' {size} class='drawing'"
+            f" role='img' aria-label='{title}' font-family=\"{FONT}\"><title>{title}</title>"
             f"<desc>{html.escape(self._description)}</desc><style>{STYLE}</style>"
-            "<defs><marker id='head' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
-            "<path d='M0 0L8 4L0 8z' class='head'/></marker></defs>"
-            f"<rect width='{self.width:g}' height='{self.height:g}' rx='10' class='ground'/>{''.join(self._parts)}</svg>\n"
+            f"<defs><marker id='head' {head}><path d='M0 0L8 4L0 8z' class='head'/></marker></defs>"
+            f"<rect {size} rx='10' class='ground'/>{''.join(self._parts)}</svg>\n"
         )
 
 

@@ -17,7 +17,9 @@ def draw_embeddings(found: Computation, language: Language) -> str:
     pieces = [row[0] for row in rows][:14]
     step = max(58.0, *(text_width(piece, 13) + 32 for piece in pieces))
     left, width = 120.0, 120 + step * len(pieces) + 20
-    about = say("Token, segment and position embeddings of each token are summed", "每个词元的词嵌入、段嵌入和位置嵌入相加")
+    about = say(
+        "Token, segment and position embeddings of each token are summed", "每个词元的词嵌入、段嵌入和位置嵌入相加"
+    )
     drawing = Drawing(max(width, 560), 424, title=found.title, description=about)
     names = [
         (say("token", "词嵌入"), "blue", lambda n: f"E {pieces[n]}"),

@@ -20,7 +20,8 @@ def draw_masking(found: Computation, language: Language) -> str:
     names = [row[0] for row in shares]
     fates = {row[0]: KINDS[names.index(row[3])] for row in found.steps[3].value}
     about = say(
-        "Of the chosen pieces most become [MASK], some another piece, some stay", "选中的词片多数变成 [MASK]，少数换成别的，少数不变"
+        "Of the chosen pieces most become [MASK], some another piece, some stay",
+        "选中的词片多数变成 [MASK]，少数换成别的，少数不变",
     )
     lines: list[list[int]] = [[]]
     used, widths = 20.0, [max(text_width(a, 13), text_width(b, 13)) + 14 for a, b in zip(before, after, strict=True)]
@@ -32,7 +33,13 @@ def draw_masking(found: Computation, language: Language) -> str:
         used += width
     height = 60 + 104 * len(lines) + 104
     drawing = Drawing(800, height, title=found.title, description=about)
-    drawing.text(20, 24, say("above: the text; below: what the model reads", "上：原文；下：模型读到的"), anchor="start", kind="soft")
+    drawing.text(
+        20,
+        24,
+        say("above: the text; below: what the model reads", "上：原文；下：模型读到的"),
+        anchor="start",
+        kind="soft",
+    )
     for number, line in enumerate(lines):
         x, top = 20.0, 44 + number * 104
         for place in line:
@@ -43,7 +50,9 @@ def draw_masking(found: Computation, language: Language) -> str:
             drawing.arrow((middle, top + 30), (middle, top + 49), head=place in fates)
             x += widths[place]
     top = 60 + 104 * len(lines)
-    drawing.text(20, top, say(f"{found.values['draws']:,} draws", f"抽 {found.values['draws']:,} 次"), anchor="start", bold=True)
+    drawing.text(
+        20, top, say(f"{found.values['draws']:,} draws", f"抽 {found.values['draws']:,} 次"), anchor="start", bold=True
+    )
     x = 20.0
     for kind, (_name, _count, share, _setting) in zip(KINDS, shares, strict=True):
         width = 760 * float(share.rstrip("%")) / 100

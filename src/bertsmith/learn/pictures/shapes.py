@@ -35,9 +35,10 @@ def draw_example(found: Computation, language: Language) -> str:
         high = 104 if number % 2 else 64
         drawing.arrow((middle, 174), (middle, high + 30))
         drawing.box(min(middle - width / 2, drawing.width - width - 10), high, width, 28, words, kind="blue")
+    words, pair, total = (f"{values[name]:.2f}" for name in ("words_loss", "pair_loss", "loss"))
     loss = say(
-        f"loss = {values['words_loss']:.2f} (masked words) + {values['pair_loss']:.2f} (next sentence) = {values['loss']:.2f}",
-        f"损失 = {values['words_loss']:.2f}（遮住的词）+ {values['pair_loss']:.2f}（下一句）= {values['loss']:.2f}",
+        f"loss = {words} (masked words) + {pair} (next sentence) = {total}",
+        f"损失 = {words}（遮住的词）+ {pair}（下一句）= {total}",
     )
     drawing.text(15, 26, loss, anchor="start", bold=True)
     return drawing.svg()
@@ -69,7 +70,12 @@ def draw_shapes(found: Computation, language: Language) -> str:
             ["[CLS]", question, "[SEP]", passage, passage, "[SEP]"],
             [(3, say("start", "起点"), "amber"), (4, say("end", "终点"), "amber")],
         ),
-        (names[3], new[3], ["[CLS]", text, "[SEP]", say("ending", "结尾"), "[SEP]"], [(0, say("score", "分数"), "violet")]),
+        (
+            names[3],
+            new[3],
+            ["[CLS]", text, "[SEP]", say("ending", "结尾"), "[SEP]"],
+            [(0, say("score", "分数"), "violet")],
+        ),
     )
     for number, (name, count, tokens, outputs) in enumerate(panels):
         x, y = 16 + 424 * (number % 2), 16 + 270 * (number // 2)
