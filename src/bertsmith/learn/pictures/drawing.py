@@ -127,8 +127,8 @@ class Drawing:
         title = html.escape(self._title)
         head = "viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'"
         return (
-            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {self.width:g} {self.height:g}' {size} class='drawing'"
-            f" role='img' aria-label='{title}' font-family=\"{FONT}\"><title>{title}</title>"
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {self.width:g} {self.height:g}' {size}"
+            f" class='drawing' role='img' aria-label='{title}' font-family=\"{FONT}\"><title>{title}</title>"
             f"<desc>{html.escape(self._description)}</desc><style>{STYLE}</style>"
             f"<defs><marker id='head' {head}><path d='M0 0L8 4L0 8z' class='head'/></marker></defs>"
             f"<rect {size} rx='10' class='ground'/>{''.join(self._parts)}</svg>\n"
