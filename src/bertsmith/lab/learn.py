@@ -139,7 +139,8 @@ def _picture(found: Computation, language: Language) -> str:
         return ""
     # 作为图片嵌入：图有自己的深浅两套颜色，不受页面样式影响，也能另存
     data = base64.b64encode(drawn.encode("utf-8")).decode("ascii")
-    return f"<img class='lesson-picture' alt='{written(found.title)}' src='data:image/svg+xml;base64,{data}'>"
+    image = f"<img class='lesson-picture' alt='{written(found.title)}' src='data:image/svg+xml;base64,{data}'>"
+    return f"<div class='picture-frame'>{image}</div>"
 
 
 def opened(state: PageState, model: LabModel, section: Section) -> str:
