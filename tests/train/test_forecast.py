@@ -11,7 +11,7 @@ from rich.console import Console
 from bertsmith.train import forecast
 from bertsmith.train.forecast import LAWS, LossLaw, effective_tokens, expectation_of
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 

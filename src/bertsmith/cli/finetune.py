@@ -47,7 +47,9 @@ def finetune(
     train: Annotated[
         str | None, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")
     ] = None,
-    dev: Annotated[str | None, typer.Option(help="The same, to choose the best epoch by.")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="The same, to choose the best epoch by; --folds does without one.")
+    ] = None,
     test: Annotated[str | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
     unlabelled: Annotated[
         str | None, typer.Option(help="embed: folder of text files to learn from instead; see --positives.")
@@ -74,8 +76,8 @@ def finetune(
 
     compared, chosen = comparison.build(), settings.build()
     for option in settings.typed("epochs", "batch_size"):
-        if compared.search is not None:
-            raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
+        if compared.search == "paper":
+            raise ConfigError(f"{option}: --search paper tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
         chosen = replace(chosen, learning_rate=usual_rate(task, model, chosen.adapter))
     if not settings.typed("batch_size"):
@@ -95,6 +97,7 @@ def finetune(
         further=further.build(),
         teaching=teaching.build(),
         listeners=tracking.build().listeners() or (),
+        fixed=tuple(settings.values),
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

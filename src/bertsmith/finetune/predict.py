@@ -90,6 +90,10 @@ class Predictor:
         """
         yield from self._predict((f"line {number}", line.split("\t")) for number, line in enumerate(lines, 1))
 
+    def predict_placed(self, lines: Iterable[tuple[str, str]]) -> Iterator[Record]:
+        """Predicts lines that come with their places, such as `standard input: line 3`; as `predict_lines`."""
+        yield from self._predict((place, line.split("\t")) for place, line in lines)
+
     def predict_file(self, path: Path, encoding: str = "auto") -> Iterator[Record]:
         """Predicts every line of a file, in bounded memory; see `predict_lines`.
 

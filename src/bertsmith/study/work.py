@@ -20,7 +20,7 @@ from bertsmith.cores import available_cores
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.search import WEIGHTS
+from bertsmith.finetune.trials import WEIGHTS
 from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import Backbone, ModelConfig

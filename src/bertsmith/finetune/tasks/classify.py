@@ -133,6 +133,10 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         text, *pair = record["input"]
         return LabelledText(text, pair[0] if pair else None, record["prediction"])
 
+    def class_of(self, example: LabelledText) -> str:
+        """Returns its label."""
+        return example.label
+
     def predict(
         self,
         model: ModelForSequenceClassification,

@@ -8,7 +8,7 @@ in common; a task is a frozen dataclass over it, whose fields are what the train
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -98,6 +98,8 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     """One shape of fine-tuning; what has a body here suits most tasks, what is abstract each of them writes."""
 
     spec: ClassVar[TaskSpec]
+    has_folds: ClassVar[bool] = True
+    """Whether a part of the training file can serve as a test file."""
 
     @property
     @abstractmethod
@@ -266,6 +268,15 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
             ConfigError: the task has no such examples.
         """
         raise ConfigError(f"{self.name} does not learn from text without labels; leave --teacher-text out")
+
+    def group_of(self, example: Any) -> Hashable:
+        """Returns what examples have in common that must not be divided between training and test: here their texts."""
+        texts: Hashable = example.texts
+        return texts
+
+    def class_of(self, example: Any) -> Hashable:  # noqa: ARG002
+        """Returns the class by which cross-validation spreads examples evenly; None where there is none."""
+        return None
 
     def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
