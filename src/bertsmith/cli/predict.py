@@ -134,6 +134,16 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="File to write instead of printing: .jsonl with all details, otherwise TSV.")
     ] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="classify, multilabel: probabilities at the temperature found on dev.")
+    ] = False,
+    class_thresholds: Annotated[
+        bool,
+        typer.Option("--class-thresholds", help="multilabel, two classes: decide by the thresholds found on dev."),
+    ] = False,
+    constrained: Annotated[
+        bool, typer.Option("--constrained", help="tag: choose a sentence's tags together, so that they keep to BIO.")
+    ] = False,
     precision: Precision = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -159,7 +169,15 @@ def predict(
         if out is not None:
             require_other_file(out, file)
     inputs = batches(given or [], encoding) if given or (file is None and is_piped()) else iter(())
-    predictor = Predictor.load(model, adapter=adapter, pairs=pairs, precision=precision.value if precision else None)
+    predictor = Predictor.load(
+        model,
+        adapter=adapter,
+        pairs=pairs,
+        precision=precision.value if precision else None,
+        calibrated=calibrated,
+        class_thresholds=class_thresholds,
+        constrained=constrained,
+    )
     from_file = iter(()) if file is None else predictor.predict_file(file, encoding)
     records = chain(chain.from_iterable(map(predictor.predict_placed, inputs)), from_file)
     # 先算出第一条再打开输出文件：输入有错时不会留下空文件

@@ -246,7 +246,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         max_length = self.inference.length_for(ModelConfig.load(self.start_folder))
         model = self._best_model()
         predictions = self.task.predict(model, self.tokenizer, dev, self.inference)
-        task = self.task.with_best_threshold(dev, predictions)
+        task = self.task.with_best_threshold(dev, predictions).calibrated(dev, predictions)
         scores = None
         if test is not None:
             scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.inference))

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text, written_by_another
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.metrics.bootstrap import in_words
-from bertsmith.finetune.report.plots import draw_confusion, draw_course
+from bertsmith.finetune.report.plots import draw_confusion, draw_course, draw_reliability
 from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.finetune.tasks.task import Evaluation
@@ -134,6 +134,16 @@ def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult |
             figure, note = draw_confusion(list(evaluation.classes), evaluation.confusion)
             explanation = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
             yield Picture(f"Confusion on {part}", explanation, figure, note)
+    if run.result.dev.calibration is not None:
+        yield _calibration(run)
+        reliable = {part: one.calibration for part, one in run.evaluations.items() if one.calibration is not None}
+        explanation = (
+            "How often predictions of a confidence are right: on the dashed line the two agree; below it the model is"
+            " too sure. Larger dots are more predictions."
+        )
+        yield Picture("Reliability", explanation, draw_reliability(reliable))
+    if run.result.dev.thresholds:
+        yield _thresholds(run)
     if run.result.dev.classes:
         yield _classes(run)
     yield _mistakes(run)
@@ -226,6 +236,40 @@ def _runs(searched: SearchResult) -> Table:
         note = "The test of a fold is the part it did not see; the marked run is the model that is kept."
     head = [*varied, *(f"{metric} on {part}" for part in shown), "epoch", "seconds"]
     return Table("All runs", head, rows, note, marked=marked)
+
+
+def _calibration(run: _Run) -> Table:
+    rows = []
+    for part, evaluation in run.evaluations.items():
+        if (found := evaluation.calibration) is not None:
+            for temperature, one in ((1.0, found.before), (found.temperature, found.after)):
+                rows.append([part, f"{temperature:g}", *(f"{x:.4f}" for x in (one.error, one.brier, one.log_loss))])
+    note = (
+        "The temperature is the one with the least log loss on dev; only test says what it is worth. It changes no"
+        " prediction; `bertsmith predict --calibrated` uses it."
+    )
+    head = ["file", "temperature", "expected calibration error", "Brier score", "log loss"]
+    return Table("Calibration", head, rows, note)
+
+
+def _thresholds(run: _Run) -> Table:
+    evaluations = run.evaluations
+    rows = [
+        [label, f"{own.threshold:.3f}"]
+        + [
+            f"{value:.3f}"
+            for evaluation in evaluations.values()
+            for value in (evaluation.thresholds[label].f1, evaluation.thresholds[label].own_f1)
+        ]
+        for label, own in run.result.dev.thresholds.items()
+    ]
+    head = ["label", "its threshold"]
+    head += [f"{column}, {part}" for part in evaluations for column in ("F1 as it is", "F1 at its own")]
+    note = (
+        "Each threshold has the best F1 of its label on dev, which flatters it there; only test says whether it helps."
+        " `bertsmith predict --class-thresholds` uses them."
+    )
+    return Table("Thresholds of single labels", head, rows, note)
 
 
 def _classes(run: _Run) -> Table:

@@ -22,6 +22,7 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.metrics.bootstrap import Interval
+from bertsmith.finetune.metrics.calibration import Calibration, ClassThreshold
 from bertsmith.finetune.metrics.classification import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.spec import TaskSpec
@@ -85,6 +86,8 @@ class Evaluation:
         classes: label → precision, recall, F1 and support, where the task has labels.
         confusion: [K][K] counts, true label by predicted one, in the order of `classes`; None where the task has none.
         mistakes: the worst ones, worst first.
+        calibration: how far the probabilities can be trusted, where the task has some.
+        thresholds: label → what a threshold of its own does for it, where the task has some.
     """
 
     metrics: dict[str, float]
@@ -92,6 +95,8 @@ class Evaluation:
     classes: dict[str, ClassScores] = field(default_factory=dict)
     confusion: list[list[int]] | None = None
     mistakes: list[Mistake] = field(default_factory=list)
+    calibration: Calibration | None = None
+    thresholds: dict[str, ClassThreshold] = field(default_factory=dict)
 
 
 class Task(ABC, Generic[ExampleT, PredictionT]):
@@ -290,6 +295,10 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     def with_best_threshold(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
         """Returns the task with the threshold that does best on dev predictions; itself where it has none."""
+        return self
+
+    def calibrated(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
+        """Returns the task with the temperature and the thresholds of classes that dev predictions ask for."""
         return self
 
     @abstractmethod
