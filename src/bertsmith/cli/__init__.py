@@ -47,7 +47,6 @@ app = typer.Typer(
     help="From a folder of text files to a working BERT.",
     no_args_is_help=True,
     epilog="Add --debug to any command to see the traceback of an error.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("quickstart", cls=DeclaredDeviceCommand)(quickstart.quickstart)
@@ -100,8 +99,6 @@ ENVIRONMENT = {
 "Fine-tuning" in docs/benchmarks.md."""
 
 _INTERRUPTED = 130
-_PIPE_CLOSED = 141
-"""What a shell says of a command whose reader has gone: 128 and the number of SIGPIPE."""
 _RESUMING = (
     "quickstart",
     "adapt",
@@ -151,10 +148,6 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
         if debug:
             raise
         return _fail(str(error), 2)
-    except BrokenPipeError:
-        # 读的一方（如 head）已经走了：没什么可说；换掉标准输出，免得解释器收尾时再报一次
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
     except OSError as error:
         if debug:
             raise

@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -42,7 +43,7 @@ class TypedText(NamedTuple):
 
 
 def batches(typed: Sequence[str], encoding: str = "utf-8") -> Iterator[list[TypedText]]:
-    """Yields the texts of a command: what was typed, and the lines of standard input where `-` was, as they come.
+    """Returns the texts of a command: what was typed, and the lines of standard input where `-` was, as they come.
 
     Args:
         typed: the arguments; none reads standard input if that is a pipe or a file.
@@ -53,24 +54,29 @@ def batches(typed: Sequence[str], encoding: str = "utf-8") -> Iterator[list[Type
     """
     if not typed and not is_piped():
         raise InputError("give a text, or - for the lines of standard input")
+    # 参数在载入模型之前就检查；管道里的要等到读它的时候
+    require_readable(*typed)
+    return _in_order(typed or [PIPE], "utf-8" if encoding == "auto" else encoding)
+
+
+def _in_order(typed: Sequence[str], encoding: str) -> Iterator[list[TypedText]]:
     written: list[TypedText] = []
-    for number, text in enumerate(typed or [PIPE], 1):
+    for number, text in enumerate(typed, 1):
         if text != PIPE:
-            require_readable(text)
-            written.append(TypedText(f"text {number}", text))
+            written.append(TypedText(f"line {number}", text))
             continue
         if written:
             yield written
             written = []
-        yield from _piped("utf-8" if encoding == "auto" else encoding)
+        yield from _piped(encoding)
     if written:
         yield written
 
 
 def texts(typed: str | None) -> Iterator[TypedText]:
-    """Yields the text of a command that takes one, or the lines of standard input one by one, blank ones left out."""
-    for batch in batches([] if typed is None else [typed]):
-        yield from (one for one in batch if typed not in (None, PIPE) or one.text.strip())
+    """Returns the text of a command that takes one, or the lines of standard input one by one, blank ones left out."""
+    given = chain.from_iterable(batches([] if typed is None else [typed]))
+    return given if typed not in (None, PIPE) else (one for one in given if one.text.strip())
 
 
 def is_piped() -> bool:
