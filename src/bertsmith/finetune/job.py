@@ -138,6 +138,8 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         raise ConfigError(f"baselines are for {' and '.join(known)}, not for {job.task}; leave them out")
     if compared.folds and (not kind.has_folds or job.unlabelled is not None):
         raise ConfigError(f"--folds needs a training file whose parts can be test files; {job.task} has none here")
+    if compared.folds and job.teaching.teacher_text:
+        raise ConfigError("--folds would take the teacher's labels for the truth; leave --teacher-text out")
     files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
     without_dev = job.dev is None and not compared.folds
     if (job.unlabelled is None) == (job.train is None) or (job.unlabelled is None and without_dev):
