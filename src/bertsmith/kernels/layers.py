@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.matmul import FEW_ROWS, Int8Weight, linear, linear_int8, packed, quantized
+from bertsmith.kernels.processor import multiplies_bf16_faster
 
 
 class Linear(nn.Linear):
@@ -130,15 +131,13 @@ def best_device() -> torch.device:
 
 
 def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
-    """Returns `bf16` where the hardware multiplies it natively, else `float32`."""
+    """Returns `bf16` where the hardware multiplies it faster, else `float32`."""
     return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
 
 
 def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:
-    """Returns bfloat16 where the hardware multiplies it natively, else float32."""
+    """Returns bfloat16 where the hardware multiplies it faster than float32, else float32."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    capabilities = torch.cpu.get_capabilities()
-    # 没有 AVX512-BF16 / AMX 的 CPU 上 bf16 是软件模拟，比 float32 还慢，所以必须检测
-    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
+    return torch.bfloat16 if multiplies_bf16_faster() else torch.float32
