@@ -42,7 +42,9 @@ def told(monkeypatch, capsys):
 def options_of(command):
     chosen = get_command(app).commands[command]
     parameters = chosen.get_params(typer.Context(chosen))
-    return {option for parameter in parameters for option in parameter.opts if option.startswith("--")} - {"--help"}
+    found = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
+    # --device 由所有会计算的命令共用，另有测试
+    return found - {"--help", "--device"}
 
 
 def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):

@@ -7,6 +7,7 @@ end of the embedding, decides the precision of the whole model, and no hidden co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.errors import ConfigError
 from bertsmith.kernels.matmul import FEW_ROWS, Int8Weight, linear, linear_int8, packed, quantized
 from bertsmith.kernels.processor import multiplies_bf16_faster
 
@@ -125,9 +127,35 @@ class Dropout(nn.Module):
         return hidden * keep
 
 
+DEVICE_VARIABLE = "BERTSMITH_DEVICE"
+"""Environment variable that names the device; `--device` sets it for a command and the processes it starts."""
+
+
 def best_device() -> torch.device:
-    """Returns the first CUDA device where there is one, else the CPU."""
+    """Returns the device that `BERTSMITH_DEVICE` names; else the first CUDA device where there is one, else the CPU.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if name := os.environ.get(DEVICE_VARIABLE):
+        return device_named(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_named(name: str) -> torch.device:
+    """Returns a device of this machine.
+
+    Args:
+        name: `cpu`, `cuda`, `cuda:1`, `mps`.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    there += ["mps"] if torch.backends.mps.is_available() else []
+    if name in there or (name == "cuda" and "cuda:0" in there):
+        return torch.device(name)
+    raise ConfigError(f"device {name!r}: torch sees none of that name here; there are {', '.join(there)}")
 
 
 def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
