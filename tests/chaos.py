@@ -67,7 +67,7 @@ COMMANDS = (
         " --out {out}/corpus",
         ("corpus/*.arrow", "corpus/manifest.json"),
     ),
-    Command("pretrain", f"pretrain {_PRETRAIN} --tensorboard", ("run/model/*.safetensors", "run/model/config.json")),
+    Command("pretrain", f"pretrain {_PRETRAIN} --track tensorboard", ("run/model/*.safetensors", "run/model/config.json")),
     Command("pretrain bf16", f"pretrain {_PRETRAIN} --precision bf16", ("run/model/*.safetensors",)),
     Command(
         "pretrain, 2 ranks",

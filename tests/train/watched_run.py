@@ -48,7 +48,7 @@ def main() -> None:
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
         try:
-            pretrain(out, corpus, tokenizer, RECIPE, RunOptions(tensorboard=False), device=device, ranks=ranks)
+            pretrain(out, corpus, tokenizer, RECIPE, listeners=(), device=device, ranks=ranks)
         except TrainingStopped as stopped:
             print(stopped)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertsmith.finetune.settings import FineTuningSettings
     from bertsmith.finetune.tasks.task import Evaluation
     from bertsmith.finetune.teaching import TeachingOptions
+    from bertsmith.train.tracking import TrackingOptions
 
 
 def _task() -> Any:
@@ -37,6 +38,7 @@ def _options_of_all_tasks() -> type:
     further="bertsmith.finetune.further.FurtherOptions",
     comparison="bertsmith.finetune.job.ComparisonOptions",
     teaching="bertsmith.finetune.teaching.TeachingOptions",
+    tracking="bertsmith.train.tracking.TrackingOptions",
 )
 def finetune(
     task: Annotated[str, _task()],
@@ -57,6 +59,7 @@ def finetune(
     further: Given[FurtherOptions],
     comparison: Given[ComparisonOptions],
     teaching: Given[TeachingOptions],
+    tracking: Given[TrackingOptions],
 ) -> None:
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
     from dataclasses import replace
@@ -91,6 +94,7 @@ def finetune(
         comparison=compared,
         further=further.build(),
         teaching=teaching.build(),
+        listeners=tracking.build().listeners() or (),
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

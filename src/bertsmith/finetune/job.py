@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -25,6 +25,7 @@ from bertsmith.finetune.teaching import TeachingOptions, labelled_by_teacher
 from bertsmith.finetune.trials import RUNS, SearchResult
 from bertsmith.model import ModelConfig
 from bertsmith.options import option
+from bertsmith.train.tracking import RunListener
 
 GRIDS = {"paper": paper_grid}
 """What makes a grid around a learning rate, by the word on the command line."""
@@ -67,6 +68,7 @@ class Job:
         comparison: other runs, to compare with.
         further: pre-training on the task's texts before its labels are learned.
         teaching: who teaches besides the labels.
+        listeners: who is told how the runs go.
     """
 
     task: str
@@ -82,6 +84,7 @@ class Job:
     comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
     further: FurtherOptions = field(default_factory=FurtherOptions)
     teaching: TeachingOptions = field(default_factory=TeachingOptions)
+    listeners: Sequence[RunListener] = ()
 
 
 def usual_rate(task: str, model: str | Path, adapter: str | None) -> float:
@@ -140,6 +143,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         )
     searched = None
     how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
+    how["listeners"] = job.listeners
     if compared.search is not None or compared.seeds > 1:
         grid = None if compared.search is None else GRIDS[compared.search](job.settings.learning_rate)
         searched = search(task, start, train, dev, job.out, job.settings, grid=grid, seeds=compared.seeds, **how)

@@ -34,6 +34,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
 from bertsmith.hub import noted_start
+from bertsmith.train.tracking import RunListener
 
 Grid = Mapping[str, Sequence[Any]]
 """Field of `FineTuningSettings` → the values to try."""
@@ -73,6 +74,7 @@ def search(
     teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
+    listeners: Sequence[RunListener] = (),
 ) -> SearchResult:
     """Fine-tunes with every setting of a grid, or from several seeds, or both, and keeps the best model.
 
@@ -90,6 +92,7 @@ def search(
         teacher: as in `fine_tune`.
         console: shows progress; silent when None.
         device: where the models live.
+        listeners: are told of every run, one after the other.
 
     Raises:
         ConfigError: the grid is empty or has an unknown or impossible setting, or there is nothing to compare.
@@ -118,7 +121,7 @@ def search(
 
         def fine_tuned(cell: FineTuningSettings, place: Path) -> FineTuningResult:
             how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
-            return fine_tune(task, model_folder, train, dev, place, cell, **how)
+            return fine_tune(task, model_folder, train, dev, place, cell, listeners=listeners, **how)
 
         return _Search(task, folder, fine_tuned, console).finish(
             cells, [settings.seed + number for number in range(seeds)], list(grid or {})
