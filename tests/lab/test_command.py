@@ -30,9 +30,11 @@ def called(arguments, monkeypatch):
 def test_everything_that_is_told_arrives(folders, runs, tmp_path, monkeypatch):
     arguments = ["--model", f"mine={folders['base']}", "--model", str(folders["tag"]), "--runs", str(runs)]
     arguments += ["--port", "0", "--language", "zh", "--progress", str(tmp_path / "cards.json")]
+    arguments += ["--api-key-file", str(tmp_path / "keys"), "--allow-host", "lab.example"]
     (settings, folders_of_runs), named = called(arguments, monkeypatch)
     assert settings.models == (("mine", str(folders["base"])), ("tag", str(folders["tag"])))
     assert (settings.host, settings.port) == ("127.0.0.1", 0)
+    assert (settings.key_file, settings.allowed_hosts) == (str(tmp_path / "keys"), ("lab.example",))
     assert list(folders_of_runs) == [runs]
     assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
 
