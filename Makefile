@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow chaos mutants check format bench clean
+.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures bench clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -56,6 +56,12 @@ check: $(VENV)/.installed-test  ## lint, formatting and types
 format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+village-model: $(VENV)/.installed  ## make the trained village model that the package carries: minutes
+	$(BIN)/python -m bertsmith.quickstart.village
+
+lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
+	for language in en zh; do $(BIN)/bertsmith learn --pictures docs/images/lessons --language $$language; done
 
 bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py trainer_peer.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
 
