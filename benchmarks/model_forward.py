@@ -66,15 +66,15 @@ def main() -> None:
         base = Path(name) / "base"
         torch.manual_seed(0)
         BertModel(BertConfig.named("base")).save_pretrained(base)
-        for title, folder, count in (
-            ("MiniLM 6/384", MINILM, options.sentences),
-            ("base 12/768", base, options.sentences // 4),
-        ):
+        folders = {"MiniLM 6/384": (MINILM, options.sentences), "base 12/768": (base, options.sentences // 4)}
+        if options.quick:
+            del folders["base 12/768"]
+        for title, (folder, count) in folders.items():
             sequences = real_sentences(count)
             for precision in native:
                 what = {"name": f"forward, {title}, {precision}", "sentences": len(sequences)}
                 rows.append(results.get(what, partial(inference, folder, sequences, precision, options.rounds)))
-        for precision in native:
+        for precision in native[: 0 if options.quick else None]:
             what = {"name": f"forward and backward, base 12/768, {precision}", "batch": "8 x 128"}
             rows.append(results.get(what, partial(training_step, base, precision, options.rounds)))
         what = {"name": "loading base from disk"}
