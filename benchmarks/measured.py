@@ -35,7 +35,9 @@ Row = dict[str, Any]
 class Results:
     """The lines of one benchmark."""
 
-    def __init__(self, name: str, *, threads: int, quick: bool = False, folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, *, threads: int, quick: bool = False, folder: Path | None = None, device: str = ""
+    ) -> None:
         """Reads what was measured before.
 
         Args:
@@ -43,6 +45,7 @@ class Results:
             threads: that the contenders compute with.
             quick: whether the figures are only to show that the script runs.
             folder: of the file, instead of the usual one.
+            device: the name of a GPU where one computes.
         """
         self.path = (folder or (QUICK_RESULTS if quick else RESULTS)) / f"{name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +55,7 @@ class Results:
             "processor": processor(),
             "features": features(),
             "threads": threads,
+            **({"device": device} if device else {}),
         }
         self.rows = read_rows(self.path)
 

@@ -72,6 +72,8 @@ class Setting:
     size: str
     sequences: int
     precision: str
+    length: int = LENGTH
+    device: str = "cpu"
 
     @property
     def has_pairs(self) -> bool:
@@ -80,7 +82,7 @@ class Setting:
 
     def autocast(self) -> torch.autocast:
         """The peers' precision."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16")
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16")
 
 
 def main() -> None:
@@ -111,6 +113,9 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
     """Builds all sides from one set of weights and times them in turn."""
     torch.manual_seed(0)
     config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
+    if setting.device != "cpu":
+        # GPU 上预训练默认不丢注意力权重（见 `train.start.build_model`）：各方都这样
+        config = config.changed(attention_probs_dropout_prob=0.0)
     ours = ModelForPreTraining(config, pair_head=setting.has_pairs)
     dtype = PRECISIONS[setting.precision]
     whole = transformers.BertForPreTraining if setting.has_pairs else transformers.AutoModelForMaskedLM
@@ -118,9 +123,10 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
         # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖
-        peers = {name: whole.from_pretrained(folder, attn_implementation="sdpa") for name in names}
+        peers = {name: whole.from_pretrained(folder, attn_implementation="sdpa").to(setting.device) for name in names}
     ours.set_compute_dtype(dtype)
-    batch = random_batch(setting)
+    on_host = random_batch(setting)
+    batch = on_host.to(setting.device)
     objective = objective_named("mlm+nsp" if setting.has_pairs else "mlm")
     losses: dict[str, Callable[[], Tensor]] = {
         name: partial(people_loss, peer, padded_batch(setting, batch))
@@ -128,15 +134,19 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
         else partial(expert_loss, setting, peer, batch)
         for name, peer in peers.items()
     }
-    figures: dict[str, Any] = {"losses": compared_losses(setting, objective(ours.eval(), batch).loss, peers, losses)}
+    figures: dict[str, Any] = {
+        "losses": compared_losses(setting, objective(ours.to(setting.device).eval(), batch).loss, peers, losses)
+    }
     if COMPILED in losses:
         losses[COMPILED] = torch.compile(losses[COMPILED])
-    trainer = BertTrainer(ours, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4))
-    work: dict[str, Callable[[], object]] = {OURS: lambda: trainer.train_batch(batch)}
+    trainer = BertTrainer(
+        ours, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4), device=setting.device
+    )
+    work: dict[str, Callable[[], object]] = {OURS: lambda: trainer.train_batch(on_host)}
     work |= {name: peer_step(setting, peers[name], losses[name], fused=name != PEOPLE) for name in names}
-    times = in_turn(work, rounds=rounds, warmup=2)
-    cost = BatchCosts(config, setting.sequences, LENGTH)
-    peak = measure_matmul_flops(config.hidden_size, cost.num_tokens, dtype)
+    times = in_turn({name: finished(each, setting.device) for name, each in work.items()}, rounds=rounds, warmup=2)
+    cost = BatchCosts(config, setting.sequences, setting.length)
+    peak = measure_matmul_flops(config.hidden_size, cost.num_tokens, dtype, setting.device)
     figures["utilisation"] = round(cost.training_flops / statistics.median(times[OURS]) / peak, 3)
     figures["matmul_gflops"] = round(peak / 1e9, 1)
     library = f"transformers {transformers.__version__}"
@@ -145,17 +155,31 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
     return rounds_of(times, peers={name: library + cast + ways[name] for name in names}, figures=figures)
 
 
+def finished(work: Callable[[], object], device: str) -> Callable[[], object]:
+    """Returns work that waits for its device at the end: on a GPU calls come back before they are done."""
+    if device == "cpu":
+        return work
+
+    def run() -> object:
+        result = work()
+        torch.cuda.synchronize()
+        return result
+
+    return run
+
+
 def random_batch(setting: Setting) -> PreTrainingBatch:
     """Returns one batch of random ids, all sequences full, 19 positions chosen in each."""
     rng, sequences = np.random.default_rng(0), setting.sequences
-    ids = rng.integers(1000, PIECES, size=sequences * LENGTH)
-    chosen = [np.sort(rng.choice(np.arange(1, LENGTH - 1), MASKED, replace=False)) for _ in range(sequences)]
-    positions = np.concatenate([places + number * LENGTH for number, places in enumerate(chosen)])
+    masked = round(MASKED / LENGTH * setting.length)
+    ids = rng.integers(1000, PIECES, size=sequences * setting.length)
+    chosen = [np.sort(rng.choice(np.arange(1, setting.length - 1), masked, replace=False)) for _ in range(sequences)]
+    positions = np.concatenate([places + number * setting.length for number, places in enumerate(chosen)])
     labels = ids[positions].copy()
     ids[positions] = 103
-    types = np.tile(np.repeat([0, 1], LENGTH // 2), sequences) * setting.has_pairs
+    types = np.tile(np.repeat([0, 1], setting.length // 2), sequences) * setting.has_pairs
     return PreTrainingBatch(
-        tokens=RaggedBatch.from_flat(ids, np.full(sequences, LENGTH), types),
+        tokens=RaggedBatch.from_flat(ids, np.full(sequences, setting.length), types),
         masked_positions=torch.from_numpy(positions),
         masked_labels=torch.from_numpy(labels),
         next_sentence_labels=torch.from_numpy(rng.integers(0, 2, size=sequences * setting.has_pairs)),
@@ -164,12 +188,12 @@ def random_batch(setting: Setting) -> PreTrainingBatch:
 
 def padded_batch(setting: Setting, batch: PreTrainingBatch) -> dict[str, Tensor]:
     """Lays the same batch out as the class wants it: labels of -100 wherever nothing is masked."""
-    labels = torch.full((setting.sequences * LENGTH,), -100)
+    labels = torch.full((setting.sequences * setting.length,), -100, device=setting.device)
     labels[batch.masked_positions] = batch.masked_labels
-    shape = (setting.sequences, LENGTH)
+    shape = (setting.sequences, setting.length)
     inputs = {
         "input_ids": batch.tokens.input_ids.view(shape),
-        "attention_mask": torch.ones(shape, dtype=torch.long),
+        "attention_mask": torch.ones(shape, dtype=torch.long, device=setting.device),
         "labels": labels.view(shape),
     }
     if setting.has_pairs:
@@ -201,7 +225,7 @@ def people_loss(peer: Any, batch: dict[str, Tensor]) -> Tensor:
 
 def expert_loss(setting: Setting, peer: Any, batch: PreTrainingBatch) -> Tensor:
     """Returns the same loss from the masked positions alone, and without a mask for padding that is not there."""
-    shape = (setting.sequences, LENGTH)
+    shape = (setting.sequences, setting.length)
     inputs = {"input_ids": batch.tokens.input_ids.view(shape)}
     if setting.has_pairs:
         inputs["token_type_ids"] = batch.tokens.token_type_ids.view(shape)

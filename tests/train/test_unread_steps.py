@@ -76,8 +76,12 @@ class Reads(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         self.everything.add(name)
-        leaves = name == "_to_copy" and args[0].device.type == "meta" and (kwargs or {}).get("device") == torch.device("cpu")
-        if leaves or name in READING and any(isinstance(each, Tensor) and each.device.type == "meta" for each in args):
+        leaves = (
+            name == "_to_copy" and args[0].device.type == "meta" and (kwargs or {}).get("device") == torch.device("cpu")
+        )
+        if leaves or (
+            name in READING and any(isinstance(each, Tensor) and each.device.type == "meta" for each in args)
+        ):
             self.names.append(name)
         return func(*args, **(kwargs or {}))
 
@@ -92,7 +96,12 @@ def _fused_on_meta(monkeypatch):
 
 @pytest.mark.parametrize(
     ("objective", "family", "optimizer"),
-    [("mlm+nsp", "bert", "adamw"), ("mlm", "modernbert", "muon"), ("mlm+sop", "albert", "lamb"), ("rtd", "electra", "adamw")],
+    [
+        ("mlm+nsp", "bert", "adamw"),
+        ("mlm", "modernbert", "muon"),
+        ("mlm+sop", "albert", "lamb"),
+        ("rtd", "electra", "adamw"),
+    ],
 )
 def test_a_pre_training_step_reads_nothing_back_from_the_device(objective, family, optimizer):
     trainer = trainer_of(objective, family=family, optimizer=optimizer, device="meta", bf16=True)
@@ -145,7 +154,8 @@ def test_too_many_skips_end_a_run_of_unread_steps_too():
     trainer = trainer_of("mlm")
     trainer.reads_late = trainer.objective.spoils = True
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    for _ in range(2):
+        trainer.train_batch(batch_of("mlm"))
     with pytest.raises(TrainingError, match="3 of them in a row"):
-        for _ in range(3):
-            trainer.train_batch(batch_of("mlm"))
+        trainer.train_batch(batch_of("mlm"))
     assert all(map(torch.equal, before, trainer.model.parameters()))
