@@ -33,6 +33,26 @@ CHINESE = {
     "command": "命令",
     "other figures": "其他数字",
     NOTHING: "尚未测量",
+    "measured before lines named their commit": "测量时还没有记录提交",
+    "name": "项目",
+    "family": "家族",
+    "size": "规模",
+    "minutes": "分钟",
+    "precision": "精度",
+    "steps": "步数",
+    "tokens": "词元数",
+    "asked tokens": "要求的词元数",
+    "unigram entropy": "一元熵",
+    "mlm loss": "掩码损失（nat）",
+    "mlm accuracy": "掩码准确率",
+    "utilisation": "占矩阵乘峰值",
+    "score ours": "得分：本项目",
+    "score people": "得分：常规",
+    "score expert": "得分：专家",
+    "cosine ours": "余弦：本项目",
+    "loss": "目标损失",
+    "loss ours": "本项目的损失",
+    "peak mib": "显存峰值",
     "threads": "线程",
     "commit": "提交",
     "load": "负载",
@@ -63,7 +83,7 @@ class Comparisons:
             ]
             for row in rows
         ]
-        return [*grid([say(head) for head in heads], cells), "", *sources(rows, say)]
+        return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
 
 
 @dataclass(frozen=True)
@@ -210,13 +230,13 @@ def grid(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
 def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
     """Returns the line below a table: peers, machines, commits."""
     machines = dict.fromkeys(machine_of(row, say) for row in rows)
-    return ["; ".join(machines) + "."]
+    return ["; ".join(machines) + "."] if machines else []
 
 
 def machine_of(row: Row, say: Callable[[str], str]) -> str:
     """Returns where a line was measured."""
     if "commit" not in row:
-        return f"{row.get('precision', '')}, {row.get('date', '2026-11')}".strip(", ")
+        return say("measured before lines named their commit")
     wide = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in row["features"]][:1]
     device = row.get("device") or f"{row['processor']} ({', '.join(wide)})"
     packages = [f"{name} {row['versions'][name]}" for name in ("torch", "transformers") if name in row["versions"]]
@@ -261,8 +281,112 @@ def pages() -> list[Path]:
     return [page for page in found if MARKED.search(page.read_text(encoding="utf-8"))]
 
 
+def _precisions(prefix: str, *more: str) -> dict[str, str]:
+    """Returns the lines of a name in bf16 and float32, and in other precisions."""
+    return {precision: f"{prefix}{precision}" for precision in ("bf16", "float32", *more)}
+
+
+README_ROWS = (
+    Ratio(
+        "a pre-training step of BERT mini; `transformers`",
+        "BERT mini 的一步预训练；对 `transformers`",
+        "pretrain_step",
+        _precisions("bert-mini "),
+        "python benchmarks/pretrain_step.py",
+    ),
+    Ratio(
+        "the same, BERT base",
+        "同上，BERT base",
+        "pretrain_step",
+        _precisions("bert-base "),
+        "python benchmarks/pretrain_step.py",
+    ),
+    Ratio(
+        "the same, ModernBERT mini",
+        "同上，ModernBERT mini",
+        "pretrain_step",
+        _precisions("modernbert-mini "),
+        "python benchmarks/pretrain_step.py",
+    ),
+    Ratio(
+        "states of 400 sentences, 6 layers; `transformers`",
+        "400 个句子的状态，6 层；对 `transformers`",
+        "model_forward",
+        _precisions("forward, MiniLM 6/384, "),
+        "python benchmarks/model_forward.py",
+    ),
+    Ratio(
+        "fine-tuning on SST-2; `Trainer`",
+        "SST-2 微调；对 `Trainer`",
+        "finetune",
+        _precisions("sst2, "),
+        "python benchmarks/finetune.py",
+    ),
+    Ratio(
+        "1,000 sentences to vectors; `sentence-transformers`; the best of ONNX Runtime and OpenVINO",
+        "1,000 个句子变成向量；对 `sentence-transformers`；专家取 ONNX Runtime 与 OpenVINO 中较快者",
+        "embed",
+        _precisions("1,000 sentences, ", "int8"),
+        "python benchmarks/embed.py",
+    ),
+    Ratio(
+        "one request of 8 words; the same peers",
+        "一次 8 个词的请求；对手同上",
+        "latency",
+        {
+            "torch": "one request of 8 words, float32, torch",
+            "onnxruntime": "one request of 8 words, float32, onnxruntime",
+        },
+        "python benchmarks/latency.py",
+    ),
+    Ratio(
+        "32 connections; FastAPI + `sentence-transformers`, plain and batching",
+        "32 个连接；对 FastAPI + `sentence-transformers`，不攒批与攒批",
+        "serve",
+        _precisions("32 connections, "),
+        "python benchmarks/serve.py",
+    ),
+    Ratio(
+        "tokenizing 10 MB on one core and on two; `tokenizers`",
+        "10 MB 文本分词，一个核与两个核；对 `tokenizers`",
+        "tokenizer",
+        {"one core": "English to arrays, empty cache", "two cores": "English to arrays, two cores"},
+        "python benchmarks/tokenizer.py",
+    ),
+)
+
+LEARNED = {
+    "steps": "{:,}",
+    "tokens": "{:,}",
+    "unigram_entropy": "{:.3f}",
+    "mlm_loss": "{:.3f}",
+    "mlm_accuracy": "{:.1%}",
+}
+
 TABLES: dict[str, Comparisons | Figures | Ratios] = {
+    "readme": Ratios(README_ROWS),
     "pretrain_step": Comparisons("pretrain_step", {"utilisation": "{:.0%}"}),
+    "model_forward": Comparisons("model_forward"),
+    "families": Comparisons("families"),
+    "finetune": Comparisons("finetune", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
+    "train_embed": Comparisons("train_embed", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
+    "embed": Comparisons("embed", {f"cosine {OURS}": "{:.4f}"}),
+    "latency": Comparisons("latency", {f"cosine {OURS}": "{:.4f}"}),
+    "serve": Comparisons("serve"),
+    "search": Comparisons("search"),
+    "search_quality": Figures("search_quality", ("name",), dict.fromkeys(("recall@1", "recall@10", "mrr"), "{:.3f}")),
+    "tokenizer": Comparisons("tokenizer"),
+    "stream": Comparisons("stream"),
+    "corpus": Comparisons("corpus"),
+    "adapters_memory": Comparisons("adapters_memory"),
+    "time_to_loss": Comparisons("time_to_loss", {"loss": "{:.3f}", "loss_ours": "{:.3f}"}),
+    "families_learning": Figures(
+        "families_learning", ("family", "size", "minutes", "precision"), LEARNED, {"what": "pre-training"}
+    ),
+    "scaling": Figures(
+        "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
+    ),
+    "gpu": Comparisons("gpu", {"utilisation": "{:.0%}", "peak_mib": "{:,} MiB"}),
 }
 
 
