@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures bench clean
+.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures bench bench-quick bench-tables bench-gpu clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -63,10 +63,22 @@ village-model: $(VENV)/.installed  ## make the trained village model that the pa
 lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
 	for language in en zh; do $(BIN)/bertsmith learn --pictures docs/images/lessons --language $$language; done
 
-bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py trainer_peer.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py gpu.py),$(wildcard benchmarks/*.py))
+BENCH_OPTIONS := $(if $(QUICK),--quick)
+
+bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
+
+bench-quick:  ## the same as make bench QUICK=1
+	$(MAKE) bench QUICK=1
+
+bench-tables: $(VENV)/.installed  ## write the tables of README and docs from benchmarks/results
+	$(BIN)/python benchmarks/tables.py
+
+bench-gpu: $(VENV)/.installed  ## correctness and speed on CUDA in ten minutes; without a GPU, what it would measure
+	$(BIN)/python benchmarks/gpu.py $(BENCH_OPTIONS)
 
 bench-%: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/$(subst -,_,$*).py
+	$(BIN)/python benchmarks/$(subst -,_,$*).py $(BENCH_OPTIONS)
 
 # runs 里还有用户自己训练的模型，只删 make 自己做的那一个
 clean:  ## remove what make made: the environment, caches, runs/quickstart; other runs stay
