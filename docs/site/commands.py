@@ -82,9 +82,8 @@ def _row(parameter: Any, words: dict[str, str]) -> str:
     text, default = (found[1], found[2]) if found else (help_text, "")
     if parameter.required:
         default = f"*{words['required']}*"
-    return (
-        f"| {label.replace('|', chr(92) + '|')} | {_cell(text)} | {(default and _cell(default)) or _default(parameter)} |"
-    )
+    default = _cell(default) if default else _default(parameter)
+    return f"| {label.replace('|', chr(92) + '|')} | {_cell(text)} | {default} |"
 
 
 def command_page(name: str, command: Any, language: str) -> str:

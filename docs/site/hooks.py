@@ -95,7 +95,7 @@ def other_language(pages: Path) -> str:
     return "zh" if pages.name == "en" else "en"
 
 
-def on_nav(nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation:
+def on_nav(nav: Navigation, *, config: MkDocsConfig, **_: Any) -> Navigation:
     """Translates the names of the sections."""
 
     def translate(items: list[Any]) -> None:
@@ -108,7 +108,7 @@ def on_nav(nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation
     return nav
 
 
-def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Fills in what is made from the code, and turns links to files of the project into links of the site."""
     if page.file.abs_src_path is None:
         return markdown
