@@ -1,7 +1,7 @@
 """What MkDocs is taught beyond its plugins: links to the code, pages made from the code, names of sections in Chinese.
 
 - A page may link to any file of the project as GitHub reads it (`../../../src/bertsmith/model/block.py`). The site has
-  a page for every source file and a copy of every picture that is linked, so it needs no network and no repository.
+  a page for every source file and a copy of every picture and report that is linked, so it needs no network and no repository.
 - `<!-- commands -->` is replaced by every command with its options, `<!-- names -->` by the public names, and
   `<!-- changelog -->` by the changelog: none can be out of date.
 - Each language is a site of its own, with its own index to search; `extra.sections` translates the navigation.
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from commands import command_pages  # noqa: E402
 from names import names_table  # noqa: E402
 
-PICTURES = {".png", ".svg", ".gif"}
+COPIED = {".png", ".svg", ".gif", ".html", ".json"}
 LANGUAGE_OF = {".py": "python", ".toml": "toml", ".md": "markdown", ".json": "json", ".css": "css", ".sh": "bash"}
 _CODE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=indent)(?P=fence) *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
@@ -56,7 +56,7 @@ def place_in_site(target: Path, pages: Path) -> str | None:
     if target.is_relative_to(pages) or not target.is_file():
         return None
     name = target.relative_to(ROOT).as_posix()
-    return f"assets/{name}" if target.suffix in PICTURES else f"source/{name}.md"
+    return f"assets/{name}" if target.suffix in COPIED else f"source/{name}.md"
 
 
 def source_page(target: Path) -> str:
@@ -82,7 +82,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
                 found.add(target)
     for target in sorted(found):
         place = place_in_site(target, pages) or ""
-        if target.suffix in PICTURES:
+        if target.suffix in COPIED:
             files.append(File.generated(config, place, abs_src_path=str(target)))
         elif not target.is_relative_to(ROOT / "docs" / other_language(pages)):
             hidden = InclusionLevel.NOT_IN_NAV
