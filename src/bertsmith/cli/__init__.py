@@ -99,7 +99,7 @@ ENVIRONMENT = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 """What torch, OpenMP and oneDNN read when they are loaded, unless you have set it: see "A step on a busy machine" and
-"Fine-tuning" in docs/benchmarks.md."""
+"Fine-tuning" in docs/en/explanation/benchmarks.md."""
 
 _INTERRUPTED = 130
 _RESUMING = (
