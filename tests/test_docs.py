@@ -161,7 +161,7 @@ def test_the_size_table_of_the_guides_is_what_the_command_prints(capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     printed = {row[0]: row[1:] for row in rows if len(row) == 12}
     for language in SITE:
-        page = ROOT / "docs" / language / "how-to/choose-size-data-and-time.md"
+        page = ROOT / "docs" / language / "explanation/model.md"
         shown = [line.split() for line in page.read_text(encoding="utf-8").splitlines()]
         table = {row[0]: row[1:] for row in shown if row and row[0] in printed and len(row) == 12}
         assert table
@@ -240,4 +240,5 @@ def test_every_class_of_a_family_is_on_the_page_of_families(page):
         if path.stem in ("__init__", "bert"):
             continue
         for name in classes_of(path):
-            assert name.startswith("_") or f"[`{name}`](../../../src/bertsmith/model/families/{path.name})" in text, name
+            link = f"[`{name}`](../../../src/bertsmith/model/families/{path.name})"
+            assert name.startswith("_") or link in text, name

@@ -1,7 +1,7 @@
 """What MkDocs is taught beyond its plugins: links to the code, pages made from the code, names of sections in Chinese.
 
 - A page may link to any file of the project as GitHub reads it (`../../../src/bertsmith/model/block.py`). The site has
-  a page for every source file and a copy of every picture and report that is linked, so it needs no network and no repository.
+  a page for every source file and a copy of every picture and report that is linked, so it needs no repository.
 - `<!-- commands -->` is replaced by every command with its options, `<!-- names -->` by the public names, and
   `<!-- changelog -->` by the changelog: none can be out of date.
 - Each language is a site of its own, with its own index to search; `extra.sections` translates the navigation.
