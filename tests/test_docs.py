@@ -95,7 +95,7 @@ def test_the_two_readmes_name_the_same_commands_and_pages():
         return {words[0] for words in commands_in(page.read_text(encoding="utf-8"))}
 
     def pages(page: Path) -> set[str]:
-        return {link.replace(".zh-CN", "") for link in links_of(page)}
+        return {link.replace(".zh-CN", "").replace("docs/zh/", "docs/en/") for link in links_of(page)}
 
     assert commands(english) == commands(chinese)
     assert pages(english) == pages(chinese)
