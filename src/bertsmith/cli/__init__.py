@@ -20,6 +20,7 @@ from bertsmith.cli import (
     convert,
     corpus,
     distil,
+    docs,
     export,
     finetune,
     inspect,
@@ -82,6 +83,7 @@ app.command("attribute")(attention.attribute)
 app.command("probe", cls=DeclaredCommand)(probe.probe)
 app.command("lab")(lab.lab)
 app.command("learn")(learn.learn)
+app.command("docs")(docs.docs)
 app.command("import")(convert.import_model)
 app.add_typer(export.app, name="export")
 app.command("push")(push.push)
@@ -97,7 +99,7 @@ ENVIRONMENT = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 """What torch, OpenMP and oneDNN read when they are loaded, unless you have set it: see "A step on a busy machine" and
-"Fine-tuning" in docs/benchmarks.md."""
+"Fine-tuning" in docs/en/explanation/benchmarks.md."""
 
 _INTERRUPTED = 130
 _RESUMING = (
