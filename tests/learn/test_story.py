@@ -204,10 +204,10 @@ def test_every_link_is_on_the_paper_map_and_in_the_code(language):
 
 
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
-    page = (ROOT / "docs/learn.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/en/how-to/learn.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        exec(compile(block, "docs/learn.md", "exec"), {})
+        exec(compile(block, "docs/en/how-to/learn.md", "exec"), {})
     shown = capsys.readouterr().out
     assert "softmax" in shown
     assert "cannot be seen" in shown
