@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures bench bench-quick bench-tables bench-gpu clean
+.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -27,6 +27,14 @@ $(VENV)/.installed-mutants: $(VENV)/.installed-test
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-release: $(VENV)/.installed-docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	@touch $@
 
 # COVERAGE=1 measures which lines of the package the tests run
@@ -62,6 +70,9 @@ village-model: $(VENV)/.installed  ## make the trained village model that the pa
 
 lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
 	for language in en zh; do $(BIN)/bertsmith learn --pictures docs/images/lessons --language $$language; done
+
+docs: $(VENV)/.installed-docs  ## the documentation site, for `bertsmith docs`; warnings are errors (Python 3.11+)
+	$(BIN)/python docs/site/build.py
 
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick)

@@ -20,6 +20,7 @@ from bertsmith.cli import (
     convert,
     corpus,
     distil,
+    docs,
     export,
     finetune,
     inspect,
@@ -81,6 +82,7 @@ app.command("attribute")(attention.attribute)
 app.command("probe", cls=DeclaredCommand)(probe.probe)
 app.command("lab", cls=DeviceCommand)(lab.lab)
 app.command("learn")(learn.learn)
+app.command("docs")(docs.docs)
 app.command("import")(convert.import_model)
 app.add_typer(export.app, name="export")
 app.command("push")(push.push)
