@@ -63,7 +63,8 @@ def test_numbers_of_classes_are_read_by_their_names(tmp_path):
     first, second = TAGGED.read(entities)
     assert (first.tags, second.tags) == (("B-PER", "I-PER", "O"), ("O",))
     reviews = datasets.Dataset.from_dict(
-        {"text": ["a", "b"], "label": [1, 0]}, features=named(text=text, label=datasets.ClassLabel(names=["neg", "pos"]))
+        {"text": ["a", "b"], "label": [1, 0]},
+        features=named(text=text, label=datasets.ClassLabel(names=["neg", "pos"])),
     )
     assert [example.label for example in LABELLED.read(reviews)] == ["pos", "neg"]
     assert [example.score for example in SCORED.read(reviews)] == [1.0, 0.0], "a number is wanted here, not a name"
@@ -98,8 +99,16 @@ TAGS, QUESTION = {"tokens": ["a"], "ner_tags": ["O"]}, RECORDS[QUESTIONS][0]
         (LABELLED, {"text": ["a"], "label": ["b"]}, "train: is a dictionary of text, label; give one of its splits"),
         (LABELLED, ["a"], "train: row 0 (from 0) is a str, not a dictionary of its columns"),
         (LABELLED, [{"text": "a", "y": "b"}], "train: no label column among text, y; call it label, or name it with"),
-        (LABELLED, pd.DataFrame({"text": ["a", "b"], "label": ["x", None]}), "train: row 1 (from 0) has an empty label"),
-        (LABELLED, pd.DataFrame({"text": ["a", pd.NA], "label": ["x", "y"]}), "train: row 1 (from 0) has an empty text"),
+        (
+            LABELLED,
+            pd.DataFrame({"text": ["a", "b"], "label": ["x", None]}),
+            "train: row 1 (from 0) has an empty label",
+        ),
+        (
+            LABELLED,
+            pd.DataFrame({"text": ["a", pd.NA], "label": ["x", "y"]}),
+            "train: row 1 (from 0) has an empty text",
+        ),
         (LABELLED, [{"text": ["a"], "label": "x"}], "train: row 0 (from 0): the text is a list, not text"),
         (
             LABELLED,
