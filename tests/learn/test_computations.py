@@ -26,7 +26,7 @@ TEXTS = [name for name, recipe in COMPUTATIONS.items() if any(each.kind == "text
 
 @pytest.fixture(scope="module")
 def study():
-    return Study.small()
+    return Study.village()
 
 
 def step_values(computation):

@@ -19,7 +19,7 @@ from bertsmith.model.family import families
 
 @pytest.fixture(scope="module")
 def study():
-    return Study.small()
+    return Study.village()
 
 
 def test_new_masks_ask_for_more_than_one_mask_does(study):

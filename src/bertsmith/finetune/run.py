@@ -71,7 +71,7 @@ class FineTuningResult:
 
     def save(self, path: Path) -> None:
         """Writes the result as JSON."""
-        write_json(path, replace(self, seconds=round(self.seconds, 2)))
+        write_json(path, replace(self, seconds=round(self.seconds, 2)), checked=True)
 
     @classmethod
     def load(cls, path: Path) -> FineTuningResult:
@@ -154,6 +154,8 @@ def fine_tune(
         raise ConfigError(
             f"max length {settings.max_length}: {model_folder} reads {config.position_limit} pieces at most"
         )
+    precision = "bf16" if compute_dtype(settings.precision, device) == torch.bfloat16 else "float32"
+    _require_precision(folder, settings, precision)
     request = {
         "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
@@ -161,7 +163,8 @@ def fine_tune(
         "model": fingerprint_weights(model_folder),
         "config": asdict(config),
         "tokenizer": load_tokenizer(model_folder).fingerprint,
-        "settings": asdict(settings),
+        # auto 换一台机器可能是另一种精度：写下实际用的，续训时才对得上
+        "settings": {**asdict(settings), "precision": precision},
         "train": _fingerprint(train),
         "dev": _fingerprint(dev),
         "test": None if test is None else _fingerprint(test),
@@ -177,6 +180,24 @@ def fine_tune(
             task, Path(model_folder), folder, settings, console or Console(quiet=True), device, teacher, listeners
         )
         return started.finish(train, dev, test)
+
+
+def _require_precision(folder: Path, settings: FineTuningSettings, precision: str) -> None:
+    """Makes sure that a run that was begun on another machine is not gone on with in another precision.
+
+    Raises:
+        RunFolderError: it would be, since `auto` means something else here.
+    """
+    claim = folder / "finetune.json"
+    if settings.precision != "auto" or not claim.is_file():
+        return
+    asked = read_json(claim, dict[str, Any], RunFolderError, "choose another --out").get("settings")
+    begun = asked.get("precision") if isinstance(asked, dict) else None
+    if begun in ("bf16", "float32") and begun != precision:
+        raise RunFolderError(
+            f"{folder}: was begun in {begun}, and this machine is best at {precision}; pass --precision {begun} to go"
+            " on, or choose another --out"
+        )
 
 
 class FineTuningRun(Generic[ExampleT, PredictionT]):
@@ -390,6 +411,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _save(self) -> None:
         self.log.flush_to_disk()
+        self.trainer.read_skips()
+        self.progress.sums = RunningAverages(self.progress.sums).read()
         self.progress.log_bytes = self.log.size
         self.progress.skipped = (self.trainer.skipped, self.trainer.skipped_in_a_row)
         save_state(self.folder / "state", self.trainer, asdict(self.progress), keep=1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.matmul import FEW_ROWS, Int8Weight, linear, linear_int8, packed, quantized
+from bertsmith.kernels.processor import multiplies_bf16_faster
 
 
 class Linear(nn.Linear):
@@ -40,7 +41,7 @@ class Linear(nn.Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
-        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and not hidden.is_cuda:
+        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and hidden.device.type == "cpu":
             return linear_int8(hidden, self._int8_weight(), self.bias)
         return linear(hidden, self._weight_for(hidden), self.bias)
 
@@ -57,7 +58,7 @@ class Linear(nn.Linear):
                 self._kept = None
             return self.weight.to(dtype)
         # 行数少时时间都花在读权重上：排好的副本顺序读取；行数多时原样更快
-        if dtype == self.weight.dtype and (hidden.is_cuda or hidden.numel() > FEW_ROWS * self.in_features):
+        if dtype == self.weight.dtype and (hidden.device.type != "cpu" or hidden.numel() > FEW_ROWS * self.in_features):
             return self.weight
         kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
         assert isinstance(kept, Tensor)
@@ -158,15 +159,13 @@ def device_named(name: str) -> torch.device:
 
 
 def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
-    """Returns `bf16` where the hardware multiplies it natively, else `float32`."""
+    """Returns `bf16` where the hardware multiplies it faster, else `float32`."""
     return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
 
 
 def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:
-    """Returns bfloat16 where the hardware multiplies it natively, else float32."""
+    """Returns bfloat16 where the hardware multiplies it faster than float32, else float32."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    capabilities = torch.cpu.get_capabilities()
-    # 没有 AVX512-BF16 / AMX 的 CPU 上 bf16 是软件模拟，比 float32 还慢，所以必须检测
-    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
+    return torch.bfloat16 if multiplies_bf16_faster() else torch.float32

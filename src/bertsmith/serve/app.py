@@ -137,12 +137,13 @@ def _has_foreign(error: ValidationError, names: Sequence[str]) -> bool:
     return any(fault["type"] == "extra_forbidden" and fault["loc"][0] in names for fault in faults)
 
 
-def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAPI:
+def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_browser: bool = False) -> FastAPI:
     """Loads the models and builds the application.
 
     Args:
         settings: everything it is told.
         keys: who may use it; None reads them as the settings say.
+        for_browser: whether a browser that has no key is to ask its user for one.
 
     Raises:
         BertsmithError: a model folder, or the file with the keys, cannot be used.
@@ -187,7 +188,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     app.add_exception_handler(HTTPException, _http_problem)
     if keys:
         describe_keys(app)
-    app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued)
+    app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued, for_browser=for_browser)
     # 没有密钥、只给本机用：别的网页把自己的域名指到 127.0.0.1，也不能替人来问
     if not keys and is_loopback(settings.host):
         app.add_middleware(HostCheck, hosts=(settings.host, *settings.allowed_hosts))

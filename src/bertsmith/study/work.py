@@ -33,7 +33,7 @@ from bertsmith.study.tasks import StudyTask
 from bertsmith.study.texts import StudyText, characters_per_piece
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, steps_for
 from bertsmith.train.pretraining import MODELS, RunOptions, kept_steps, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
 from bertsmith.train.start import heldout_set
 
 ROWS = "rows.json"
@@ -82,7 +82,7 @@ class StudyWork:
         shared = {
             "family": self.base.family,
             "sequence_length": self.base.sequence_length,
-            "precision": native_precision(best_device()),
+            "precision": begun_precision(self.folder(start, seed), native_precision(best_device())),
             "seed": seed,
         }
         settings = {**shared, **dict(start.settings), **end}

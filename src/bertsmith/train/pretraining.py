@@ -52,12 +52,18 @@ from bertsmith.train.tracking import RunListener, StartedRun, Tracking, usual_tr
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What may differ from one start of a run to the next; none of it changes the numbers but by rounding."""
+    """What may differ from one start of a run to the next; none of it changes the numbers but by rounding and dropout.
+
+    Dropout is drawn part by part: in another number of parts (`accumulate`), or on another number of ranks, other
+    elements are dropped, as many of them as before.
+    """
 
     panel: ClassVar[str] = "This start of the run"
 
     accumulate: int = option(
-        1, min=1, help="Parts in which a step is computed, to save memory; changes the result by rounding alone."
+        1,
+        min=1,
+        help="Parts in which a step is computed, to save memory; the same but for rounding and dropout's draws.",
     )
     workers: int | None = option(
         None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that draw batches ahead."
@@ -352,6 +358,7 @@ class PreTrainingRun:
 
     def _log_window(self) -> dict[str, str]:
         """Writes the averages since the last row of the log, and returns what the progress line shows."""
+        self.trainer.read_skips()
         averages = self.window.averages()
         self.window = RunningAverages()
         row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
@@ -409,10 +416,11 @@ class PreTrainingRun:
 
     def _write_state(self) -> None:
         self.log.flush_to_disk()
+        self.trainer.read_skips()
         saved = {
             **asdict(self.progress),
             "seconds": self._seconds(),
-            "window": self.window.totals,
+            "window": self.window.read(),
             "metrics_bytes": self.log.size,
             "skipped": (self.trainer.skipped, self.trainer.skipped_in_a_row),
         }
