@@ -84,7 +84,7 @@ def test_a_choice_is_what_the_real_head_says(study):
         context = "Anna the baker lives at the bakery. The day is sunny."
         endings = ("In the morning Anna eats the wonderful bread.", "At noon Leo climbs the ridge.")
         pairs = [study.encode(context, ending) for ending in (*endings, "In the evening Greta casts the net.")]
-        scores = model(RaggedBatch.from_sequences(*map(list, zip(*pairs, strict=True)))).flatten()
+        scores = model(RaggedBatch.from_sequences(*map(list, zip(*pairs, strict=True))), num_choices=3).flatten()
     np.testing.assert_allclose(found["scores"], scores.numpy(), atol=1e-4)
     np.testing.assert_allclose(found["probabilities"], scores.softmax(0).numpy(), atol=1e-5)
     assert found["best"] == endings[0]

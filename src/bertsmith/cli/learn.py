@@ -82,8 +82,8 @@ def learn(
     console = Console(highlight=False)
     named = None if part is None else find_lesson(part, chosen)
     story = lessons(chosen) if named is None else [named]
-    study = None if model is None else Study.load(model)
     if pictures or notebooks or anki:
+        study = None if model is None else Study.load(model)
         _write(console, story, chosen, study, pictures, notebooks, anki)
         return
     deck = Deck(progress, chosen)
@@ -109,6 +109,7 @@ def learn(
             raise InputError("all parts are read; name one to compute: bertsmith learn 1 --model DIR")
         terminal.show_contents(console, deck, chosen)
         return
+    study = None if model is None else Study.load(model)
     terminal.show_lesson(console, lesson, study, chosen, pictures=cache_folder())
     deck.mark_read(lesson.id)
 
