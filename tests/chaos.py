@@ -83,7 +83,7 @@ COMMANDS = (
         " --out {out}/corpus",
         ("corpus/*.arrow", "corpus/manifest.json"),
     ),
-    Command("pretrain", f"pretrain {_PRETRAIN} --tensorboard", _RUN),
+    Command("pretrain", f"pretrain {_PRETRAIN} --track tensorboard", _RUN),
     Command(
         "pretrain, losses that are no numbers",
         f"pretrain {_PRETRAIN.replace('240', '120')} --skipped-share 0.2",

@@ -20,7 +20,7 @@ from bertsmith.cores import available_cores
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.search import WEIGHTS
+from bertsmith.finetune.trials import WEIGHTS
 from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import Backbone, ModelConfig
@@ -135,8 +135,8 @@ class StudyWork:
     def _rows(self, plan: RunPlan, arms: Sequence[Arm], folder: Path) -> Iterator[Row]:
         start, corpus, tokenizer = plan.start, self.text.corpus(plan.start), self.text.tokenizer(plan.start.vocab_size)
         recipe = self.recipe(start, seed=plan.seed, steps=plan.steps)
-        options = RunOptions(tensorboard=False, evaluations=0, keep_models=self.study.points)
-        result = pretrain(folder, corpus, tokenizer, recipe, options, device=best_device())
+        options = RunOptions(evaluations=0, keep_models=self.study.points)
+        result = pretrain(folder, corpus, tokenizer, recipe, options, device=best_device(), listeners=())
         # 所有做法都用同一批验证样本、同样的遮盖来量，种子也不变：差别只来自模型
         whole = self.text.corpus(replace(start, share=1.0))
         reference = heldout_set(self.recipe(Start((("objective", "mlm"),)), steps=1), whole, tokenizer)

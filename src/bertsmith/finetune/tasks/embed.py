@@ -127,6 +127,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     low: float = 0.0
     high: float = 1.0
 
+    has_folds: ClassVar[bool] = False
     spec: ClassVar = TaskSpec(
         "embed",
         ("vectors of texts", "文本的向量"),
