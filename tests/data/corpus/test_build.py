@@ -593,7 +593,7 @@ def test_a_shard_has_no_more_ids_than_its_offsets_can_count(many):
 
 
 def test_two_books_are_too_few(tokenizer, tmp_path):
-    with pytest.raises(InputError, match=r"has 2 document\(s\), at least 3"):
+    with pytest.raises(InputError, match=r"has 2 different document\(s\), at least 3"):
         build_corpus([write_books(tmp_path / "in", 2, 400)], tokenizer, tmp_path / "corpus")
 
 
