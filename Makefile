@@ -74,6 +74,14 @@ lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, f
 docs: $(VENV)/.installed-docs  ## the documentation site, for `bertsmith docs`; warnings are errors (Python 3.11+)
 	$(BIN)/python docs/site/build.py
 
+# 站点先建好：它是包的数据，轮子里要有。标签最后打：前面任何一步失败都不留下标签
+release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, and the tag of the version; uploads nothing
+	@test -z "$$(git status --porcelain)" || { echo "commit first: the release is what the tag names" >&2; exit 2; }
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	git tag -a "v$$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')" -m "bertsmith $$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')"
+
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick)
 
@@ -92,5 +100,5 @@ bench-%: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/$(subst -,_,$*).py $(BENCH_OPTIONS)
 
 # runs 里还有用户自己训练的模型，只删 make 自己做的那一个
-clean:  ## remove what make made: the environment, caches, runs/quickstart; other runs stay
-	rm -rf $(VENV) runs/quickstart build dist mutants .coverage .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+clean:  ## remove what make made: the environment, the site, dist, caches, runs/quickstart; other runs stay
+	rm -rf $(VENV) runs/quickstart build dist src/bertsmith/site mutants .coverage .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

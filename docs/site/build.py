@@ -1,6 +1,6 @@
 """Builds the documentation in both languages into `src/bertsmith/site`, where `bertsmith docs` finds it.
 
-    python docs/site/build.py
+    python docs/site/build.py [--no-strict] [--out FOLDER]
 
 Each language is a MkDocs site of its own, so that a search finds pages of one language only. Warnings are errors: a
 link that leads nowhere, an anchor that is not there, a page outside the navigation. Nothing is fetched.
@@ -8,6 +8,7 @@ link that leads nowhere, an anchor that is not there, a page outside the navigat
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -55,4 +56,8 @@ def build(site: Path = SITE, *, strict: bool = True) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(build(strict="--no-strict" not in sys.argv))
+    words = argparse.ArgumentParser(description="Builds the documentation in both languages.")
+    words.add_argument("--no-strict", action="store_true", help="tell of warnings and go on")
+    words.add_argument("--out", type=Path, default=SITE, help="folder of the site")
+    given = words.parse_args()
+    sys.exit(build(given.out, strict=not given.no_strict))
