@@ -357,7 +357,7 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     table.write_text('text\n"a nice, long day"\n', encoding="utf-8")
     assert "not as csv" in run(capsys, "predict", "--model", out / "model", "--file", table, code=2)
     search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
-    assert "--epochs: --search tries several" in run(
+    assert "--epochs: --search paper tries several" in run(
         capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2
     )
 

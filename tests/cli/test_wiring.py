@@ -42,7 +42,9 @@ def told(monkeypatch, capsys):
 def options_of(command):
     chosen = get_command(app).commands[command]
     parameters = chosen.get_params(typer.Context(chosen))
-    return {option for parameter in parameters for option in parameter.opts if option.startswith("--")} - {"--help"}
+    found = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
+    # --device 由所有会计算的命令共用，另有测试
+    return found - {"--help", "--device"}
 
 
 def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
@@ -78,9 +80,18 @@ def test_every_option_of_the_lab_reaches_it(told, tiny_model, tmp_path):
     words = (
         f"lab --model mine={tiny_model} --runs {tmp_path / 'one'} --runs {tmp_path / 'two'} --host 0.0.0.0 --port 1234"
         f" --language zh --progress {tmp_path / 'cards.json'} --index notes={tmp_path / 'index'}"
+        f" --api-key-file {tmp_path / 'keys'} --allow-host lab.example"
     )
     indexes = (("notes", str(tmp_path / "index")),)
-    settings = ServeSettings((("mine", str(tiny_model)),), indexes, host="0.0.0.0", port=1234, drain=0.0)
+    settings = ServeSettings(
+        (("mine", str(tiny_model)),),
+        indexes,
+        host="0.0.0.0",
+        port=1234,
+        drain=0.0,
+        key_file=str(tmp_path / "keys"),
+        allowed_hosts=("lab.example",),
+    )
     (given, runs), named = told(bertsmith.lab.run, "run_lab", *words.split())
     assert (given, list(runs)) == (settings, [tmp_path / "one", tmp_path / "two"])
     assert named == {"language": "zh", "progress": tmp_path / "cards.json"}

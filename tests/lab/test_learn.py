@@ -44,6 +44,17 @@ def test_numbers_are_read_as_people_write_them():
         matrix.check(learn.parsed(matrix, "1 2; 3"))
 
 
+@pytest.mark.parametrize("typed", [float("inf"), float("nan"), 2.5, 1e30], ids=str)
+def test_what_is_no_whole_number_is_said(page, typed):
+    """1e400 in a request is infinity, which Gradio cannot round."""
+    field = next(one for one in page.blocks.values() if isinstance(one, gr.Number))
+    integer = next(
+        given for _, given in inputs() if given.label("en") == field.label or given.label("zh") == field.label
+    )
+    with pytest.raises(InputError, match=r"whole number|from .* to"):
+        integer.check(learn.parsed(integer, field.preprocess(typed)))
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_section_has_its_text_and_every_step(language):
     study = Study.village()

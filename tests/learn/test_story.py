@@ -115,7 +115,7 @@ Back.
 
 ## Code
 
-- the loss: [`bertsmith.objectives.masked_lm.MaskedLMLoss`](docs/paper_map.md#31-pre-training)
+- the loss: [`bertsmith.objectives.masked_lm.MaskedLMLoss`](docs/en/explanation/paper-map.md#31-pre-training)
 """
 
 
@@ -139,7 +139,7 @@ def test_a_part_in_its_form():
         ("left | How", "right way | How", "answer in exercises.py"),
         ("one | Front?", "Front?", "card 'Front\\?' must be headed"),
         ("Back.", "", "have a back"),
-        ("(docs/paper_map.md#31-pre-training)", "", "is no link of the form"),
+        ("(docs/en/explanation/paper-map.md#31-pre-training)", "", "is no link of the form"),
     ],
 )
 def test_a_part_of_another_form(there, instead, message):

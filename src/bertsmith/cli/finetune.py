@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertsmith.finetune.settings import FineTuningSettings
     from bertsmith.finetune.tasks.task import Evaluation
     from bertsmith.finetune.teaching import TeachingOptions
+    from bertsmith.train.tracking import TrackingOptions
 
 
 def _task() -> Any:
@@ -37,6 +38,7 @@ def _options_of_all_tasks() -> type:
     further="bertsmith.finetune.further.FurtherOptions",
     comparison="bertsmith.finetune.job.ComparisonOptions",
     teaching="bertsmith.finetune.teaching.TeachingOptions",
+    tracking="bertsmith.train.tracking.TrackingOptions",
 )
 def finetune(
     task: Annotated[str, _task()],
@@ -45,7 +47,9 @@ def finetune(
     train: Annotated[
         str | None, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")
     ] = None,
-    dev: Annotated[str | None, typer.Option(help="The same, to choose the best epoch by.")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="The same, to choose the best epoch by; --folds does without one.")
+    ] = None,
     test: Annotated[str | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
     unlabelled: Annotated[
         str | None, typer.Option(help="embed: folder of text files to learn from instead; see --positives.")
@@ -57,6 +61,7 @@ def finetune(
     further: Given[FurtherOptions],
     comparison: Given[ComparisonOptions],
     teaching: Given[TeachingOptions],
+    tracking: Given[TrackingOptions],
 ) -> None:
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
     from dataclasses import replace
@@ -71,8 +76,8 @@ def finetune(
 
     compared, chosen = comparison.build(), settings.build()
     for option in settings.typed("epochs", "batch_size"):
-        if compared.search is not None:
-            raise ConfigError(f"{option}: --search tries several by itself; leave one of the two out")
+        if compared.search == "paper":
+            raise ConfigError(f"{option}: --search paper tries several by itself; leave one of the two out")
     if not settings.typed("learning_rate"):
         chosen = replace(chosen, learning_rate=usual_rate(task, model, chosen.adapter))
     if not settings.typed("batch_size"):
@@ -91,6 +96,8 @@ def finetune(
         comparison=compared,
         further=further.build(),
         teaching=teaching.build(),
+        listeners=tracking.build().listeners() or (),
+        fixed=tuple(settings.values),
     )
     try:
         result = run_job(job, console=Console(), device=best_device())

@@ -1,6 +1,7 @@
 """`bertsmith pretrain`: BERT from token shards, on one process or many.
 
-Its options are the settings of `train.recipe.PreTrainingRecipe` and `train.pretraining.RunOptions`.
+Its options are the settings of `train.recipe.PreTrainingRecipe`, `train.pretraining.RunOptions` and
+`train.tracking.TrackingOptions`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from bertsmith.cli.options import Given, declares
 if TYPE_CHECKING:
     from bertsmith.train.pretraining import RunOptions
     from bertsmith.train.recipe import PreTrainingRecipe
+    from bertsmith.train.tracking import TrackingOptions
 
 
-@declares(recipe="bertsmith.train.recipe.PreTrainingRecipe", options="bertsmith.train.pretraining.RunOptions")
+@declares(
+    recipe="bertsmith.train.recipe.PreTrainingRecipe",
+    options="bertsmith.train.pretraining.RunOptions",
+    tracking="bertsmith.train.tracking.TrackingOptions",
+)
 def pretrain(
     corpus: Annotated[Path, typer.Option(help="Folder of shards made by `bertsmith corpus`.")],
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer that made them.")],
@@ -31,6 +37,7 @@ def pretrain(
     *,
     recipe: Given[PreTrainingRecipe],
     options: Given[RunOptions],
+    tracking: Given[TrackingOptions],
 ) -> None:
     """Pre-train a BERT on token shards; interrupted, the same command goes on.
 
@@ -48,11 +55,20 @@ def pretrain(
 
     with connected_ranks() as (ranks, device):
         resolved = chosen_recipe(recipe.values, recipe_file, precision=native_precision(device), run=out)
+        listeners = tracking.build().listeners()
         loaded = load_tokenizer(tokenizer)
         shards, console = TokenCorpus(corpus, loaded), Console()
         try:
             result = run_pretraining(
-                out, shards, loaded, resolved, options.build(), console=console, device=device, ranks=ranks
+                out,
+                shards,
+                loaded,
+                resolved,
+                options.build(),
+                console=console,
+                device=device,
+                ranks=ranks,
+                listeners=listeners,
             )
         except TrainingStopped as stopped:
             if ranks.is_first:

@@ -284,7 +284,8 @@ def _field(state: PageState, given: Input, start: Any) -> Any:
     if given.kind == "choice":
         return gr.Dropdown(list(given.choices), value=start, label=name, filterable=False)
     if given.kind == "integer":
-        return gr.Number(start, label=name, precision=0)
+        # 不用 precision=0：Gradio 会把 1e400（无穷大）取整，抛出看不懂的错误；整数与否由 `parsed` 判断
+        return gr.Number(start, label=name)
     return gr.Textbox(start, label=name)
 
 
