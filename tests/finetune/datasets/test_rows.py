@@ -51,7 +51,7 @@ def test_rows_in_memory_are_read_as_rows_of_a_file(reader, tmp_path):
 
 
 def named(**features):
-    return datasets.Features({name: feature for name, feature in features.items()})
+    return datasets.Features(features)
 
 
 def test_numbers_of_classes_are_read_by_their_names(tmp_path):
