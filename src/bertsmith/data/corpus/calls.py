@@ -37,8 +37,8 @@ def learn_vocabulary(
     Example:
         >>> import bertsmith
         >>> vocabulary = bertsmith.learn_vocabulary("texts", "vocabulary", vocab_size=500)
-        >>> vocabulary.details.decode(vocabulary.details.encode("The baker sang."))
-        'the baker sang .'
+        >>> vocabulary.metrics["files"], vocabulary.details.vocab_size <= 500
+        (3, True)
 
     Args:
         text: files, folders, patterns and URLs of text, JSON Lines and Parquet.
@@ -77,7 +77,7 @@ def build_corpus(
 
     Example:
         >>> import bertsmith
-        >>> corpus = bertsmith.build_corpus("texts", "vocabulary", "corpus", heldout=0.1)
+        >>> corpus = bertsmith.build_corpus("texts", "vocabulary", "corpus", documents="blank-line")
         >>> corpus.metrics["documents"] > 0
         True
 
