@@ -1,7 +1,6 @@
-"""The calls in Python: their examples run, their settings are checked, and the guides that show them are true."""
+"""The calls in Python: their examples run, their settings are checked."""
 
 import doctest
-import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.result import Result
 from bertsmith.tinyworld import draw_reviews, draw_stories
 
-ROOT = Path(__file__).parents[1]
 ROWS = [{"text": "the man reads", "label": "good"}, {"text": "the woman eats", "label": "bad"}] * 4
 
 
@@ -102,25 +100,3 @@ def test_the_examples_of_the_docstrings_run(sample):
         (example,) = (test for test in doctest.DocTestFinder(recurse=False).find(owner, owner.__name__))
         assert example.examples, owner
         assert runner.run(example).failed == 0, owner
-
-
-PAGES = ("use-from-python", "scikit-learn", "extend")
-
-
-def blocks_of(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
-def test_the_code_of_a_guide_runs(name, sample):
-    names = {"__name__": "guide"}
-    for number, block in enumerate(blocks_of(ROOT / f"docs/en/how-to/{name}.md"), 1):
-        exec(compile(block, f"{name}.md, block {number}", "exec"), names)
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_both_languages_show_the_same_code(name):
-    english, chinese = (blocks_of(ROOT / f"docs/{language}/how-to/{name}.md") for language in ("en", "zh"))
-    assert english == chinese
-    assert english
