@@ -13,6 +13,7 @@ from bertsmith.learn.story import lessons
 
 ROOT = Path(__file__).parents[2]
 DRAWN = [id for id, recipe in COMPUTATIONS.items() if recipe.draw]
+LONG = {"first": "the man reads the book " * 5, "place": 27}
 NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
@@ -50,10 +51,14 @@ def test_the_numbers_are_those_of_the_computation():
     assert picture(compute("two_tokens")) is None
 
 
-@pytest.mark.parametrize(("id", "inputs"), [("masking", {"text": "the man reads " * 15}), ("input_sum", {"place": 0})])
+@pytest.mark.parametrize(
+    ("id", "inputs"), [("masking", {"text": "the man reads " * 15}), ("input_sum", {"place": 0}), ("input_sum", LONG)]
+)
 def test_other_inputs_are_drawn_too(id, inputs):
     drawn = picture(compute(id, **inputs))
-    assert "[CLS]" in texts(drawn)
+    assert "[SEP]" in texts(drawn) if inputs is LONG else "[CLS]" in texts(drawn)
+    if id == "input_sum":
+        assert f"E {inputs['place']}" in texts(drawn)
 
 
 def test_texts_are_escaped_and_a_tiny_negative_number_has_no_sign():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertsmith.learn.lesson import Computation, Language, Text
 from bertsmith.learn.pictures.drawing import Drawing
 
@@ -12,7 +14,7 @@ def draw_block(found: Computation, language: Language) -> str:
     def say(en: str, zh: str) -> str:
         return Text(en, zh)(language)
 
-    states = found.steps[0].value
+    states: Any = found.steps[0].value
     values = found.values
     about = say(
         "A token's state passes attention and a feed-forward layer; each is added to it, and LayerNorm follows the sum",
@@ -48,10 +50,9 @@ def draw_block(found: Computation, language: Language) -> str:
         drawing.text(440 + 66 * len(row) + 10, y, "…", kind="soft")
     for start, end in ((0, 2), (3, 5)):
         # 残差：绕过子层的那条路
-        low = bottom - start * step - 26
-        high = bottom - end * step
-        drawing.arrow((middle, low), (middle - 150, low), (middle - 150, high), (middle - 17, high))
-        drawing.text(middle - 156, (low + high) / 2, say("residual", "残差"), size=12, kind="soft", anchor="end")
+        foot, top = bottom - start * step - 26, bottom - end * step
+        drawing.arrow((middle, foot), (middle - 150, foot), (middle - 150, top), (middle - 17, top))
+        drawing.text(middle - 156, (foot + top) / 2, say("residual", "残差"), size=12, kind="soft", anchor="end")
     drawing.text(
         440,
         24,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertsmith.learn.lesson import Computation, Language, Text
 from bertsmith.learn.pictures.drawing import Drawing, text_width
 
@@ -15,10 +17,11 @@ def draw_masking(found: Computation, language: Language) -> str:
     def say(en: str, zh: str) -> str:
         return Text(en, zh)(language)
 
-    before, after = (found.steps[number].value.split() for number in (0, 2))
-    shares = found.steps[4].value
+    before, after = (str(found.steps[number].value).split() for number in (0, 2))
+    drawn: Any = found.steps[3].value
+    shares: Any = found.steps[4].value
     names = [row[0] for row in shares]
-    fates = {row[0]: KINDS[names.index(row[3])] for row in found.steps[3].value}
+    fates = {row[0]: KINDS[names.index(row[3])] for row in drawn}
     about = say(
         "Of the chosen pieces most become [MASK], some another piece, some stay",
         "选中的词片多数变成 [MASK]，少数换成别的，少数不变",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bertsmith.learn.lesson import Computation, Language, Text
 from bertsmith.learn.pictures.drawing import Drawing, text_width
@@ -50,8 +51,8 @@ def draw_shapes(found: Computation, language: Language) -> str:
     def say(en: str, zh: str) -> str:
         return Text(en, zh)(language)
 
-    new = [row[2] for row in found.steps[0].value]
-    names = [row[0] for row in found.steps[0].value]
+    tasks: Any = found.steps[0].value
+    names, new = [row[0] for row in tasks], [row[2] for row in tasks]
     about = say("Four kinds of task, one small layer each on top of BERT", "四类任务，BERT 之上各加一个小层")
     drawing = Drawing(860, 560, title=found.title, description=about)
     text, pair = say("text", "文本"), say("A|B", "A|B").split("|")
