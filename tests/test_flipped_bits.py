@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.data.corpus.build import build_from_documents
-from bertsmith.data.corpus.shards import SPLITS, TokenCorpus
+from bertsmith.data.corpus.manifest import SPLITS
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.errors import BertsmithError
 from bertsmith.inference import embed_files as embedding
