@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.answer import AnsweringTask
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.rank import RankingTask
+from bertsmith.finetune.teaching import TeachingOptions
 from bertsmith.inference import load_pipeline
 
 SETTINGS = FineTuningSettings(epochs=1, batch_size=8, learning_rate=2e-3)
@@ -113,5 +115,8 @@ def test_folds_as_a_job(tiny_model, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=words):
             ComparisonOptions(**options)
+    taught = TeachingOptions(teacher=str(tiny_model), teacher_text=(str(train),))
+    with pytest.raises(ConfigError, match="leave --teacher-text out"):
+        run_job(replace(job, out=tmp_path / "t", teaching=taught))
     with pytest.raises(ConfigError, match="embed has none here"):
         run_job(Job("embed", tiny_model, train, None, tmp_path / "e", SETTINGS, comparison=ComparisonOptions(folds=2)))

@@ -41,6 +41,16 @@ def test_everything_that_is_told_arrives(folders, runs, tmp_path, monkeypatch):
     assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
 
 
+def test_without_a_model_it_opens_with_the_trained_village(notes, monkeypatch):
+    from bertsmith.tinyworld import trained_model
+
+    (settings, _), _ = called([], monkeypatch)
+    assert settings.models == (("village", str(trained_model())),)
+    # with an index it is the model of the index
+    (settings, _), _ = called(["--index", str(notes)], monkeypatch)
+    assert [name for name, _ in settings.models] == ["base"]
+
+
 def test_a_folder_that_is_no_model_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no config.json"):
         called(["--model", str(tmp_path)], monkeypatch)

@@ -20,6 +20,7 @@ from bertsmith.cli import (
     convert,
     corpus,
     distil,
+    docs,
     export,
     finetune,
     inspect,
@@ -81,6 +82,7 @@ app.command("attribute")(attention.attribute)
 app.command("probe", cls=DeclaredCommand)(probe.probe)
 app.command("lab", cls=DeviceCommand)(lab.lab)
 app.command("learn")(learn.learn)
+app.command("docs")(docs.docs)
 app.command("import")(convert.import_model)
 app.add_typer(export.app, name="export")
 app.command("push")(push.push)
@@ -96,7 +98,7 @@ ENVIRONMENT = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 """What torch, OpenMP and oneDNN read when they are loaded, unless you have set it: see "A step on a busy machine" and
-"Fine-tuning" in docs/benchmarks.md."""
+"Fine-tuning" in docs/notes/measurements.md."""
 
 _INTERRUPTED = 130
 _RESUMING = (

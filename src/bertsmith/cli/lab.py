@@ -19,7 +19,11 @@ class PageLanguage(str, Enum):
 
 def lab(
     model: Annotated[
-        list[str] | None, typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated. Without it and without --index,"
+            " the trained village model that comes with bertsmith."
+        ),
     ] = None,
     *,
     index: Annotated[
@@ -49,8 +53,9 @@ def lab(
         from bertsmith.lab.run import run_lab
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve,lab]'") from None
+    # 什么都不给也能打开：自带的小村庄模型，不用先训练
     settings = replace(
-        served(model, index),
+        served(model or (None if index else ["village"]), index),
         host=host,
         port=port,
         drain=0.0,

@@ -13,6 +13,7 @@ from rich.console import Console
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.rows import DataSource, name_of
 from bertsmith.finetune.folds import DEV_PARTS, cross_validate
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
 from bertsmith.finetune.report.card import DataFile, model_card
@@ -79,10 +80,10 @@ class Job:
     Attributes:
         task: its name.
         model: the folder to start from, or its name on the Hub.
-        train: the training file, or its URL; None where text without labels is learned from.
-        dev: the file that chooses; None where that text provides it, too, or with folds.
-        test: the file that is scored once; None for none.
-        unlabelled: a folder of text to learn from instead of a training file; for tasks that can.
+        train: the training file, its URL, or rows in memory; None where text without labels is learned from.
+        dev: the file or rows that choose; None where that text provides them, too, or with folds.
+        test: the file or rows that are scored once; None for none.
+        unlabelled: a folder or rows of text to learn from instead of a training file; for tasks that can.
         out: the run folder.
         settings: the recipe.
         fixed: names of settings that a search leaves as they are.
@@ -96,12 +97,12 @@ class Job:
 
     task: str
     model: Path
-    train: str | Path | None
-    dev: str | Path | None
+    train: DataSource | None
+    dev: DataSource | None
     out: Path
     settings: FineTuningSettings
-    test: str | Path | None = None
-    unlabelled: str | Path | None = None
+    test: DataSource | None = None
+    unlabelled: DataSource | None = None
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     options: Mapping[str, Any] = field(default_factory=dict)
     comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
@@ -138,11 +139,15 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         raise ConfigError(f"baselines are for {' and '.join(known)}, not for {job.task}; leave them out")
     if compared.folds and (not kind.has_folds or job.unlabelled is not None):
         raise ConfigError(f"--folds needs a training file whose parts can be test files; {job.task} has none here")
-    files = {name: path for name, path in (("train", job.train), ("dev", job.dev), ("test", job.test)) if path}
+    if compared.folds and job.teaching.teacher_text:
+        raise ConfigError("--folds would take the teacher's labels for the truth; leave --teacher-text out")
+    given = {"train": job.train, "dev": job.dev, "test": job.test}
+    files = {name: source for name, source in given.items() if source is not None}
     without_dev = job.dev is None and not compared.folds
     if (job.unlabelled is None) == (job.train is None) or (job.unlabelled is None and without_dev):
         raise ConfigError("give --train and --dev, or --train and --folds, or --unlabelled, which needs neither")
-    examples = {name: kind.spec.reader.read(path, job.reading, task=job.task) for name, path in files.items()}
+    reader = kind.spec.reader
+    examples = {name: reader.read(source, job.reading, task=job.task, name=name) for name, source in files.items()}
     options, teacher = dict(job.options), job.teaching.teacher
     if teacher is not None and any(one.name == "teacher" for one in fields(kind.spec.options)):
         # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
@@ -188,7 +193,7 @@ def run_job(job: Job, *, console: Console | None = None, device: torch.device | 
         asked = read_json(place / "finetune.json", dict[str, Any], RunFolderError, "choose another --out")
         settings = from_json(FineTuningSettings, asked["settings"])
     # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
-    named = {name: DataFile(Path(path).name, len(examples[name])) for name, path in files.items()}
+    named = {name: DataFile(name_of(source), len(examples[name])) for name, source in files.items()}
     if dev is None:
         # 没有 dev 文件：训练文件自己的十分之一挑轮次
         held = len(train) // DEV_PARTS

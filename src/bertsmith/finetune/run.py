@@ -411,6 +411,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _save(self) -> None:
         self.log.flush_to_disk()
+        self.trainer.read_skips()
+        self.progress.sums = RunningAverages(self.progress.sums).read()
         self.progress.log_bytes = self.log.size
         self.progress.skipped = (self.trainer.skipped, self.trainer.skipped_in_a_row)
         save_state(self.folder / "state", self.trainer, asdict(self.progress), keep=1)

@@ -41,7 +41,7 @@ class Linear(nn.Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
-        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and not hidden.is_cuda:
+        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and hidden.device.type == "cpu":
             return linear_int8(hidden, self._int8_weight(), self.bias)
         return linear(hidden, self._weight_for(hidden), self.bias)
 
@@ -58,7 +58,7 @@ class Linear(nn.Linear):
                 self._kept = None
             return self.weight.to(dtype)
         # 行数少时时间都花在读权重上：排好的副本顺序读取；行数多时原样更快
-        if dtype == self.weight.dtype and (hidden.is_cuda or hidden.numel() > FEW_ROWS * self.in_features):
+        if dtype == self.weight.dtype and (hidden.device.type != "cpu" or hidden.numel() > FEW_ROWS * self.in_features):
             return self.weight
         kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
         assert isinstance(kept, Tensor)

@@ -64,7 +64,7 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if hidden.dtype != torch.float32:
         return F.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype))
     # 编译与导出时走标准算子：它们认不得 oneDNN 的内部算子
-    if hidden.is_cuda or hidden.numel() < _FEWEST_ROWS * hidden.shape[-1] or torch.compiler.is_compiling():
+    if hidden.device.type != "cpu" or hidden.numel() < _FEWEST_ROWS * hidden.shape[-1] or torch.compiler.is_compiling():
         return F.linear(hidden, weight, bias)
     if not onednn_is_faster():
         return F.linear(hidden, weight, bias)
@@ -82,7 +82,9 @@ def packed(weight: Tensor) -> Tensor:
         The same numbers in an opaque layout, up to a third faster to multiply with; `weight` itself where there is
         no oneDNN to read them, or the processor has no instructions for its bf16 kernels.
     """
-    if weight.is_cuda or not (_has_bf16_kernels() if weight.dtype == torch.bfloat16 else has_packed_kernels()):
+    if weight.device.type != "cpu" or not (
+        _has_bf16_kernels() if weight.dtype == torch.bfloat16 else has_packed_kernels()
+    ):
         return weight
     reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
     return reordered

@@ -56,6 +56,12 @@ class Ranks:
         dist.all_reduce(summed)
         return [float(value) for value in summed]
 
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Returns the sums of a float64 tensor over all ranks, on its own device; the host does not wait."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
     def gather(self, value: Result) -> list[Result]:
         """Returns what each rank gives, in the order of the ranks, on all of them."""
         if self.world_size == 1:

@@ -358,6 +358,7 @@ class PreTrainingRun:
 
     def _log_window(self) -> dict[str, str]:
         """Writes the averages since the last row of the log, and returns what the progress line shows."""
+        self.trainer.read_skips()
         averages = self.window.averages()
         self.window = RunningAverages()
         row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
@@ -415,10 +416,11 @@ class PreTrainingRun:
 
     def _write_state(self) -> None:
         self.log.flush_to_disk()
+        self.trainer.read_skips()
         saved = {
             **asdict(self.progress),
             "seconds": self._seconds(),
-            "window": self.window.totals,
+            "window": self.window.read(),
             "metrics_bytes": self.log.size,
             "skipped": (self.trainer.skipped, self.trainer.skipped_in_a_row),
         }

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets.rows import DataSource
 from bertsmith.finetune.metrics.bootstrap import Interval
 from bertsmith.finetune.metrics.calibration import Calibration, ClassThreshold
 from bertsmith.finetune.metrics.classification import ClassScores
@@ -84,7 +85,7 @@ class Evaluation:
         metrics: name → value, the task's metric first.
         intervals: name → 95 % bootstrap interval, for those metrics that have one.
         classes: label → precision, recall, F1 and support, where the task has labels.
-        confusion: [K][K] counts, true label by predicted one, in the order of `classes`; None where the task has none.
+        confusion: `[K][K]` counts, true label by predicted one, in the order of `classes`; or None.
         mistakes: the worst ones, worst first.
         calibration: how far the probabilities can be trusted, where the task has some.
         thresholds: label → what a threshold of its own does for it, where the task has some.
@@ -146,7 +147,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @classmethod
     def from_documents(
         cls,
-        folder: str | Path,  # noqa: ARG003
+        folder: DataSource,  # noqa: ARG003
         options: dict[str, Any],  # noqa: ARG003
         *,
         encoding: str,  # noqa: ARG003
@@ -155,7 +156,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns training and dev examples that text without labels gives; for tasks that can learn so.
 
         Args:
-            folder: a folder, file or pattern of text files.
+            folder: a folder, file or pattern of text files, or rows in memory.
             options: the fields of `spec.options` that were chosen; those that concern the text alone are taken out.
             encoding: of the files.
             seed: of the draws.
