@@ -135,7 +135,7 @@ def test_a_run_that_was_broken_off(world, tmp_path, monkeypatch):
     recipe = recipe_for("1/64", sequence_length=16, batch_size=2, steps=6, precision="float32", dropout=0.1)
 
     def start(folder, **options):
-        pretrain(folder, corpus, tokenizer, recipe, RunOptions(evaluations=1, tensorboard=False, **options))
+        pretrain(folder, corpus, tokenizer, recipe, RunOptions(evaluations=1, **options), listeners=())
 
     original = BertTrainer.train_batch
     with monkeypatch.context() as patch:

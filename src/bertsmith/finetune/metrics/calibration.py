@@ -100,7 +100,8 @@ def softened(probabilities: Floats, temperature: float) -> Floats:
     """
     logits = np.log(np.clip(probabilities, _TINY, None)) / temperature
     weights: Floats = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+    softened: Floats = weights / weights.sum(-1, keepdims=True)
+    return softened
 
 
 def softened_decisions(probabilities: Floats, temperature: float) -> Floats:
