@@ -116,6 +116,19 @@ def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(tensors)})
+        _sort_notes(temporary)
+
+
+def _sort_notes(path: Path) -> None:
+    """Puts the notes in the header of a safetensors file in order: the library writes them in a random one."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        # 同样的权重存出同样的字节：续跑与不中断的一样，靠这个核对
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        file.seek(8)
+        file.write(ordered.ljust(size))
 
 
 @dataclass(frozen=True)
