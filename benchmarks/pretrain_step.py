@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=MODELS, nargs="+", default=list(MODELS))
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: compiling takes minutes")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
@@ -99,17 +100,18 @@ def main() -> None:
     if options.quick:
         options.only, options.rounds = ["bert-mini"], 2
     native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
+    compiled = not (options.quick or options.no_compile) and shutil.which("g++") is not None
     results, rows = results_of("pretrain_step", options), []
     for name in options.only:
         for precision in [options.precision] if options.precision else native:
             family, size = name.split("-")
             setting = Setting(family, size, 2 if options.quick else MODELS[name], precision)
             what = {"name": f"{name} {precision}", "batch": f"{setting.sequences} x {LENGTH}", "masked": MASKED}
-            rows.append(results.get(what, partial(measure, setting, options.rounds, options.quick)))
+            rows.append(results.get(what, partial(measure, setting, options.rounds, compiled)))
     print_table(rows)
 
 
-def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
+def measure(setting: Setting, rounds: int, compiled: bool) -> dict[str, Any]:
     """Builds all sides from one set of weights and times them in turn."""
     torch.manual_seed(0)
     config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
@@ -119,7 +121,7 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
     ours = ModelForPreTraining(config, pair_head=setting.has_pairs)
     dtype = PRECISIONS[setting.precision]
     whole = transformers.BertForPreTraining if setting.has_pairs else transformers.AutoModelForMaskedLM
-    names = [PEOPLE, EXPERT, *([COMPILED] if shutil.which("g++") and not quick else [])]
+    names = [PEOPLE, EXPERT, *([COMPILED] if compiled else [])]
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
         # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖
