@@ -15,7 +15,7 @@ from bertsmith.sklearn.texts import TextEstimator
 class BertTagger(TextEstimator):
     """Fine-tunes a model to tag words: entities, parts of speech; its parameters are those of `BertClassifier`.
 
-    Example:
+    Examples:
         >>> from bertsmith.sklearn import BertTagger
         >>> words, tags = [["Ann", "sang"], ["a", "song"]] * 8, [["B-PER", "O"], ["O", "O"]] * 8
         >>> tagger = BertTagger("run/model", n_epochs=1, random_state=0).fit(words, tags)
