@@ -27,7 +27,7 @@ import transformers
 
 from bertsmith.inference import Embed
 from bertsmith.kernels.layers import native_precision
-from measured import add_options, results_of
+from measured import CLOCKS, add_options, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
@@ -91,7 +91,7 @@ def measure(precision: str, sentences: Sequence[str], folder: Path, options: arg
     if cosines[f"cosine {OURS}"] < LEAST_COSINE:
         raise SystemExit(f"ours in {precision}: the vectors differ; a comparison of speed would mean nothing")
     work: dict[str, Callable[[], object]] = {who: partial(each, sentences) for who, each in everyone.items()}
-    times = in_turn(work, rounds=options.rounds)
+    times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
     rates = {who: [len(sentences) / second for second in seconds] for who, seconds in times.items()}
     return rounds_of(rates, peers=names_of(everyone), unit="texts/s", figures=cosines)
 
