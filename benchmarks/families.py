@@ -30,9 +30,8 @@ import transformers
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import ModelForPreTraining, family_named
-from measured import CLOCKS, add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from model_forward import (
     LIBRARY,
     PRECISIONS,
@@ -65,13 +64,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
-    precisions = [options.precision] if options.precision else native
+    chosen = [options.precision] if options.precision else precisions()
     if options.child:
-        read_long_texts(options.child[0], options.child[1], PRECISIONS[precisions[0]], options)
+        read_long_texts(options.child[0], options.child[1], PRECISIONS[chosen[0]], options)
         return
     results, rows = results_of("families", options), []
-    for precision in precisions:
+    for precision in chosen:
         for family in FAMILIES if options.only != "long" else ():
             for texts, lengths in text_lengths(options.quick).items():
                 name = f"forward, {family} 6/384, {texts}, {precision}"

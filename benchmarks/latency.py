@@ -28,8 +28,7 @@ import torch
 import transformers
 
 from bertsmith.inference import Embed
-from bertsmith.kernels.layers import native_precision
-from measured import CLOCKS, add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from side_by_side import OURS, PEOPLE, rounds_of
 from tables import print_table
 from vector_peers import MINILM, SHORT, Contender, expert_peers, make_graphs, names_of, sentence_transformers_peer
@@ -60,7 +59,7 @@ def main() -> None:
         who, way, folder = options.child
         print(json.dumps(timed(contender(who, way, Path(folder), options.threads), options.requests, options.clock)))
         return
-    ways = [way for way in WAYS if native_precision("cpu") == "bf16" or not way.startswith("bf16")]
+    ways = [way for way in WAYS if "bf16" in precisions() or not way.startswith("bf16")]
     results, rows = results_of("latency", options), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

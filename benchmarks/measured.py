@@ -157,6 +157,11 @@ def features() -> list[str]:
     return [feature for feature in FEATURES if feature in flags()]
 
 
+def precisions() -> list[str]:
+    """Returns the precisions to compare in: bf16 wherever there are instructions for it, fast or not."""
+    return ["float32", *(["bf16"] if any("bf16" in flag for flag in flags()) else [])]
+
+
 def has_vnni() -> bool:
     """Returns whether the processor multiplies 8-bit numbers without overflow at 16 bits."""
     return any("vnni" in flag for flag in flags())

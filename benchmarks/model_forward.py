@@ -32,10 +32,9 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.inference.engine import packs_by_length
-from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import Backbone, BertConfig, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
-from measured import CLOCKS, add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
@@ -60,7 +59,6 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     if options.quick:
         options.rounds, options.sentences = 2, 40
-    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
     results, rows = results_of("model_forward", options), []
     with tempfile.TemporaryDirectory() as name:
         base = Path(name) / "base"
@@ -71,10 +69,10 @@ def main() -> None:
             del folders["base 12/768"]
         for title, (folder, count) in folders.items():
             sequences = real_sentences(count)
-            for precision in native:
+            for precision in precisions():
                 what = {"name": f"forward, {title}, {precision}", "sentences": len(sequences)}
                 rows.append(results.get(what, partial(inference, folder, sequences, precision, options)))
-        for precision in native[: 0 if options.quick else None]:
+        for precision in precisions()[: 0 if options.quick else None]:
             what = {"name": f"forward and backward, base 12/768, {precision}", "batch": "8 x 128"}
             rows.append(results.get(what, partial(training_step, base, precision, options)))
         what = {"name": "loading base from disk"}

@@ -34,13 +34,12 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.model import ModelForPreTraining, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives import objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
-from measured import CLOCKS, add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
 
@@ -99,11 +98,10 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     if options.quick:
         options.only, options.rounds = ["bert-mini"], 2
-    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
     compiled = not (options.quick or options.no_compile) and shutil.which("g++") is not None
     results, rows = results_of("pretrain_step", options), []
     for name in options.only:
-        for precision in [options.precision] if options.precision else native:
+        for precision in [options.precision] if options.precision else precisions():
             family, size = name.split("-")
             setting = Setting(family, size, 2 if options.quick else MODELS[name], precision)
             what = {"name": f"{name} {precision}", "batch": f"{setting.sequences} x {LENGTH}", "masked": MASKED}
