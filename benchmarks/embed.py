@@ -26,8 +26,7 @@ import torch
 import transformers
 
 from bertsmith.inference import Embed
-from bertsmith.kernels.layers import native_precision
-from measured import add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
@@ -50,23 +49,18 @@ def main() -> None:
         options.sentences, options.rounds = 40, 1
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
-    precisions = [options.precision] if options.precision else list(dict.fromkeys(["float32", native(), "int8"]))
+    chosen = [options.precision] if options.precision else [*precisions(), "int8"]
     sentences = real_sentences(options.sentences)
     results, rows = results_of("embed", options), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_graphs(folder)
-        for precision in precisions:
+        for precision in chosen:
             what = {"name": f"{len(sentences):,} sentences, {precision}", "sentences": len(sentences)}
             rows.append(results.get(what, partial(measure, precision, sentences, folder, options)))
         what = {"name": "start of a process to its first vector"}
         rows.append(results.get(what, partial(start_times, folder, options)))
     print_table(rows)
-
-
-def native() -> str:
-    """Returns the precision that this processor multiplies fastest."""
-    return native_precision("cpu")
 
 
 def real_sentences(count: int) -> list[str]:
@@ -91,7 +85,7 @@ def measure(precision: str, sentences: Sequence[str], folder: Path, options: arg
     if cosines[f"cosine {OURS}"] < LEAST_COSINE:
         raise SystemExit(f"ours in {precision}: the vectors differ; a comparison of speed would mean nothing")
     work: dict[str, Callable[[], object]] = {who: partial(each, sentences) for who, each in everyone.items()}
-    times = in_turn(work, rounds=options.rounds)
+    times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
     rates = {who: [len(sentences) / second for second in seconds] for who, seconds in times.items()}
     return rounds_of(rates, peers=names_of(everyone), unit="texts/s", figures=cosines)
 
