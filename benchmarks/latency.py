@@ -29,7 +29,7 @@ import torch
 import transformers
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from bertsmith.inference import Embed
+from bertsmith.inference import Embed, load_pipeline
 from bertsmith.interop.onnx import export_onnx
 from bertsmith.kernels.layers import native_precision
 from embed import MINILM, SHORT, Contender, OnnxRuntime, sentence_transformers_peer
@@ -96,7 +96,7 @@ def makers(folder: Path, threads: int) -> dict[str, Callable[[], Contender]]:
     """Returns what makes each contender, by its name."""
     found: dict[str, Callable[[], Contender]] = {
         "ours float32, torch": lambda: Embed.load(MINILM, precision="float32", device="cpu"),
-        "ours float32, onnxruntime": lambda: Embed.load(MINILM, engine="onnxruntime", device="cpu"),
+        "ours float32, onnxruntime": lambda: load_pipeline("embed", MINILM, engine="onnxruntime", device="cpu"),
         "ours int8, torch": lambda: Embed.load(MINILM, precision="int8", device="cpu"),
     }
     if native_precision("cpu") == "bf16":
