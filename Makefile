@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow chaos check format bench clean
+.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -21,21 +21,40 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
 	@touch $@
 
+$(VENV)/.installed-mutants: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,mutants]'
+	@touch $@
+
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
 	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+$(VENV)/.installed-release: $(VENV)/.installed-docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	@touch $@
+
+# COVERAGE=1 measures which lines of the package the tests run
+COVERAGE_OPTIONS := $(if $(COVERAGE),--cov=bertsmith --cov-report=)
 
 quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 minutes
 	$(BIN)/bertsmith quickstart --out runs/quickstart
 
 test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 9 minutes on 2 cores
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(COVERAGE_OPTIONS)
 
 test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers
 	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
 
 chaos: $(VENV)/.installed-test  ## kill commands at random moments and compare what they end with: MINUTES=10 SEED=0
 	$(BIN)/python tests/chaos.py --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
+
+mutants: $(VENV)/.installed-mutants  ## change one operator or number at a time and see whether a test notices: about an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run --max-children $(or $(CORES),2)
+	$(BIN)/python -m mutmut results
 
 check: $(VENV)/.installed-test  ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -46,11 +65,40 @@ format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(patsubst benchmarks/%.py,bench-%,$(filter-out $(addprefix benchmarks/,side_by_side.py measured.py real_data.py trainer_peer.py),$(wildcard benchmarks/*.py)))  ## all benchmarks
+village-model: $(VENV)/.installed  ## make the trained village model that the package carries: minutes
+	$(BIN)/python -m bertsmith.quickstart.village
+
+lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
+	for language in en zh; do $(BIN)/bertsmith learn --pictures docs/images/lessons --language $$language; done
+
+docs: $(VENV)/.installed-docs  ## the documentation site, for `bertsmith docs`; warnings are errors (Python 3.11+)
+	$(BIN)/python docs/site/build.py
+
+# 站点先建好：它是包的数据，轮子里要有。标签最后打：前面任何一步失败都不留下标签
+release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, and the tag of the version; uploads nothing
+	@test -z "$$(git status --porcelain)" || { echo "commit first: the release is what the tag names" >&2; exit 2; }
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	git tag -a "v$$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')" -m "bertsmith $$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')"
+
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py gpu.py),$(wildcard benchmarks/*.py))
+BENCH_OPTIONS := $(if $(QUICK),--quick)
+
+bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
+
+bench-quick:  ## the same as make bench QUICK=1
+	$(MAKE) bench QUICK=1
+
+bench-tables: $(VENV)/.installed  ## write the tables of README and docs from benchmarks/results
+	$(BIN)/python benchmarks/tables.py
+
+bench-gpu: $(VENV)/.installed  ## correctness and speed on CUDA in ten minutes; without a GPU, what it would measure
+	$(BIN)/python benchmarks/gpu.py $(BENCH_OPTIONS)
 
 bench-%: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/$(subst -,_,$*).py
+	$(BIN)/python benchmarks/$(subst -,_,$*).py $(BENCH_OPTIONS)
 
 # runs 里还有用户自己训练的模型，只删 make 自己做的那一个
-clean:  ## remove what make made: the environment, caches, runs/quickstart; other runs stay
-	rm -rf $(VENV) runs/quickstart build .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+clean:  ## remove what make made: the environment, the site, dist, caches, runs/quickstart; other runs stay
+	rm -rf $(VENV) runs/quickstart build dist src/bertsmith/site mutants .coverage .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

@@ -19,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from measured import Row, add_options, results_of
+from side_by_side import EXPERT, OURS, rounds_of
+from tables import print_table
 
+FIGURES = ("before", "seconds", "learning")
 CONTENDERS = ("full", "lora", "lora, attention kept", "bottleneck")
 SEQUENCES, LENGTH, LABELS = 16, 128, 2
 
@@ -31,18 +34,35 @@ SEQUENCES, LENGTH, LABELS = 16, 128, 2
 def main() -> None:
     """Measures every contender; this process imports nothing large, since a child's peak starts at its parent's."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--precision", choices=("auto", "bf16", "float32"), default="auto")
+    add_options(parser)
+    parser.add_argument("--precision", choices=("bf16", "float32"), default="float32")
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quick:
+        options.steps = 1
     if options.child:
         measure(options.child[0], Path(options.child[1]), options.precision, options.steps, options.threads)
         return
+    results, rows = results_of("adapters_memory", options), []
+    size = {"batch": f"{SEQUENCES} x {LENGTH}", "steps": options.steps}
     with tempfile.TemporaryDirectory() as name:
         run_child("make", name, options)
-        results = {contender: run_child(contender, name, options) for contender in CONTENDERS}
-    report(results, f"base 12/768, {SEQUENCES} x {LENGTH}, {options.precision}, {options.threads} threads")
+        full = results.get(
+            {"name": f"full fine-tuning, {options.precision}", **size}, partial(run_child, "full", name, options)
+        )
+        for contender in CONTENDERS[1:]:
+            against_full = partial(compared, contender, name, full, options)
+            rows.append(results.get({"name": f"{contender}, {options.precision}", **size}, against_full))
+    print_table(rows)
+
+
+def compared(contender: str, folder: str, full: Row, options: argparse.Namespace) -> Row:
+    """Sets the peak of a contender against that of full fine-tuning."""
+    found = run_child(contender, folder, options)
+    figures = {f"{key} {who}": round(row[key], 2) for who, row in (("ours", found), ("full", full)) for key in FIGURES}
+    rounds = {OURS: [found["peak"]], EXPERT: [full["peak"]]}
+    return rounds_of(rounds, peers={EXPERT: "full fine-tuning, ours"}, unit="MiB", figures=figures)
 
 
 def run_child(contender: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
@@ -95,40 +115,6 @@ def measure(contender: str, folder: Path, precision: str, steps: int, threads: i
 def peak() -> float:
     """Returns the most memory this process has had, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def report(results: dict[str, dict[str, float]], setting: str) -> None:
-    """Prints a table with each share of full fine-tuning's peak, and one line of JSON for tools."""
-    table = Table(title=f"peak memory of training: {setting}", title_justify="left")
-    for heading in ("what", "learns", "peak", "of it libraries", "of full", "step"):
-        table.add_column(heading)
-    full = results["full"]["peak"]
-    for contender, row in results.items():
-        table.add_row(
-            contender,
-            f"{row['learning'] / 1e6:.2f} M",
-            f"{row['peak']:.0f} MiB",
-            f"{row['before']:.0f} MiB",
-            f"{row['peak'] / full:.0%}",
-            f"{row['seconds']:.2f} s",
-        )
-    Console(width=120).print(table)
-    print(
-        json.dumps(
-            [
-                {
-                    "name": f"memory of training with {contender}",
-                    "ours": round(results[contender]["peak"], 1),
-                    "peer": round(full, 1),
-                    "peer_name": "full fine-tuning, ours",
-                    "ratio": round(full / results[contender]["peak"], 3),
-                    "unit": "MiB",
-                    "setting": setting,
-                }
-                for contender in CONTENDERS[1:]
-            ]
-        )
-    )
 
 
 if __name__ == "__main__":

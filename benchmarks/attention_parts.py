@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from bertsmith.batch import FULL, RaggedBatch
 from bertsmith.kernels import ragged_attention
+from bertsmith.kernels.layers import native_precision
 from bertsmith.model import BertConfig, MultiHeadSelfAttention
+from measured import add_options, results_of
+from side_by_side import EXPERT, OURS, PEOPLE, rounds_of
+from tables import print_table
 
 SHAPES = ((256, 4), (384, 12), (768, 12))
 LENGTHS = ((32, 5, 15), (64, 4, 12), (32, 20, 30), (32, 5, 50), (16, 20, 100), (16, 100, 128))
@@ -31,43 +34,48 @@ NEVER_CUT = 10**12
 
 def main() -> None:
     """Times the three ways on every shape, for prediction and for training."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, threads=1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default=native_precision("cpu"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
-    title = f"attention of one layer, {options.precision}, {options.threads} thread(s), ms"
-    table = Table(title=title, title_justify="left")
-    for heading in ("width, heads", "sentences", "for", "one rectangle", "one a length", "as chosen", "rectangles"):
-        table.add_column(heading)
-    for width, heads in SHAPES:
-        attention = MultiHeadSelfAttention(
-            BertConfig(hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width)
-        )
+    rounds = 1 if options.quick else options.rounds
+    results, rows = results_of("attention_parts", options), []
+    for width, heads in SHAPES[: 1 if options.quick else None]:
         for count, shortest, longest in LENGTHS:
-            draw = random.Random(0)
-            lengths = sorted(draw.randint(shortest, longest) for _ in range(count))
-            batch = RaggedBatch.from_sequences([[2] * length for length in lengths])
-            for training in (False, True):
-                attention.train(training)
-                chosen = ragged_attention.CUT_COST_IN_TRAINING if training else ragged_attention.CUT_COST
-                seconds = times(attention, batch, dtype, (NEVER_CUT, 0, chosen), options.rounds)
-                table.add_row(
-                    f"{width}, {heads}",
-                    f"{count} of {shortest} to {longest}",
-                    "training" if training else "prediction",
-                    *(f"{1000 * each:.1f}" for each in seconds),
-                    str(len(ragged_attention.cut_into_rectangles(batch, chosen // heads))),
-                )
-    Console(width=120).print(table)
+            for use in ("prediction", "training"):
+                sentences = f"{count} of {shortest} to {longest}"
+                what = {"name": f"{use}, {width}/{heads}, {sentences}, {options.precision}"}
+                measure = partial(measured, width, heads, (count, shortest, longest), use, options.precision, rounds)
+                rows.append(results.get(what, measure))
+    print_table(rows)
+
+
+def measured(
+    width: int, heads: int, sentences: tuple[int, int, int], use: str, precision: str, rounds: int
+) -> dict[str, Any]:
+    """Times the three ways on sentences, sorted by length."""
+    attention = MultiHeadSelfAttention(
+        BertConfig(hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width)
+    ).train(use == "training")
+    count, shortest, longest = sentences
+    draw = random.Random(0)
+    lengths = sorted(draw.randint(shortest, longest) for _ in range(count))
+    batch = RaggedBatch.from_sequences([[2] * length for length in lengths])
+    chosen = ragged_attention.CUT_COST_IN_TRAINING if attention.training else ragged_attention.CUT_COST
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    found = times(attention, batch, dtype, (chosen, NEVER_CUT, 0), rounds)
+    names = (OURS, PEOPLE, f"{EXPERT}: one rectangle a length")
+    figures = {"rectangles": len(ragged_attention.cut_into_rectangles(batch, chosen // heads))}
+    peers = {PEOPLE: "one rectangle", names[2]: "one rectangle a length"}
+    return rounds_of(dict(zip(names, found, strict=True)), peers=peers, figures=figures)
 
 
 def times(
     attention: MultiHeadSelfAttention, batch: RaggedBatch, dtype: torch.dtype, cut_costs: Sequence[int], rounds: int
-) -> list[float]:
-    """Returns the median seconds with each cost of a cut, in turn; with the backward pass where it trains."""
+) -> list[list[float]]:
+    """Returns the seconds with each cost of a cut, in turn; with the backward pass where it trains."""
     dropout = attention.dropout.probability if attention.training else 0.0
     qkv = torch.randn(batch.num_tokens, 3, attention.num_heads, attention.head_size, dtype=dtype)
     seconds: list[list[float]] = [[] for _ in cut_costs]
@@ -85,7 +93,7 @@ def times(
                 # 第一轮是预热，不计
                 if number:
                     taken.append(time.perf_counter() - begun)
-    return [statistics.median(taken) for taken in seconds]
+    return seconds
 
 
 if __name__ == "__main__":

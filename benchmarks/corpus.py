@@ -4,7 +4,9 @@ There is no peer here: no other tool makes document shards from plain text. Spee
 same as JSON Lines, one worker in a process of its own, warmed up, several rounds. Memory: a synthetic text of `--gb`
 gigabytes (the corpus over and over, a quarter of its lines altered in one word, documents between blank lines) in one
 file, built by two workers; the proportional memory of all processes is sampled. `--folder` keeps text and corpus, so
-that a measurement that was broken off goes on. No time is asserted; the last line is JSON.
+that a measurement that was broken off goes on.
+
+    python benchmarks/corpus.py [--gb 1]
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ import argparse
 import json
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from bertsmith.data.reading.lines import read_lines
+from measured import add_options, results_of
 from real_data import DATA
+from side_by_side import OURS, rounds_of
+from tables import print_table
 
 VOCAB = DATA / "vocab-uncased-30522.txt"
 
@@ -47,43 +49,45 @@ print(json.dumps(times[1:]))
 
 
 def main() -> None:
-    """Runs both measurements and prints the table and the JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Measures what is not in the results yet, then prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--gb", type=float, default=0.2, help="size of the large text; 0 leaves it out")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2, help="of the large build")
     parser.add_argument("--folder", type=Path, help="keep the large text and its corpus here")
     options = parser.parse_args()
-    rows = speed(options.rounds)
+    if options.quick:
+        options.gb, options.rounds = 0.0, 1
+    results = results_of("corpus", options)
+    rows = [
+        results.get({"name": f"building from {kind}, one worker"}, partial(speed, kind, options.rounds))
+        for kind in ("text files", "JSON Lines")
+    ]
     if options.gb:
         with tempfile.TemporaryDirectory() as temporary:
-            rows.append(large_build(options.folder or Path(temporary), options.gb, options.workers))
-    table = Table("what", "figure", "setting", box=None, header_style="bold")
-    for row in rows:
-        table.add_row(row["name"], f"{row['ours']} {row['unit']}  {row.pop('spread')}", row["setting"])
-    Console(width=150).print(table)
-    print(json.dumps(rows))
+            build = partial(large_build, options.folder or Path(temporary), options.gb, options.threads)
+            what = {"name": f"memory of building from {options.gb:g} GB, {options.threads} workers"}
+            rows.append(results.get(what, build))
+    print_table(rows)
 
 
-def speed(rounds: int) -> list[dict[str, Any]]:
-    """MB/s of raw text of one worker, by the clock and by its processor time."""
-    rows = []
+def speed(kind: str, rounds: int) -> dict[str, Any]:
+    """MB/s of raw text of one worker, by the clock; by its processor time among the figures."""
+    source = DATA / "corpus"
     with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / "corpus.jsonl"
-        with lines.open("w", encoding="utf-8") as file:
-            for path in sorted((DATA / "corpus").rglob("*.txt")):
-                file.write(json.dumps({"text": "\n".join(read_lines(path))}, ensure_ascii=False) + "\n")
-        for name, source in (("text files", DATA / "corpus"), ("JSON Lines", lines)):
-            files = [source] if source.is_file() else list(source.rglob("*.txt"))
-            size = sum(path.stat().st_size for path in files) / 1e6
-            command = [sys.executable, "-c", _ROUND, str(VOCAB), str(source), str(rounds)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            for clock, place in (("wall", 0), ("processor", 1)):
-                rates = [size / times[place] for times in json.loads(done.stdout)]
-                rows.append(
-                    row(f"{name}, {clock} time", rates, "MB/s", f"{size:.1f} MB, one worker, statistics and picture")
-                )
-    return rows
+        if kind == "JSON Lines":
+            source = Path(folder) / "corpus.jsonl"
+            with source.open("w", encoding="utf-8") as file:
+                for path in sorted((DATA / "corpus").rglob("*.txt")):
+                    file.write(json.dumps({"text": "\n".join(read_lines(path))}, ensure_ascii=False) + "\n")
+        files = [source] if source.is_file() else list(source.rglob("*.txt"))
+        size = sum(path.stat().st_size for path in files) / 1e6
+        command = [sys.executable, "-c", _ROUND, str(VOCAB), str(source), str(rounds)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    wall, processor = zip(*json.loads(done.stdout), strict=True)
+    rates = [round(size / seconds, 2) for seconds in processor]
+    figures = {"MB/s of the processor's time": rates, "mb": round(size, 1)}
+    return rounds_of({OURS: [size / seconds for seconds in wall]}, peers={}, unit="MB/s", figures=figures)
 
 
 def large_build(folder: Path, gigabytes: float, workers: int) -> dict[str, Any]:
@@ -106,8 +110,8 @@ def large_build(folder: Path, gigabytes: float, workers: int) -> dict[str, Any]:
     taken = time.perf_counter() - started
     size = text.stat().st_size / 1e9
     stored = sum(path.stat().st_size for path in out.glob("*.arrow")) / 1e9
-    setting = f"{size:.2f} GB in one file, {workers} workers, {taken:.0f} s by the clock, {stored:.2f} GB of shards"
-    return row("peak memory, all processes", [peak[0]], "MiB", setting)
+    figures = {"gb": round(size, 2), "seconds": round(taken), "gb_of_shards": round(stored, 2)}
+    return rounds_of({OURS: [peak[0]]}, peers={}, unit="MiB", figures=figures)
 
 
 def watch(process: subprocess.Popen[bytes], peak: list[float]) -> None:
@@ -158,20 +162,6 @@ def altered(line: str, draw: random.Random) -> str:
         letter = draw.randrange(len(words[place]))
         words[place] = words[place][:letter] + draw.choice("etaoinshrdlu") + words[place][letter + 1 :]
     return " ".join(words)
-
-
-def row(name: str, values: list[float], unit: str, setting: str) -> dict[str, Any]:
-    """One figure as the other benchmarks write it, without a peer."""
-    return {
-        "name": f"corpus: {name}",
-        "ours": round(statistics.median(values), 2),
-        "peer": None,
-        "peer_name": None,
-        "ratio": None,
-        "unit": unit,
-        "setting": setting,
-        "spread": f"({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else "",
-    }
 
 
 if __name__ == "__main__":

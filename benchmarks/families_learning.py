@@ -14,7 +14,6 @@ What was measured is kept in `--results`, so the script goes on where it was sto
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from functools import partial
@@ -22,7 +21,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.finetune.datasets.reader import ReadingOptions
@@ -33,10 +31,10 @@ from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.start import make_trainer, open_stream
-from measured import Results
+from measured import add_options, results_of
 from objectives import figures_on_pieces, prepare
 from real_data import DATA
 
@@ -47,63 +45,49 @@ SPLITS = ("train", "dev", "test")
 
 
 def main() -> None:
-    """Trains what is not trained yet, then prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=FAMILIES)
+    """Trains what is not trained yet, and prints the lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, threads=1)
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES))
     parser.add_argument("--size", default="mini")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, default=1, help="of fine-tuning")
+    parser.add_argument("--seeds", type=int, default=1, help="of fine-tuning; 0 leaves it out")
     parser.add_argument("--epochs", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default=native_precision("cpu"))
     parser.add_argument("--out", type=Path, default=Path("runs/families"))
-    parser.add_argument("--results", type=Path, default=Path("runs/families/results.jsonl"))
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if options.quick:
+        options.families, options.size, options.minutes, options.seeds = ["bert"], "tiny", 0.05, 0
+        options.out = Path("runs/bench-quick/families")
+    torch.set_num_threads(options.threads)
     corpus, tokenizer = prepare(options.out)
-    results = Results(options.results)
-    table = Table(title=f"{options.size}, {options.minutes} min of one thread, {native_precision('cpu')}")
-    for heading in ("family", "steps", "tokens", "mlm loss", "mlm accuracy", "SST-2"):
-        table.add_column(heading)
-    rows = []
+    results = results_of("families_learning", options)
     for family in options.families:
-        setting = {"family": family, "size": options.size, "minutes": options.minutes}
-        what = {**setting, "precision": native_precision("cpu")}
-        run = options.out / f"{family}-{options.size}-{options.minutes:g}"
+        what = {"family": family, "size": options.size, "minutes": options.minutes, "precision": options.precision}
+        run = options.out / f"{family}-{options.size}-{options.minutes:g}-{options.precision}"
         pretraining = partial(pretrained, run, family, corpus, tokenizer, options)
-        row = results.get({"what": "pre-training", **what}, pretraining)
-        scores = []
+        print(results.get({"what": "pre-training", **what}, pretraining))
         for seed in range(options.seeds):
             asked = {"what": "sst2", **what, "seed": seed, "epochs": options.epochs}
-            scored = results.get(asked, partial(sst2_scores, run, seed, options.epochs))
-            scores.append(scored["accuracy"])
-        spread = f" ({statistics.stdev(scores):.3f})" if len(scores) > 1 else ""
-        table.add_row(
-            family,
-            f"{row['steps']:,}",
-            f"{row['tokens']:,}",
-            f"{row['mlm_loss']:.3f}",
-            f"{row['mlm_accuracy']:.1%}",
-            f"{statistics.mean(scores):.3f}{spread}" if scores else "",
-        )
-        rows.append({**what, "name": "families_learning", "mlm_loss": row["mlm_loss"], "sst2": scores})
-    Console(width=120).print(table)
-    print(json.dumps(rows))
+            print(results.get(asked, partial(sst2_scores, run, seed, options.epochs)))
 
 
 def pretrained(
     run: Path, family: str, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, options: argparse.Namespace
 ) -> dict[str, float]:
     """Pre-trains a family for so many minutes of processor time and measures what came out."""
-    recipe = recipe_for(options.size, family=family, precision=native_precision("cpu"))
+    recipe = recipe_for(options.size, family=family, precision=options.precision)
     if not (run / "recipe.toml").exists():
         recipe = recipe.changed(steps=steps_within(60 * options.minutes, recipe, corpus, tokenizer))
     else:
         recipe = PreTrainingRecipe.load(run)
-    result = pretrain(run, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    result = pretrain(run, corpus, tokenizer, recipe, console=Console(), listeners=())
     part = run / "model" / recipe.build_objective().folders[-1]
     curve = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "heldout"]
     steps = result.recipe.trainer.total_steps
     at = {f"loss_at_{share:.0%}": _loss_at(curve, share * steps) for share in QUARTERS}
     return {
+        "unigram_entropy": corpus.unigram_entropy,
         "steps": steps,
         "tokens": result.tokens_seen,
         **figures_on_pieces(part, corpus, tokenizer),

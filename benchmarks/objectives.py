@@ -11,12 +11,12 @@ masks. Stopped, the script goes on where it was.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from bertsmith.data.corpus.build import build_corpus
 from bertsmith.data.corpus.options import CorpusOptions
@@ -27,10 +27,11 @@ from bertsmith.kernels.layers import native_precision
 from bertsmith.objectives.loss_output import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import heldout_set
+from measured import Row, add_options, results_of
 from real_data import DATA
 
 VOCAB_SIZE = 8192
@@ -45,40 +46,41 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 def main() -> None:
-    """Trains what is not trained yet, then prints the table and draws the curves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Trains what is not trained yet, and draws the curves."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/objectives"))
     options = parser.parse_args()
+    if options.quick:
+        options.minutes, options.out = 0.05, Path("runs/bench-quick/objectives")
     torch.set_num_threads(options.threads)
     corpus, tokenizer = prepare(options.out)
-    precision = native_precision("cpu")
-    table = Table(title=f"{options.size}, {options.minutes} min each, {precision}, {options.threads} threads")
-    shares = [f"at {share:.0%}" for share in SHARES]
-    for heading in ("run", "steps", "tokens", *shares, "on single pieces", "next sentence"):
-        table.add_column(heading)
-    for name, settings in RUNS.items():
-        recipe = recipe_for(options.size, minutes=options.minutes, precision=precision, **settings)
-        folder = options.out / name.replace(" ", "-")
-        result = pretrain(folder, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
-        rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "heldout"]
-        steps = result.recipe.trainer.total_steps
-        # 每个时刻取不晚于它的最后一次评估
-        losses = [max((row for row in rows if row["step"] <= share * steps), key=_step)["mlm_loss"] for share in SHARES]
-        accuracy = result.heldout.get("nsp_accuracy")
-        table.add_row(
-            name,
-            str(steps),
-            f"{result.tokens_seen:,}",
-            *(f"{loss:.3f}" for loss in losses),
-            f"{figures_on_pieces(folder / 'model', corpus, tokenizer)['mlm_loss']:.3f}",
-            "" if accuracy is None else f"{accuracy:.1%}",
-        )
-    Console(width=140).print(table)
-    report = write_run_report([options.out / name.replace(" ", "-") for name in RUNS], options.out / "report.html")
-    print(f"unigram entropy {corpus.unigram_entropy:.3f} nats; curves in {report}")
+    results = results_of("objectives", options)
+    for name in list(RUNS)[: 1 if options.quick else None]:
+        what = {"name": name, "size": options.size, "minutes": options.minutes, "precision": native_precision("cpu")}
+        print(results.get(what, partial(learned, name, corpus, tokenizer, options)))
+    if not options.quick:
+        report = write_run_report([options.out / name.replace(" ", "-") for name in RUNS], options.out / "report.html")
+        print(f"curves in {report}")
+
+
+def learned(name: str, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, options: argparse.Namespace) -> Row:
+    """Pre-trains with one objective; returns its losses on the way, and on the masks of plain `mlm`."""
+    recipe = recipe_for(options.size, minutes=options.minutes, precision=native_precision("cpu"), **RUNS[name])
+    folder = options.out / name.replace(" ", "-")
+    result = pretrain(folder, corpus, tokenizer, recipe, console=Console(), listeners=())
+    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "heldout"]
+    steps = result.recipe.trainer.total_steps
+    # 每个时刻取不晚于它的最后一次评估
+    at = {share: max((row for row in rows if row["step"] <= share * steps), key=_step) for share in SHARES}
+    figures: Row = {"steps": steps, "tokens": result.tokens_seen, "unigram_entropy": corpus.unigram_entropy}
+    figures |= {f"loss at {share:.0%}": row["mlm_loss"] for share, row in at.items()}
+    figures["loss on single pieces"] = figures_on_pieces(folder / "model", corpus, tokenizer)["mlm_loss"]
+    if "nsp_accuracy" in result.heldout:
+        figures["next sentence"] = result.heldout["nsp_accuracy"]
+    return figures
 
 
 def prepare(out: Path) -> tuple[TokenCorpus, WordPieceTokenizer]:

@@ -1,177 +1,253 @@
-"""One pre-training step against `transformers`: forward, backward, AdamW.
+"""One pre-training step against `transformers`: forward, backward, clipping, AdamW.
 
-The settings: mini (L4 H256) and small (L4 H512) with 32 sequences of 128, base (L12 H768) with 8, each sequence with
-19 masked pieces of a vocabulary of 30,522, on two threads. Both sides start from the same weights, read the same
-batch, have the paper's dropout on, and their losses are compared first, with dropout off. There are two peers. *As
-people write it*: the class's own loss, which computes logits at every position. *As an expert writes it*: the masked
-positions are gathered before the decoder, and a batch without padding has no attention mask.
+BERT's mini (4/256) and small (4/512) with 32 sequences of 128, base (12/768) with 8, masked LM and next sentence;
+RoBERTa and ModernBERT in mini with 16, masked LM alone. Every sequence is full and has 19 masked pieces of a vocabulary
+of 30,522. All sides start from the same weights, read the same batch and have dropout on; their losses are compared
+first, with dropout off. In bf16, peers run under bf16 autocast.
+
+- people: the class's own loss, which computes logits at every position; attention mask; `torch.optim.AdamW`
+- expert: masked positions gathered before the decoder, no mask where nothing is padded, no pooler that nobody reads,
+  SDPA, fused AdamW
+- expert: compiled: the same under `torch.compile`, where there is a C++ compiler
 
 Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith sizes` counts them, over the step's
 time and over the rate of the feed-forward layer's matmul, measured right before.
 
-    python benchmarks/pretrain_step.py [--rounds 7] [--only mini] [--precision float32]
+    python benchmarks/pretrain_step.py [--rounds 7] [--only bert-mini] [--precision bf16]
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.kernels.speed import measure_matmul_flops
-from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.model import ModelForPreTraining, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives import objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
-from side_by_side import Comparison, in_turn, report
+from measured import add_options, results_of
+from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
+from tables import print_table
 
 LENGTH, MASKED, PIECES = 128, 19, 30522
-THREADS = 2
-SETTINGS = {
-    "mini": (32, (torch.float32, torch.bfloat16)),
-    "small": (32, (torch.float32, torch.bfloat16)),
-    "base": (8, (torch.float32, torch.bfloat16)),
+MODELS = {
+    "bert-mini": 32,
+    "bert-small": 32,
+    "bert-base": 8,
+    "roberta-mini": 16,
+    "modernbert-mini": 16,
 }
-"""Sequences in a step, and the dtypes measured."""
-PEERS = {"people": "as people write it", "expert": "as an expert writes it"}
+"""Family and size, and the sequences of a step."""
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
-LARGEST_LOSS_DIFFERENCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+LARGEST_LOSS_DIFFERENCE = {"float32": 1e-4, "bf16": 2e-2}
+COMPILED = f"{EXPERT}: compiled"
+PEER_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "bert": lambda peer, states: peer.cls.predictions(states),
+    "roberta": lambda peer, states: peer.lm_head(states),
+    "modernbert": lambda peer, states: peer.decoder(peer.head(states)),
+}
+"""Each peer's masked-LM head over states that were gathered first."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step is of."""
+
+    family: str
+    size: str
+    sequences: int
+    precision: str
+    length: int = LENGTH
+    device: str = "cpu"
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether next sentences are learned too."""
+        return self.family == "bert"
+
+    def autocast(self) -> torch.autocast:
+        """The peers' precision."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16")
 
 
 def main() -> None:
-    """Compares the losses, then the times, in float32 and in bf16."""
+    """Times what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=SETTINGS, help="one size instead of all")
-    parser.add_argument("--precision", choices=PRECISIONS, help="one of the two instead of both")
+    parser.add_argument("--only", choices=MODELS, nargs="+", default=list(MODELS))
+    parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: compiling takes minutes")
     options = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
-    sizes = [options.only] if options.only else list(SETTINGS)
-    dtypes = [PRECISIONS[options.precision]] if options.precision else list(PRECISIONS.values())
-    asked = [(size, dtype) for size in sizes for dtype in SETTINGS[size][1] if dtype in dtypes]
-    report([row for size, dtype in asked for row in measure(size, dtype, options.rounds)])
+    transformers.logging.disable_progress_bar()
+    if options.quick:
+        options.only, options.rounds = ["bert-mini"], 2
+    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
+    compiled = not (options.quick or options.no_compile) and shutil.which("g++") is not None
+    results, rows = results_of("pretrain_step", options), []
+    for name in options.only:
+        for precision in [options.precision] if options.precision else native:
+            family, size = name.split("-")
+            setting = Setting(family, size, 2 if options.quick else MODELS[name], precision)
+            what = {"name": f"{name} {precision}", "batch": f"{setting.sequences} x {LENGTH}", "masked": MASKED}
+            rows.append(results.get(what, partial(measure, setting, options.rounds, compiled)))
+    print_table(rows)
 
 
-def measure(size: str, dtype: torch.dtype, rounds: int) -> list[Comparison]:
-    """Builds all sides from one set of weights and times them in one dtype."""
+def measure(setting: Setting, rounds: int, compiled: bool) -> dict[str, Any]:
+    """Builds all sides from one set of weights and times them in turn."""
     torch.manual_seed(0)
-    sequences = SETTINGS[size][0]
-    ours = BertForPreTraining(BertConfig.named(size, vocab_size=PIECES))
-    ours.set_compute_dtype(dtype)
+    config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
+    if setting.device != "cpu":
+        # GPU 上预训练默认不丢注意力权重（见 `train.start.build_model`）：各方都这样
+        config = config.changed(attention_probs_dropout_prob=0.0)
+    ours = ModelForPreTraining(config, pair_head=setting.has_pairs)
+    dtype = PRECISIONS[setting.precision]
+    whole = transformers.BertForPreTraining if setting.has_pairs else transformers.AutoModelForMaskedLM
+    names = [PEOPLE, EXPERT, *([COMPILED] if compiled else [])]
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
-        peers = {name: transformers.BertForPreTraining.from_pretrained(folder) for name in PEERS}
-    batch = random_batch(sequences)
-    losses = {
-        "people": partial(people_loss, peers["people"], padded_batch(batch)),
-        "expert": partial(expert_loss, peers["expert"], batch),
+        # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖
+        peers = {name: whole.from_pretrained(folder, attn_implementation="sdpa").to(setting.device) for name in names}
+    ours.set_compute_dtype(dtype)
+    on_host = random_batch(setting)
+    batch = on_host.to(setting.device)
+    objective = objective_named("mlm+nsp" if setting.has_pairs else "mlm")
+    losses: dict[str, Callable[[], Tensor]] = {
+        name: partial(people_loss, peer, padded_batch(setting, batch))
+        if name == PEOPLE
+        else partial(expert_loss, setting, peer, batch)
+        for name, peer in peers.items()
     }
-    for who, peer in peers.items():
-        check_losses(ours, peer, batch, losses[who], dtype)
-    trainer = BertTrainer(ours, objective_named("mlm+nsp"), TrainerSettings(total_steps=10**6, learning_rate=1e-4))
-    name = "bf16" if dtype == torch.bfloat16 else "float32"
-    steps = {who: peer_step(peer, losses[who], dtype) for who, peer in peers.items()}
-    times = in_turn({"ours": lambda: trainer.train_batch(batch), **steps}, rounds=rounds)
-    setting = f"{size}, {PIECES} pieces, {sequences} x {LENGTH}, {MASKED} masked, {THREADS} threads"
-    peer_name = f"transformers {transformers.__version__} {name}{' autocast' if name == 'bf16' else ''}"
-    comparisons = [
-        Comparison(f"pretrain_step_{size}_{name}", setting, f"{peer_name}, {how}", times["ours"], times[who])
-        for who, how in PEERS.items()
-    ]
-    cost = BatchCosts(ours.config, sequences, LENGTH)
-    peak = measure_matmul_flops(ours.config.hidden_size, cost.num_tokens, dtype)
-    utilisation = cost.training_flops / statistics.median(times["ours"]) / peak
-    print(f"{size} {name}: {100 * utilisation:.0f} % of the {peak / 1e9:.0f} GFLOP/s of its matmul")
-    return comparisons
-
-
-def random_batch(sequences: int) -> PreTrainingBatch:
-    """Returns one batch of random ids, all sequences full, 19 positions chosen in each."""
-    rng = np.random.default_rng(0)
-    ids = rng.integers(1000, PIECES, size=sequences * LENGTH)
-    positions = np.concatenate(
-        [np.sort(rng.choice(np.arange(1, LENGTH - 1), MASKED, replace=False)) + n * LENGTH for n in range(sequences)]
+    figures: dict[str, Any] = {
+        "losses": compared_losses(setting, objective(ours.to(setting.device).eval(), batch).loss, peers, losses)
+    }
+    if COMPILED in losses:
+        losses[COMPILED] = torch.compile(losses[COMPILED])
+    trainer = BertTrainer(
+        ours, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4), device=setting.device
     )
+    work: dict[str, Callable[[], object]] = {OURS: lambda: trainer.train_batch(on_host)}
+    work |= {name: peer_step(setting, peers[name], losses[name], fused=name != PEOPLE) for name in names}
+    times = in_turn({name: finished(each, setting.device) for name, each in work.items()}, rounds=rounds, warmup=2)
+    cost = BatchCosts(config, setting.sequences, setting.length)
+    peak = measure_matmul_flops(config.hidden_size, cost.num_tokens, dtype, setting.device)
+    figures["utilisation"] = round(cost.training_flops / statistics.median(times[OURS]) / peak, 3)
+    figures["matmul_gflops"] = round(peak / 1e9, 1)
+    library = f"transformers {transformers.__version__}"
+    cast = ", bf16 autocast" * (setting.precision == "bf16")
+    ways = {PEOPLE: "", EXPERT: ", masked positions gathered, fused AdamW", COMPILED: ", the same under torch.compile"}
+    return rounds_of(times, peers={name: library + cast + ways[name] for name in names}, figures=figures)
+
+
+def finished(work: Callable[[], object], device: str) -> Callable[[], object]:
+    """Returns work that waits for its device at the end: on a GPU calls come back before they are done."""
+    if device == "cpu":
+        return work
+
+    def run() -> object:
+        result = work()
+        torch.cuda.synchronize()
+        return result
+
+    return run
+
+
+def random_batch(setting: Setting) -> PreTrainingBatch:
+    """Returns one batch of random ids, all sequences full, 19 positions chosen in each."""
+    rng, sequences = np.random.default_rng(0), setting.sequences
+    masked = round(MASKED / LENGTH * setting.length)
+    ids = rng.integers(1000, PIECES, size=sequences * setting.length)
+    chosen = [np.sort(rng.choice(np.arange(1, setting.length - 1), masked, replace=False)) for _ in range(sequences)]
+    positions = np.concatenate([places + number * setting.length for number, places in enumerate(chosen)])
     labels = ids[positions].copy()
     ids[positions] = 103
-    types = np.tile(np.repeat([0, 1], LENGTH // 2), sequences)
+    types = np.tile(np.repeat([0, 1], setting.length // 2), sequences) * setting.has_pairs
     return PreTrainingBatch(
-        tokens=RaggedBatch.from_flat(ids, np.full(sequences, LENGTH), types),
+        tokens=RaggedBatch.from_flat(ids, np.full(sequences, setting.length), types),
         masked_positions=torch.from_numpy(positions),
         masked_labels=torch.from_numpy(labels),
-        next_sentence_labels=torch.from_numpy(rng.integers(0, 2, size=sequences)),
+        next_sentence_labels=torch.from_numpy(rng.integers(0, 2, size=sequences * setting.has_pairs)),
     )
 
 
-def padded_batch(batch: PreTrainingBatch) -> dict[str, torch.Tensor]:
-    """Lays the same batch out as the peer wants it: labels of -100 wherever nothing is masked."""
-    sequences = batch.tokens.num_sequences
-    labels = torch.full((sequences * LENGTH,), -100)
+def padded_batch(setting: Setting, batch: PreTrainingBatch) -> dict[str, Tensor]:
+    """Lays the same batch out as the class wants it: labels of -100 wherever nothing is masked."""
+    labels = torch.full((setting.sequences * setting.length,), -100, device=setting.device)
     labels[batch.masked_positions] = batch.masked_labels
-    return {
-        "input_ids": batch.tokens.input_ids.view(sequences, LENGTH),
-        "token_type_ids": batch.tokens.token_type_ids.view(sequences, LENGTH),
-        "attention_mask": torch.ones(sequences, LENGTH, dtype=torch.long),
-        "labels": labels.view(sequences, LENGTH),
-        "next_sentence_label": batch.next_sentence_labels,
+    shape = (setting.sequences, setting.length)
+    inputs = {
+        "input_ids": batch.tokens.input_ids.view(shape),
+        "attention_mask": torch.ones(shape, dtype=torch.long, device=setting.device),
+        "labels": labels.view(shape),
     }
+    if setting.has_pairs:
+        inputs["token_type_ids"] = batch.tokens.token_type_ids.view(shape)
+        inputs["next_sentence_label"] = batch.next_sentence_labels
+    return inputs
 
 
-def check_losses(
-    ours: BertForPreTraining,
-    peer: transformers.BertForPreTraining,
-    batch: PreTrainingBatch,
-    loss_of_peer: Callable[[], torch.Tensor],
-    dtype: torch.dtype,
-) -> None:
-    """Makes sure that both sides compute the same thing before they are timed."""
-    ours.eval()
-    peer.eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        peer_loss = loss_of_peer().item()
-    with torch.no_grad():
-        our_loss = objective_named("mlm+nsp")(ours, batch).loss.item()
-    difference = abs(our_loss - peer_loss)
-    print(f"{dtype}: loss ours {our_loss:.5f}, peer {peer_loss:.5f}, difference {difference:.1e}")
-    if difference > LARGEST_LOSS_DIFFERENCE[dtype]:
-        raise SystemExit("the losses differ: not the same work")
-    peer.train()
+def compared_losses(
+    setting: Setting, ours: Tensor, peers: dict[str, Any], losses: dict[str, Callable[[], Tensor]]
+) -> dict[str, float]:
+    """Makes sure that all sides compute the same thing before they are timed."""
+    found = {OURS: ours.item()}
+    for name, peer in peers.items():
+        peer.eval()
+        with torch.no_grad(), setting.autocast():
+            found[name] = losses[name]().item()
+        peer.train()
+    if max(found.values()) - min(found.values()) > LARGEST_LOSS_DIFFERENCE[setting.precision]:
+        raise SystemExit(f"the losses differ, so this is not the same work: {found}")
+    return {name: round(value, 6) for name, value in found.items()}
 
 
-def people_loss(peer: transformers.BertForPreTraining, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def people_loss(peer: Any, batch: dict[str, Tensor]) -> Tensor:
     """Returns the loss as the peer's class computes it."""
-    loss: torch.Tensor = peer(**batch).loss
+    loss: Tensor = peer(**batch).loss
     return loss
 
 
-def expert_loss(peer: transformers.BertForPreTraining, batch: PreTrainingBatch) -> torch.Tensor:
+def expert_loss(setting: Setting, peer: Any, batch: PreTrainingBatch) -> Tensor:
     """Returns the same loss from the masked positions alone, and without a mask for padding that is not there."""
-    shape = (batch.tokens.num_sequences, LENGTH)
-    encoded = peer.bert(batch.tokens.input_ids.view(shape), token_type_ids=batch.tokens.token_type_ids.view(shape))
+    shape = (setting.sequences, setting.length)
+    inputs = {"input_ids": batch.tokens.input_ids.view(shape)}
+    if setting.has_pairs:
+        inputs["token_type_ids"] = batch.tokens.token_type_ids.view(shape)
+    encoded = peer.base_model(**inputs)
     states = encoded.last_hidden_state.flatten(0, 1).index_select(0, batch.masked_positions)
-    pieces, pairs = peer.cls.predictions(states), peer.cls.seq_relationship(encoded.pooler_output)
-    cross_entropy = torch.nn.functional.cross_entropy
-    return cross_entropy(pieces.float(), batch.masked_labels) + cross_entropy(pairs.float(), batch.next_sentence_labels)
+    pieces = PEER_HEADS[setting.family](peer, states)
+    loss = torch.nn.functional.cross_entropy(pieces.float(), batch.masked_labels)
+    if setting.has_pairs:
+        pairs = peer.cls.seq_relationship(encoded.pooler_output)
+        loss = loss + torch.nn.functional.cross_entropy(pairs.float(), batch.next_sentence_labels)
+    return loss
 
 
-def peer_step(
-    peer: transformers.BertForPreTraining, loss_of_peer: Callable[[], torch.Tensor], dtype: torch.dtype
-) -> Callable[[], None]:
-    """Returns a peer's step: its loss, clipping and fused AdamW, as its Trainer does them."""
-    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+def peer_step(setting: Setting, peer: Any, loss_of: Callable[[], Tensor], *, fused: bool) -> Callable[[], None]:
+    """Returns a peer's step: its loss, clipping and AdamW."""
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-4, weight_decay=0.01, fused=fused)
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = loss_of_peer()
+        with setting.autocast():
+            loss = loss_of()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)

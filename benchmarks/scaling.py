@@ -5,7 +5,7 @@ with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast
 constants are printed with what they miss by. Tokens are counted, not seconds, so other work on the machine changes
 nothing. Stopped, the script goes on where it was.
 
-    python benchmarks/scaling.py --family modernbert --results benchmarks/results/scaling.jsonl
+    python benchmarks/scaling.py --family modernbert
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from bertsmith.model.sizes import ParameterCounts
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.forecast import MILLION, LossLaw
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
-from measured import Results
+from measured import add_options, results_of
 from objectives import prepare
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -45,22 +45,26 @@ RUNS = {
 
 def main() -> None:
     """Trains what is not trained yet, cheapest first, then fits the law."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, threads=1)
     parser.add_argument("--family", default="modernbert")
     parser.add_argument("--sizes", nargs="+", default=tuple(RUNS))
     parser.add_argument("--most", type=float, default=8.0, help="millions of tokens of the longest run")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
-    parser.add_argument("--results", type=Path, default=Path("runs/scaling/results.jsonl"))
     options = parser.parse_args()
+    if options.quick:
+        options.sizes, options.most, options.out = ("tiny",), 0.02, Path("runs/bench-quick/scaling")
     torch.set_num_threads(options.threads)
     corpus, tokenizer = prepare(options.out)
-    results, rows = Results(options.results), []
+    results, rows = results_of("scaling", options), []
     asked = [(size, millions) for size in options.sizes for millions in RUNS[size] if millions <= options.most]
+    asked += [("tiny", options.most)] * options.quick
     for size, millions in sorted(asked, key=lambda each: each[1]):
         what = {"what": "scaling", "family": options.family, "size": size, "asked_tokens": round(millions * MILLION)}
         row = results.get(what, partial(measured, options.out, corpus, tokenizer, what))
         rows.append(row)
+    if options.quick:
+        return
     law = fit(rows)
     table = [
         (
@@ -82,7 +86,7 @@ def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what
         what["size"], family=what["family"], tokens=what["asked_tokens"], precision=native_precision("cpu")
     )
     run = out / f"{what['family']}-{what['size']}-{what['asked_tokens']}"
-    result = pretrain(run, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    result = pretrain(run, corpus, tokenizer, recipe, console=Console(), listeners=())
     curve = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "heldout"]
     steps = result.recipe.trainer.total_steps
     return {

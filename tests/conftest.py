@@ -1,6 +1,9 @@
 """Fixtures shared by all tests."""
 
 import os
+import resource
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -96,3 +99,61 @@ def village_small(tmp_path: Path):
     documents = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 40)]
     tokenizer = WordPieceTokenizer.train((s for d in documents for s in d.sentences), vocab_size=600)
     return build_from_documents(documents, tokenizer, tmp_path / "village-small"), tokenizer
+
+
+class SmallDisk:
+    """A folder with room for little: a file system of its own where that is allowed, else a limit on every new file.
+
+    Attributes:
+        path: the folder.
+        is_mounted: whether it is a file system of its own.
+    """
+
+    def __init__(self, path: Path, size: int, limit: int, *, may_mount: bool) -> None:
+        path.mkdir()
+        self.path = path
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+        allowed = may_mount and os.geteuid() == 0 and shutil.which("mount") is not None
+        self.is_mounted = allowed and subprocess.run(mount, capture_output=True).returncode == 0
+        self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if not self.is_mounted:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, self._before[1]))
+
+    @property
+    def message(self) -> str:
+        """What is said of a file that has no room."""
+        return "the disk is full" if self.is_mounted else "larger than a file may be there"
+
+    def make_room(self) -> None:
+        if self.is_mounted:
+            subprocess.run(["mount", "-o", "remount,size=64m", str(self.path)], check=True)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+
+    def forbid_writing(self) -> None:
+        """Makes it a place that nobody may write to, root included where it is a file system of its own."""
+        if self.is_mounted:
+            subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True)
+        else:
+            self.path.chmod(0o555)
+
+    def close(self) -> None:
+        if self.is_mounted:
+            subprocess.run(["umount", "-l", str(self.path)], check=True)
+        else:
+            self.path.chmod(0o755)
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """Makes places with room for `size` bytes, or for files of `limit` bytes where none can be mounted."""
+    made: list[SmallDisk] = []
+
+    def make(size: int, *, limit: int | None = None, may_mount: bool = True) -> SmallDisk:
+        made.append(SmallDisk(tmp_path / f"disk-{len(made)}", size, limit or size, may_mount=may_mount))
+        return made[-1]
+
+    yield make
+    for disk in made:
+        disk.close()

@@ -1,4 +1,4 @@
-"""The house stands as `docs/architecture.md` draws it, and its worked examples run."""
+"""The house stands as the page on architecture draws it, and its worked examples run."""
 
 import ast
 import importlib.util
@@ -47,22 +47,25 @@ def test_a_room_imports_only_from_those_before_it(room):
         assert found <= allowed, f"{path.relative_to(PACKAGE)} imports {sorted(found - allowed)}"
 
 
-PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "docs" / language / "explanation/architecture.md" for language in ("en", "zh")]
+EXAMPLES = ["tests/finetune/tasks/grade.py", "tests/model/prenorm.py"]
 
 
-def test_every_file_of_the_page_is_there():
-    way = re.findall(r"^\d+\. `([\w/.]+)`:", PAGE, re.MULTILINE)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parts[-3])
+def test_every_file_of_the_page_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    way = re.findall(r"^\d+\. `([\w/.]+)`[:：]", text, re.MULTILINE)
     assert len(way) == 20
     assert all((PACKAGE / path).is_file() for path in way)
-    changes = [row for row in PAGE.splitlines() if row.startswith("|") and "`src/" in row]
+    changes = [row for row in text.splitlines() if row.startswith("|") and "`src/" in row]
     assert len(changes) >= 15
     for path in re.findall(r"`(src/[\w/.]+)`", "\n".join(changes)):
         assert (ROOT / path).exists(), path
 
 
-def test_the_worked_examples_are_the_files_that_are_tested():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parts[-3])
+def test_the_worked_examples_are_the_files_that_are_tested(page):
     """`tests/model/test_families.py` and `tests/finetune/tasks/test_registry.py` run them."""
-    shown = dict(re.findall(r"<summary><code>([\w/.]+)</code></summary>\n\n```python\n(.*?)```\n", PAGE, re.DOTALL))
-    assert sorted(shown) == ["tests/finetune/tasks/grade.py", "tests/model/prenorm.py"]
-    for path, code in shown.items():
-        assert code == (ROOT / path).read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(../../../(tests/[\w/.]+)\)", page.read_text(encoding="utf-8"))
+    assert sorted(linked) == EXAMPLES
+    assert all((ROOT / path).is_file() for path in linked)

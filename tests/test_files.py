@@ -1,7 +1,5 @@
 import errno
 import os
-import shutil
-import subprocess
 
 import pytest
 import torch
@@ -104,46 +102,53 @@ def test_all_of_a_folder_is_on_the_disk_before_it_gets_its_name(tmp_path, order)
     assert order[-2:] == [("rename", model), ("flush", tmp_path.stat().st_ino)]
 
 
-@pytest.fixture
-def full_disk(tmp_path):
-    """A real file system of 1 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("a small file system needs root and mount")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+@pytest.fixture(params=[True, False], ids=["a file system", "a limit"])
+def full_disk(request, small_disk):
+    """A place of 1 MiB: a file system of its own, or by a limit on files where none can be mounted."""
+    return small_disk(1 << 20, limit=600 << 10, may_mount=request.param)
 
 
 def test_a_full_disk_loses_nothing(full_disk):
-    write_text(full_disk / "kept.txt", "kept")
-    with pytest.raises(RunFolderError, match="the disk is full"):
-        write_text(full_disk / "large.txt", "x" * 3_000_000)
+    place = full_disk.path
+    write_text(place / "kept.txt", "kept")
+    with pytest.raises(RunFolderError, match=full_disk.message):
+        write_text(place / "large.txt", "x" * 3_000_000)
     with (
-        pytest.raises(RunFolderError, match=r"model\.safetensors: the disk is full"),
-        atomic_path(full_disk / "model.safetensors") as temporary,
+        pytest.raises(RunFolderError, match=rf"model\.safetensors: {full_disk.message}"),
+        atomic_path(place / "model.safetensors") as temporary,
     ):
         save_file({"weight": torch.zeros(1_000_000)}, temporary)
-    assert os.listdir(full_disk) == ["kept.txt"]
-    assert (full_disk / "kept.txt").read_text() == "kept"
+    assert os.listdir(place) == ["kept.txt"]
+    assert (place / "kept.txt").read_text() == "kept"
 
 
-def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(full_disk, tmp_path, village_small):
+def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(full_disk, village_small):
     from bertsmith.train.pretraining import RunOptions, pretrain
     from bertsmith.train.recipe import recipe_for
 
     corpus, tokenizer = village_small
     recipe = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, precision="float32")
     # 模型本身放得下，两份训练状态放不下
-    with pytest.raises(RunFolderError, match="the disk is full"):
-        pretrain(full_disk / "run", corpus, tokenizer, recipe, RunOptions(save_every=0.0))
-    shutil.copytree(full_disk / "run", tmp_path / "run")
-    result = pretrain(tmp_path / "run", corpus, tokenizer, recipe)
+    run = full_disk.path / "run"
+    with pytest.raises(RunFolderError, match=full_disk.message):
+        pretrain(run, corpus, tokenizer, recipe, RunOptions(save_every=0.0))
+    full_disk.make_room()
+    result = pretrain(run, corpus, tokenizer, recipe)
     assert result.recipe.trainer.total_steps == 20
-    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert (run / "model" / "model.safetensors").is_file()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(small_disk):
+    disk = small_disk(1 << 20)
+    write_text(disk.path / "kept.txt", "kept")
+    disk.forbid_writing()
+    if os.access(disk.path, os.W_OK):
+        pytest.skip("root writes everywhere, and may not mount")
+    with pytest.raises(RunFolderError, match=r"new\.txt: no permission to write there; choose another folder"):
+        write_text(disk.path / "new.txt", "new")
+    with pytest.raises(RunFolderError, match="no permission"):
+        make_folder(disk.path / "run")
+    assert (disk.path / "kept.txt").read_text() == "kept"
 
 
 def test_only_its_own_leftovers_are_removed(tmp_path):

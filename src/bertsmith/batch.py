@@ -217,14 +217,17 @@ class RaggedBatch:
 
     @torch.inference_mode(False)
     def to(self, device: torch.device | str) -> RaggedBatch:
-        """Returns the same batch on another device."""
-        return RaggedBatch(
-            self.input_ids.to(device),
-            self.token_type_ids.to(device),
-            self.position_ids.to(device),
-            self.cu_seqlens.to(device),
-            self.max_seqlen,
-        )
+        """Returns the same batch on another device; see `sent`."""
+        tensors = (self.input_ids, self.token_type_ids, self.position_ids, self.cu_seqlens)
+        return RaggedBatch(*(sent(each, device) for each in tensors), self.max_seqlen)
+
+
+def sent(values: Tensor, device: torch.device | str) -> Tensor:
+    """Returns a tensor on another device; on the way from the CPU to a GPU the host does not wait for it."""
+    # 只有锁页内存的拷贝是异步的：普通内存会让主机等 GPU 做完手里的事
+    if values.device.type == "cpu" and torch.device(device).type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 @dataclass(frozen=True, eq=False)

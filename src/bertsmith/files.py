@@ -191,6 +191,11 @@ def explain_failure(error: OSError | SafetensorError, path: Path) -> str:
     number = error.errno if isinstance(error, OSError) else int(written[1]) if written else None
     if number in (errno.ENOSPC, errno.EDQUOT):
         return f"{path}: the disk is full; what was saved before is intact, make room and run the same command again"
+    if number == errno.EFBIG:
+        return (
+            f"{path}: larger than a file may be there (a limit of the file system or of the shell); what was saved"
+            " before is intact, choose another --out"
+        )
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{path}: no permission to write there; choose another folder with --out"
     if number in (errno.EEXIST, errno.ENOTDIR):

@@ -4,6 +4,7 @@ Every function that opens a file of a model folder asks `model_folder` first, so
 
 Notable:
 - what exists on this disk always wins; only a name that exists nowhere here is looked up
+- `village` is the trained model that the package carries
 - safetensors, JSON and text are downloaded, into the cache of `huggingface_hub`; pickles never are
 - one process reads one commit of a name, however often it asks and wherever the branch moves meanwhile; run folders
   note that commit and go on with it (`noted_start`)
@@ -36,6 +37,10 @@ number (`1_Pooling/`), nor the `generator/` of an ELECTRA."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot")
 
 
+BUNDLED = {"village": Path(__file__).parent / "tinyworld" / "model"}
+"""Models that come with the package, by name; a file or folder of that name wins."""
+
+
 class HubName(NamedTuple):
     """A repository of the Hub at a revision: a branch, a tag or a commit; empty for its main branch."""
 
@@ -61,7 +66,7 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
     """Returns where a model folder lies on this disk, after downloading it where it is named by its Hub name.
 
     Args:
-        folder: a path, `org/name` or `org/name@revision`.
+        folder: a path, `org/name` or `org/name@revision`, or a name of `BUNDLED`.
         weights: whether the weights are needed; False leaves them on the Hub, for those who only want the tokenizer.
 
     Returns:
@@ -72,7 +77,7 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
     """
     name = hub_name(folder)
     if name is None:
-        return Path(folder)
+        return Path(folder) if os.path.lexists(folder) else BUNDLED.get(str(folder), Path(folder))
     revision = _commits.get(name, name.revision)
     key = (name.repository, revision, weights)
     # 缓存可能在进程运行中被清空：文件夹还在才算数

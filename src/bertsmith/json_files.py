@@ -7,12 +7,15 @@ Notable:
 - the annotations of the dataclass are the schema: what is missing, unknown or of another type is found on reading, with
   the place inside the file, and so are the checks of `__post_init__`; a field with a default may be missing
 - every fault of a file (missing, cut off, not JSON, not UTF-8, another shape) is one line with the path and the advice
+- a file that others build on may carry a checksum of all the rest of it: a digit that a disk turned into another digit
+  is still JSON of the right shape
 """
 
 from __future__ import annotations
 
 import json
 import types
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -23,10 +26,21 @@ from bertsmith.files import write_text
 
 ValueT = TypeVar("ValueT")
 
+_CHECKSUM = "checksum of the rest"
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a value as `to_json` gives it, by `files.atomic_path`."""
-    write_text(path, json.dumps(to_json(value), indent=1, ensure_ascii=False) + "\n")
+
+def write_json(path: Path, value: Any, *, checked: bool = False) -> None:
+    """Writes a value as `to_json` gives it, by `files.atomic_path`.
+
+    Args:
+        path: the file.
+        value: what it holds.
+        checked: whether it gets a checksum, which `read_json` compares; for objects that this package alone reads.
+    """
+    content = to_json(value)
+    if checked:
+        content = {**content, _CHECKSUM: _checksum(content)}
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advice: str) -> ValueT:
@@ -39,7 +53,10 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
         advice: the way out, such as `choose another --out`; ends the message.
     """
     try:
-        found: ValueT = from_json(kind, json.loads(path.read_text(encoding="utf-8-sig")))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        if isinstance(content, dict) and _CHECKSUM in content and content.pop(_CHECKSUM) != _checksum(content):
+            raise ValueError("its checksum differs")
+        found: ValueT = from_json(kind, content)
         return found
     except FileNotFoundError:
         raise error(f"{path}: is missing; {advice}") from None
@@ -47,6 +64,11 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
         raise error(f"{path}: damaged (nested too deeply); {advice}") from None
     except (OSError, ValueError, TypeError, OverflowError, BertsmithError) as reason:
         raise error(f"{path}: damaged ({_in_one_line(reason)}); {advice}") from None
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    # 比较的是内容而不是字节：换一种缩进不算损坏
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
 def to_json(value: Any) -> Any:

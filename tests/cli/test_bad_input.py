@@ -8,7 +8,7 @@ import pytest
 
 from bertsmith.cli import main
 
-TEXT = "The man eats the bread. The woman reads the book.\n\n" * 20
+TEXT = "".join(f"The man eats {n} bread. The woman reads the book.\n\n" for n in "abcdefghijklmnopqrst")
 
 
 @pytest.fixture

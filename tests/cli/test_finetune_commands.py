@@ -156,7 +156,7 @@ def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsy
         jobs.append(job)
         raise TrainingStopped(job.out, 0, 1)
 
-    monkeypatch.setattr("bertsmith.finetune.job.run_job", stopped)
+    monkeypatch.setattr("bertsmith.finetune.calls.run_job", stopped)
     files = ["--model", tiny_model, "--train", "a", "--dev", "b", "--test", "c", "--out", tmp_path / "run"]
     words = [f"--{name.replace('_', '-')}={value}" for part in EVERY_OPTION.values() for name, value in part.items()]
     run(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",
@@ -357,7 +357,7 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     table.write_text('text\n"a nice, long day"\n', encoding="utf-8")
     assert "not as csv" in run(capsys, "predict", "--model", out / "model", "--file", table, code=2)
     search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
-    assert "--epochs: --search tries several" in run(
+    assert "--epochs: --search paper tries several" in run(
         capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2
     )
 

@@ -27,7 +27,8 @@ def home(tmp_path, monkeypatch):
     """An empty data home, English, 80 columns, and standard input that would fail if anybody read it."""
     for name in ("LC_ALL", "LC_MESSAGES", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {"LANG": "C.UTF-8", "COLUMNS": "80", "TERM": "dumb", "XDG_DATA_HOME": tmp_path / "data"}.items():
+    folders = {"XDG_DATA_HOME": tmp_path / "data", "XDG_CACHE_HOME": tmp_path / "cache"}
+    for name, value in {"LANG": "C.UTF-8", "COLUMNS": "80", "TERM": "dumb", **folders}.items():
         monkeypatch.setenv(name, str(value))
     return tmp_path / "data" / "bertsmith" / "learn.json"
 
@@ -59,7 +60,7 @@ def type_in(run, monkeypatch):
 def test_reading_goes_on_where_it_stopped(run):
     first = run()
     assert "1  Why" in first
-    assert "fresh weights" in first
+    assert "village model that comes with bertsmith" in first
     assert "bertsmith.model.attention.MultiHeadSelfAttention" in first
     assert next(line for line in run("--list").splitlines() if "✓" in line).startswith("1")
     assert "4  Fine-tuning" in run("fine-tuning")
@@ -112,16 +113,16 @@ def test_an_output_that_cannot_write_chinese():
 
 
 def test_a_quiz_at_a_terminal(type_in, home):
-    shown = type_in("c\nx\nA\na\n", "4", "--quiz")
-    assert shown.count("Right.") == 2
+    shown = type_in("c\nx\nA\na\nb\n", "4", "--quiz")
+    assert shown.count("Right.") == 3
     assert "One of a, b, c." in shown
     assert "Not quite:" in shown
-    assert "2 of 3 right." in shown
-    assert json.loads(home.read_text())["lessons"]["fine-tuning"]["quiz"] == [2, 3]
+    assert "3 of 4 right." in shown
+    assert json.loads(home.read_text())["lessons"]["fine-tuning"]["quiz"] == [3, 4]
 
 
 def test_the_quiz_of_all_parts_goes_through_all(type_in, home):
-    type_in("a\n" * 30, "--quiz")
+    type_in("a\n" * 40, "--quiz")
     assert len(json.loads(home.read_text())["lessons"]) == 7
 
 
@@ -138,11 +139,52 @@ def test_cards_at_a_terminal(type_in, home):
     assert "A number from 1 to 4." in shown
     assert "Again in 1 day(s)." in shown
     kept = json.loads(home.read_text())["cards"]
-    assert [review["repetitions"] for review in kept.values()] == [1, 0]
+    good, again = (review["stability"] for review in kept.values())
+    assert good > again
     # the two that were asked are not due before tomorrow
-    assert "[1/2]" in type_in("", "4", "--cards")
-    type_in("\n3\n\n3\n", "4", "--cards")
+    assert "[1/3]" in type_in("", "4", "--cards")
+    type_in("\n3\n\n3\n\n3\n", "4", "--cards")
     assert "No card is due." in type_in("", "4", "--cards")
+
+
+def test_exercises_at_a_terminal(type_in):
+    shown = type_in("no idea\n2,052\n7\n", "4", "--exercises")
+    assert "A number, such as" in shown
+    assert shown.count("Right.") == shown.count("Not quite.") == 1
+    assert "Stopped here" in type_in("", "4", "--exercises")
+
+
+def test_a_lesson_leaves_its_pictures_and_says_where(run, tmp_path):
+    shown = run("3", "--language", "zh").replace("\n", "")
+    saved = sorted((tmp_path / "cache/bertsmith/pictures").iterdir())
+    assert [path.name for path in saved] == ["3-pre-training-masking.zh.svg", "3-pre-training-one_example.zh.svg"]
+    assert all(str(path) in shown for path in saved)
+
+
+def test_pictures_that_cannot_be_kept_do_not_end_the_lesson(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    shown = run("3")
+    assert str(tmp_path / "file")[:20] in shown
+    assert "In the code" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--pictures"], ["4-fine-tuning-head_sizes.en.svg"]),
+        (["--notebooks", "--language", "zh"], ["4-fine-tuning.zh.ipynb"]),
+    ],
+)
+def test_what_is_written_is_said(run, tmp_path, words, names):
+    option, *rest = words
+    shown = run("4", option, tmp_path / "out", *rest)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == names
+    assert shown == "".join(f"{tmp_path / 'out' / name}\n" for name in names)
+
+
+def test_cards_for_anki(run, tmp_path):
+    assert run("--anki", tmp_path / "cards.txt") == f"{tmp_path / 'cards.txt'}: 37 cards\n"
 
 
 def test_a_real_terminal(home):
@@ -175,6 +217,10 @@ def test_a_real_terminal(home):
         (["8"], "there is no part '8'"),
         ([""], "there is no part ''"),
         (["why", "--quiz", "--cards"], "choose one"),
+        (["--pictures", "a", "--anki", "b"], "--pictures and --anki are 2 things; choose one"),
+        (["1", "--anki", "/dev/null/cards.txt"], "/dev/null/cards.txt"),
+        (["1", "--notebooks", "/dev/null/books"], "/dev/null/books"),
+        (["--anki", "x", "--model", "y"], "leave it out here"),
         (["1", "--list"], "leave the part out"),
         (["1", "--quiz", "--model", "x"], "leave it out here"),
         (["1", "--model", "no-such-folder"], "no-such-folder"),
@@ -204,6 +250,6 @@ def test_the_command_imports_nothing_heavy():
 
 
 def test_the_guides_name_the_same_commands():
-    pages = [Path(__file__).parents[2] / f"docs/learn{language}.md" for language in ("", ".zh-CN")]
+    pages = [Path(__file__).parents[2] / f"docs/{language}/how-to/learn.md" for language in ("en", "zh")]
     english, chinese = (page.read_text(encoding="utf-8") for page in pages)
     assert english.count("bertsmith learn") == chinese.count("bertsmith learn")

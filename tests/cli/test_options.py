@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -137,3 +138,22 @@ def test_settings_survive_a_file_and_are_changed_by_name():
 def test_a_file_by_hand_is_checked(table, said):
     with pytest.raises(ConfigError, match=said):
         from_table(Cake, table)
+
+
+def test_device_reaches_the_command_and_its_processes_and_is_forgotten(tiny_model, capsys, monkeypatch):
+    from bertsmith.cli import main
+    from bertsmith.kernels.layers import DEVICE_VARIABLE, best_device
+
+    seen = []
+    monkeypatch.setattr(
+        "bertsmith.inference.load_pipeline",
+        lambda *_, **__: seen.append((os.environ[DEVICE_VARIABLE], best_device().type)) or (lambda *_: [1.0]),
+    )
+    with pytest.raises(SystemExit):
+        main(["next-sentence", "a", "b", "--model", str(tiny_model), "--device", "cpu"])
+    assert seen == [("cpu", "cpu")]
+    assert DEVICE_VARIABLE not in os.environ
+    with pytest.raises(SystemExit) as caught:
+        main(["next-sentence", "a", "b", "--model", str(tiny_model), "--device", "tpu"])
+    assert caught.value.code == 2
+    assert "device 'tpu': torch sees none of that name here; there are cpu" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-import bertsmith.data.corpus.build
+import bertsmith.data.corpus.calls
 import bertsmith.data.corpus.vocabulary
 import bertsmith.interop
 import bertsmith.lab.run
@@ -42,7 +42,9 @@ def told(monkeypatch, capsys):
 def options_of(command):
     chosen = get_command(app).commands[command]
     parameters = chosen.get_params(typer.Context(chosen))
-    return {option for parameter in parameters for option in parameter.opts if option.startswith("--")} - {"--help"}
+    found = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
+    # --device 由所有会计算的命令共用，另有测试
+    return found - {"--help", "--device"}
 
 
 def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
@@ -78,9 +80,18 @@ def test_every_option_of_the_lab_reaches_it(told, tiny_model, tmp_path):
     words = (
         f"lab --model mine={tiny_model} --runs {tmp_path / 'one'} --runs {tmp_path / 'two'} --host 0.0.0.0 --port 1234"
         f" --language zh --progress {tmp_path / 'cards.json'} --index notes={tmp_path / 'index'}"
+        f" --api-key-file {tmp_path / 'keys'} --allow-host lab.example"
     )
     indexes = (("notes", str(tmp_path / "index")),)
-    settings = ServeSettings((("mine", str(tiny_model)),), indexes, host="0.0.0.0", port=1234, drain=0.0)
+    settings = ServeSettings(
+        (("mine", str(tiny_model)),),
+        indexes,
+        host="0.0.0.0",
+        port=1234,
+        drain=0.0,
+        key_file=str(tmp_path / "keys"),
+        allowed_hosts=("lab.example",),
+    )
     (given, runs), named = told(bertsmith.lab.run, "run_lab", *words.split())
     assert (given, list(runs)) == (settings, [tmp_path / "one", tmp_path / "two"])
     assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
@@ -122,7 +133,7 @@ def test_every_option_of_corpus_reaches_the_building(told, tiny_model, tmp_path,
         " --encoding latin-1 --text-field body --workers 3 --engine ray --shard-tokens 99 --keep-duplicates"
         " --near-duplicates 0.7 --words jieba"
     )
-    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.build, "build_corpus", *words.split())
+    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.calls, "build_shards", *words.split())
     assert (list(text), out) == (["a.txt", "b.txt"], tmp_path / "out")
     assert tokenizer.vocab == WordPieceTokenizer.load(tiny_model).vocab
     assert options == CorpusOptions(

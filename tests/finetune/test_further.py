@@ -1,5 +1,7 @@
 """Further pre-training on a task's texts, before its labels: what is read, what comes of it, what is refused."""
 
+import itertools
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -18,7 +20,9 @@ from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.trainer import BertTrainer
 
-EXAMPLES = [LabelledText(f"the man reads a book . the woman eats bread {mark}", None, "a") for mark in "!.!.!.!."] * 4
+# 每篇都不同：同样的文字算一篇
+TEXTS = [" ".join(words) for words in itertools.permutations(("the", "man", "reads", "a", "book"))][:32]
+EXAMPLES = [LabelledText(f"{text} . the woman eats bread !", None, "a") for text in TEXTS]
 SHORT = FurtherOptions(adapt=0.05)
 
 
@@ -66,7 +70,7 @@ def test_what_cannot_be_read_is_said(tiny_model, tmp_path):
 
 
 def test_the_command_reads_first_and_then_learns_the_labels(tiny_model, tmp_path):
-    rows = "".join(f"the {'man' if n % 2 else 'woman'} reads\t{'a' if n % 2 else 'b'}\n" for n in range(24))
+    rows = "".join(f"{text}\t{'a' if n % 2 else 'b'}\n" for n, text in enumerate(TEXTS[:24]))
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text(rows, encoding="utf-8")
     words = ["finetune", "classify", "--model", tiny_model, "--train", tmp_path / "train.tsv"]

@@ -209,7 +209,7 @@ def test_pretraining_on_from_a_name_notes_its_commit(named, moved, run, fails):
     Path("text.txt").write_text("\n".join(stories))
     run("corpus", "text.txt", "--tokenizer", "org/tiny", "--out", "corpus", "--documents", "blank-line")
     assert "model.safetensors" not in downloaded(named)
-    job = ("pretrain", "--corpus", "corpus", "--tokenizer", "org/tiny", "--out", "run", "--no-tensorboard")
+    job = ("pretrain", "--corpus", "corpus", "--tokenizer", "org/tiny", "--out", "run", "--track", "none")
     run(*job, "--from", "org/tiny", "--steps", 2)
     model = tomllib.loads(Path("run/recipe.toml").read_text())["model"]
     assert (model["start_from"], model["start_commit"]) == ("org/tiny", named.commit)

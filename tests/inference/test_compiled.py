@@ -1,5 +1,7 @@
 """Short batches through ONNX Runtime: the same results, long ones as before, the cache, and what is refused."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,16 @@ pytest.importorskip("onnxscript")
 LENGTHS = ([1], [7], [3, 5, 1, 5], [16, 16], [64])
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
+def shared_cache(tmp_path_factory):
+    """Graphs of the same weights are made once for all tests: each takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("BERTSMITH_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTSMITH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -84,8 +95,11 @@ def test_pipelines_give_equal_results(tiny_model):
     assert [each.piece for each in own[0]] == [each.piece for each in other[0]]
 
 
-def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(own_cache, monkeypatch):
+def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(shared_cache, own_cache, monkeypatch):
     backbone = backbone_of()
+    made = shared_cache / compiled.graph_name(backbone)
+    if made.is_dir():
+        shutil.copytree(made, own_cache / made.name)
     compile_backbone(backbone, "onnxruntime")
     file = next(own_cache.glob("*/graph.onnx"))
     monkeypatch.setattr("bertsmith.model.graph.write_graph", lambda *_, **__: pytest.fail("made again"))

@@ -327,12 +327,12 @@ def test_the_code_of_the_guide_runs(folder_for, tiny_model, tmp_path, monkeypatc
     tiny_model.rename(tmp_path / "model")
     folder_for("classify").rename(tmp_path / "classifier")
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs/interpret.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/en/how-to/look-inside.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     names = {}
     for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"docs/interpret.md, block {number}", "exec"), names)
+        exec(compile(block, f"docs/en/how-to/look-inside.md, block {number}", "exec"), names)
     assert names["found"].completeness.holds
     np.testing.assert_allclose(names["attention"].maps.sum(-1), 1, atol=1e-5)
 

@@ -3,10 +3,12 @@
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -30,11 +32,23 @@ def called(arguments, monkeypatch):
 def test_everything_that_is_told_arrives(folders, runs, tmp_path, monkeypatch):
     arguments = ["--model", f"mine={folders['base']}", "--model", str(folders["tag"]), "--runs", str(runs)]
     arguments += ["--port", "0", "--language", "zh", "--progress", str(tmp_path / "cards.json")]
+    arguments += ["--api-key-file", str(tmp_path / "keys"), "--allow-host", "lab.example"]
     (settings, folders_of_runs), named = called(arguments, monkeypatch)
     assert settings.models == (("mine", str(folders["base"])), ("tag", str(folders["tag"])))
     assert (settings.host, settings.port) == ("127.0.0.1", 0)
+    assert (settings.key_file, settings.allowed_hosts) == (str(tmp_path / "keys"), ("lab.example",))
     assert list(folders_of_runs) == [runs]
     assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
+
+
+def test_without_a_model_it_opens_with_the_trained_village(notes, monkeypatch):
+    from bertsmith.tinyworld import trained_model
+
+    (settings, _), _ = called([], monkeypatch)
+    assert settings.models == (("village", str(trained_model())),)
+    # with an index it is the model of the index
+    (settings, _), _ = called(["--index", str(notes)], monkeypatch)
+    assert [name for name, _ in settings.models] == ["base"]
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path, monkeypatch):
@@ -91,6 +105,56 @@ def test_the_address_is_told_when_it_can_be_reached(folders, monkeypatch):
     monkeypatch.setattr(run.uvicorn, "Server", lambda _: SimpleNamespace(run=lambda **__: None))
     run.run_lab(ServeSettings(models=(("base", str(folders["base"])),), port=0))
     assert len(reached) == 1
+
+
+@pytest.mark.parametrize(("host", "is_kept"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_others_turn_no_cards_in_the_file_of_who_started_the_lab(folders, monkeypatch, host, is_kept):
+    from bertsmith.serve.settings import ServeSettings
+
+    seen = []
+    monkeypatch.setenv("BERTSMITH_API_KEYS", "k" * 32)
+    monkeypatch.setattr(run, "configure_logs", lambda: None)
+    monkeypatch.setattr(run, "build_lab", lambda *_, progress, **__: seen.append(progress))
+    monkeypatch.setattr(run.uvicorn, "Config", lambda *_, **__: None)
+    monkeypatch.setattr(run.uvicorn, "Server", lambda _: SimpleNamespace(run=lambda **__: None))
+    run.run_lab(ServeSettings(models=(("base", str(folders["base"])),), host=host, port=0))
+    (progress,) = seen
+    assert (progress is None) == is_kept
+    assert is_kept or not progress.parent.exists(), "kept after the lab was closed"
+
+
+@pytest.mark.slow
+def test_more_silent_connections_than_the_lab_keeps_shut_nobody_out(folders, tmp_path):
+    """A lab that others reach: silence, heads that never end, and no key."""
+    httpx = pytest.importorskip("httpx")
+    from bertsmith.serve.connection import MOST_CONNECTIONS
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    code = "from bertsmith.cli.lab import lab; import typer; typer.run(lab)"
+    arguments = ["--model", str(folders["base"]), "--host", "0.0.0.0", "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BERTSMITH_API_KEYS": "k" * 32}
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as lab, ExitStack() as held:
+        try:
+            for line in lab.stderr:
+                if address := re.search(r"open on http://0\.0\.0\.0:(\d+)", line):
+                    break
+            port = int(address[1])
+            for number in range(MOST_CONNECTIONS + 76):
+                client = held.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+                if number % 2:
+                    client.sendall(b"GET /en/ HTTP/1.1\r\nHost: loc")
+            for _ in range(3):
+                page = httpx.get(f"http://127.0.0.1:{port}/en/", auth=("", "k" * 32), timeout=20)
+                assert page.status_code == httpx.codes.OK
+            assert httpx.get(f"http://127.0.0.1:{port}/en/", timeout=20).status_code == httpx.codes.UNAUTHORIZED
+            held.close()
+            lab.send_signal(signal.SIGINT)
+            assert lab.wait(30) == 0
+        finally:
+            lab.kill()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def families(tmp_path_factory):
         write_task_file(root / f"{name}-answer", reader)
     folders = {path.name: str(path) for path in sorted(root.iterdir())}
     folders["generator"] = str(root / "electra/generator")
-    settings = ServeSettings(models=tuple(folders.items()), threads=1, drain=0.0, deadline=120.0)
+    settings = ServeSettings(models=tuple(folders.items()), threads=1, drain=0.0, deadline=120.0, precision="float32")
     app = build_app(settings, keys=ApiKeys())
     models = LabModels(list(app.state.models), settings)
     yield {name: models.named(name) for name in models.names}

@@ -1,6 +1,7 @@
 """Who may ask the lab, and how much they may send: Host headers and bodies."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
 
+from bertsmith.errors import InputError
 from bertsmith.lab import run
 from bertsmith.serve.host_check import BodyLimit, is_own_name
 from bertsmith.serve.settings import Limits, ServeSettings
@@ -16,9 +18,12 @@ from bertsmith.serve.settings import Limits, ServeSettings
 MOST = Limits().body_bytes
 
 
-def client_of(folders, host="127.0.0.1", name="127.0.0.1:8001"):
-    settings = ServeSettings(models=(("base", str(folders["base"])),), host=host, threads=1, drain=0.0)
-    return TestClient(run.build_lab(settings), base_url=f"http://{name}")
+KEY = "a-key-of-the-lab-0123"
+
+
+def client_of(folders, host="127.0.0.1", **settings):
+    told = ServeSettings(models=(("base", str(folders["base"])),), host=host, threads=1, drain=0.0, **settings)
+    return TestClient(run.build_lab(told), base_url="http://127.0.0.1:8001")
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +70,34 @@ def test_the_name_on_the_command_line_is_answered_to():
     assert not is_own_name("mine.local:8001", {"127.0.0.1"})
 
 
-def test_a_lab_that_listens_to_others_goes_by_any_name(folders):
-    with client_of(folders, host="0.0.0.0", name="lab.example:8001") as client:
-        assert client.get("/en/").status_code == 200
+def test_a_lab_that_listens_to_others_asks_for_a_key_and_goes_by_addresses_and_allowed_names(folders, monkeypatch):
+    monkeypatch.delenv("BERTSMITH_API_KEYS", raising=False)
+    with pytest.raises(InputError, match=r"--host 0\.0\.0\.0: others reach the lab there; .* --api-key-file"):
+        client_of(folders, host="0.0.0.0")
+    monkeypatch.setenv("BERTSMITH_API_KEYS", KEY)
+    with client_of(folders, host="0.0.0.0", allowed_hosts=("Lab.example",)) as client:
+        for path in ("/", "/en/", "/en/config", "/zh/gradio_api/info", "/info"):
+            answer = client.get(path)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Basic ")
+        for given in ("", "wrong" * 4, f"{KEY}x"):
+            assert client.get("/en/", auth=("anybody", given)).status_code == 401
+        assert client.get("/en/", headers={"authorization": "Basic no base64!"}).status_code == 401
+        assert client.get("/en/", headers={"authorization": f"Bearer {KEY}"}).status_code == 200
+        client.auth = ("anybody", KEY)
+        for name in ("lab.example:8001", "192.0.2.7:8001", "[2001:db8::1]:8001", socket.gethostname()):
+            assert client.get("/en/", headers={"host": name}).status_code == 200
+        for name in ("evil.example:8001", "192.0.2.7.evil.example", ""):
+            answer = client.get("/en/", headers={"host": name})
+            assert answer.status_code == 403
+            assert "--allow-host" in answer.json()["error"]["message"]
+
+
+def test_a_lab_on_loopback_asks_for_a_key_where_it_is_given_some(folders, tmp_path):
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    with client_of(folders, key_file=str(tmp_path / "keys")) as client:
+        assert client.get("/en/").status_code == 401
+        assert client.get("/en/", auth=("", KEY)).status_code == 200
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

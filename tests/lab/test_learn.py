@@ -1,5 +1,8 @@
 """The lessons as the lab draws them: inputs as one types them, numbers as the terminal has them."""
 
+import base64
+import re
+
 import pytest
 import torch
 
@@ -41,21 +44,39 @@ def test_numbers_are_read_as_people_write_them():
         matrix.check(learn.parsed(matrix, "1 2; 3"))
 
 
+@pytest.mark.parametrize("typed", [float("inf"), float("nan"), 2.5, 1e30], ids=str)
+def test_what_is_no_whole_number_is_said(page, typed):
+    """1e400 in a request is infinity, which Gradio cannot round."""
+    field = next(one for one in page.blocks.values() if isinstance(one, gr.Number))
+    integer = next(
+        given for _, given in inputs() if given.label("en") == field.label or given.label("zh") == field.label
+    )
+    with pytest.raises(InputError, match=r"whole number|from .* to"):
+        integer.check(learn.parsed(integer, field.preprocess(typed)))
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_section_has_its_text_and_every_step(language):
-    study = Study.small()
+    study = Study.village()
     lesson = lessons(language)[0]
     section = next(one for one in lesson.sections if one.computation)
     found = learn.computed(section.computation, language, study, {})
-    page = learn.section_html(section, found)
+    page = learn.section_html(section, found, language)
     for step in compute(section.computation, language=language, study=study).steps:
         for row in step.cells():
             assert all(learn.written(cell) in page for cell in row)
     assert "{" not in page
 
 
+def test_a_section_with_a_picture_shows_it_as_an_image_of_its_own():
+    section = next(one for one in lessons("zh")[1].sections if one.computation == "looking_up")
+    page = learn.section_html(section, learn.computed("looking_up", "zh", None, {}), "zh")
+    drawn = re.search(r"<img class='lesson-picture' alt='she 指谁？' src='data:image/svg\+xml;base64,([^']+)'>", page)
+    assert "水手" in base64.b64decode(drawn[1]).decode()
+
+
 def test_a_result_is_kept_until_an_input_changes():
-    study = Study.small()
+    study = Study.village()
     one = learn.computed("two_tokens", "en", study, {})
     assert learn.computed("two_tokens", "en", study, {}) is one
     other = learn.computed("two_tokens", "en", study, {"x": [[1.0, 0.0], [0.0, 1.0]]})

@@ -26,7 +26,7 @@ TEXTS = [name for name, recipe in COMPUTATIONS.items() if any(each.kind == "text
 
 @pytest.fixture(scope="module")
 def study():
-    return Study.small()
+    return Study.village()
 
 
 def step_values(computation):
@@ -146,8 +146,9 @@ def test_the_input_is_the_sum_of_three_rows_normalised(study):
         + table["backbone.embedding.position.weight"][5]
         + table["backbone.embedding.token_type.weight"][1]
     )
+    norm = (table[f"backbone.embedding.norm.{name}"] for name in ("weight", "bias"))
     np.testing.assert_allclose(found["sum"], total, atol=1e-6)
-    np.testing.assert_allclose(found["normed"], F.layer_norm(total, total.shape, eps=1e-12), atol=1e-5)
+    np.testing.assert_allclose(found["normed"], F.layer_norm(total, total.shape, *norm, eps=1e-12), atol=1e-5)
     assert (found["segment"], found["tokens"]) == (1, 7)
 
 
@@ -229,7 +230,7 @@ def test_masked_lm_loss_by_torch(study):
         logits = study.model(RaggedBatch.from_sequences([ids]), torch.tensor([place])).mlm_logits[0].double()
     expected = float(logits.logsumexp(0) - logits[target])
     assert found["loss"] == pytest.approx(expected, abs=1e-5)
-    assert math.exp(-found["loss"]) == pytest.approx(found["probabilities"][0], abs=1e-7)
+    assert math.exp(-found["loss"]) == pytest.approx(found["probabilities"][0], abs=1e-5)
     assert found["blind"] == pytest.approx(math.log(study.tokenizer.vocab_size))
     assert found["perplexity"] == pytest.approx(math.exp(expected), rel=1e-4)
 

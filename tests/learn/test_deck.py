@@ -1,6 +1,7 @@
-"""Spaced repetition: the intervals of SM-2 by hand, and a file that is never lost."""
+"""Spaced repetition: the formulas of FSRS by hand, decks of SM-2 taken over, and a file that is never lost."""
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
@@ -17,45 +18,68 @@ def deck(tmp_path):
     return Deck(tmp_path / "progress" / "learn.json")
 
 
-def test_a_known_card_comes_back_after_1_6_and_15_days(deck):
-    """SM-2: 1, 6, then the interval times the ease, 2.5 unchanged by quality 4: 15, then 37.5 rounded up."""
+def test_a_known_card_comes_back_ever_later(deck):
+    """The first intervals of FSRS-6 with its published weights: 2, 11, 46 days after `good`."""
     card, now, intervals = deck.due(NOW)[0], NOW, []
-    for _ in range(4):
+    for _ in range(3):
         review = deck.answer(card, "good", now)
         intervals.append(review.interval)
-        assert review.ease == 2.5
         assert card not in deck.due(now + timedelta(days=review.interval, seconds=-1))
         now += timedelta(days=review.interval)
         assert card in deck.due(now)
-    assert intervals == [1, 6, 15, 38]
+    assert intervals == [2, 11, 46]
 
 
-def test_the_ease_follows_the_answers(deck):
-    card = deck.due(NOW)[0]
-    # quality 5: +0.10; 3: -0.14; 1: 0.1 - 4 (0.08 + 4 · 0.02) = -0.54
-    assert deck.answer(card, "easy", NOW).ease == pytest.approx(2.6)
-    assert deck.answer(card, "hard", NOW).ease == pytest.approx(2.46)
-    forgotten = deck.answer(card, "again", NOW)
-    assert forgotten.ease == pytest.approx(1.92)
-    assert (forgotten.interval, forgotten.repetitions) == (1, 0)
+def test_the_first_answer_by_hand(deck):
+    """Stability is the weight of the answer; difficulty w4 - e^(w5 (rating - 1)) + 1, from 1 to 10."""
+    first = {"again": 0.212, "hard": 1.2931, "good": 2.3065, "easy": 8.2956}
+    for number, (card, (answer, stability)) in enumerate(zip(deck.due(NOW), first.items(), strict=False)):
+        review = deck.answer(card, answer, NOW)
+        assert review.stability == pytest.approx(stability, abs=1e-4)
+        difficulty = 6.4133 - math.exp(0.8334 * number) + 1
+        assert review.difficulty == pytest.approx(min(10, max(1, difficulty)), abs=1e-4)
+
+
+def test_a_forgotten_card_comes_back_soon(deck):
+    card, now = deck.due(NOW)[0], NOW
     for _ in range(3):
-        forgotten = deck.answer(card, "again", NOW)
-    assert forgotten.ease == 1.3
-    assert [deck.answer(card, "good", NOW).interval for _ in range(3)] == [1, 6, 8]
+        known = deck.answer(card, "good", now)
+        now += timedelta(days=known.interval)
+    forgotten = deck.answer(card, "again", now)
+    assert forgotten.interval < known.interval / 5
+    assert forgotten.difficulty > known.difficulty
 
 
 def test_an_interval_has_an_end(deck):
-    card = deck.due(NOW)[0]
-    for _ in range(30):
-        review = deck.answer(card, "easy", NOW)
+    card, now = deck.due(NOW)[0], NOW
+    for _ in range(12):
+        review = deck.answer(card, "easy", now)
+        now += timedelta(days=review.interval)
     assert review.interval == 3650
+
+
+def test_a_deck_of_sm2_is_taken_over(tmp_path):
+    """It is due when it was; the next `good` lengthens the interval by the ease, 15 · 2.5, as SM-2 would have."""
+    path = tmp_path / "learn.json"
+    card = Deck(path).due(NOW)[0]
+    old = {"due": "2026-03-01T08:00:00+00:00", "interval": 15, "ease": 2.5, "repetitions": 3}
+    lessons = {"why": {"read": True, "quiz": [2, 3]}}
+    path.write_text(json.dumps({"format": 1, "cards": {card.id: old, "old/card": old}, "lessons": lessons}))
+    deck = Deck(path)
+    assert deck.due(NOW)[0] == card
+    assert card not in deck.due(NOW - timedelta(hours=2))
+    assert json.loads(path.read_text())["format"] == 1
+    assert deck.answer(card, "good", datetime(2026, 3, 1, 8, tzinfo=timezone.utc)).interval == 38
+    kept = json.loads(path.read_text())
+    assert (kept["format"], sorted(kept["cards"])) == (2, sorted([card.id, "old/card"]))
+    assert deck.lesson_progress("why") == (True, (2, 3))
 
 
 def test_what_waited_longest_comes_first_and_new_cards_last(deck):
     first, second, *_ = everything = deck.due(NOW)
     deck.answer(second, "good", NOW)
     deck.answer(first, "good", NOW + timedelta(hours=1))
-    later = deck.due(NOW + timedelta(days=2))
+    later = deck.due(NOW + timedelta(days=3))
     assert later[:2] == [second, first]
     assert later[2:] == everything[2:]
     assert deck.due(NOW + timedelta(minutes=1)) == everything[2:]
@@ -112,7 +136,12 @@ def test_opening_makes_no_file(deck):
     assert not deck.path.parent.exists()
 
 
-REVIEW = '{"due": "2026-03-01T09:00:00+00:00", "interval": 1, "ease": 2.5, "repetitions": 1}'
+SM2 = '{"due": "2026-03-01T09:00:00+00:00", "interval": 1, "ease": 2.5, "repetitions": 1}'
+REVIEW = '{"due": "2026-03-01T09:00:00+00:00", "last": "2026-02-01T09:00:00+00:00", "stability": 3, "difficulty": 5}'
+
+
+def deck_of(review, version=2):
+    return f'{{"format": {version}, "cards": {{"a": {review}}}, "lessons": {{}}}}'.encode()
 
 
 @pytest.mark.parametrize(
@@ -124,15 +153,23 @@ REVIEW = '{"due": "2026-03-01T09:00:00+00:00", "interval": 1, "ease": 2.5, "repe
         b"null",
         b"{",
         b'{"format": 1}',
-        b'{"format": 2, "cards": {}, "lessons": {}}',
+        b'{"format": 3, "cards": {}, "lessons": {}}',
         b'{"format": 1, "cards": [], "lessons": {}}',
-        b'{"format": 1, "cards": {"a": {}}, "lessons": {}}',
-        b'{"format": 1, "cards": {"a": 5}, "lessons": {}}',
+        b'{"format": 2, "cards": [], "lessons": {}}',
         b'{"format": 1, "cards": {}, "lessons": {"why": 1}}',
         b'{"format": 1, "cards": {}, "lessons": {"why": {"quiz": [1]}}}',
-        f'{{"format": 1, "cards": {{"a": {REVIEW.replace("+00:00", "")}}}, "lessons": {{}}}}'.encode(),
-        f'{{"format": 1, "cards": {{"a": {REVIEW.replace("2026", "soon")}}}, "lessons": {{}}}}'.encode(),
-        f'{{"format": 1, "cards": {{"a": {REVIEW.replace("2.5", "NaN")}}}, "lessons": {{}}}}'.encode(),
+        deck_of("{}"),
+        deck_of("5", 1),
+        deck_of(SM2),
+        deck_of(REVIEW, 1),
+        deck_of(SM2.replace("+00:00", ""), 1),
+        deck_of(SM2.replace("2026", "soon"), 1),
+        deck_of(SM2.replace("2026", "0001").replace("03-01", "01-01").replace("1,", "99,"), 1),
+        deck_of(SM2.replace("2.5", "NaN"), 1),
+        deck_of(REVIEW.replace("+00:00", "")),
+        deck_of(REVIEW.replace("3,", "0,")),
+        deck_of(REVIEW.replace("5}", "11}")),
+        deck_of(REVIEW.replace("5}", "NaN}")),
         b"[" * 100_000,
         b"\x00" * 100,
     ],

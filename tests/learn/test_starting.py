@@ -14,7 +14,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHINESE = "他早上在家里看书，她晚上在家里看报。他们下午和朋友一起去公园散步，看电影，很早睡觉。"
 RUSSIAN = "мальчик читает книгу утром а девочка пьёт чай вечером дома"
 VOCABULARIES = {
-    "english": lambda: Study.small().tokenizer,
+    "english": lambda: Study.village().tokenizer,
     "chinese": lambda: WordPieceTokenizer.train([CHINESE] * 3, vocab_size=200),
     "chinese with letters": lambda: WordPieceTokenizer.train([f"{CHINESE} abcdefghijklmnopqrstuvwxyz"], vocab_size=200),
     "few chinese characters": lambda: WordPieceTokenizer.train(["今天天气很好"] * 3, vocab_size=40),
@@ -76,13 +76,13 @@ def test_a_sentence_of_unknown_words_alone_cannot_be_masked():
 @pytest.mark.parametrize("id", ["input_sum", "nsp_loss"])
 def test_a_model_of_one_segment_says_that_it_takes_no_pair(id):
     with pytest.raises(InputError, match="knows a single segment"):
-        compute(id, study=study_of(Study.small().tokenizer, type_vocab_size=1))
+        compute(id, study=study_of(Study.village().tokenizer, type_vocab_size=1))
 
 
 @pytest.mark.parametrize(("language", "said"), [("en", "Not computed: "), ("zh", "算不出来：")])
 def test_a_computation_that_fails_leaves_the_rest_of_the_lesson(language, said):
     """A model of one segment cannot add up a pair's embeddings; attention and [CLS] go on."""
-    study = study_of(Study.small().tokenizer, type_vocab_size=1)
+    study = study_of(Study.village().tokenizer, type_vocab_size=1)
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     show_lesson(console, find_lesson("architecture", language), study, language)
     shown = console.export_text()

@@ -37,6 +37,7 @@ def test_there_are_seven_parts_with_all_that_belongs_to_them():
         assert lesson.computations
         assert 3 <= len(lesson.questions) <= 4
         assert 4 <= len(lesson.cards) <= 6
+        assert len(lesson.exercises) == 2
         assert lesson.code_links
 
 
@@ -47,22 +48,25 @@ def test_every_computation_is_in_a_lesson():
 
 @pytest.mark.parametrize("files", PARTS, ids=lambda files: files[0].id)
 def test_no_number_is_typed(files):
-    """Digits may stand in section numbers of the paper alone; all else is a placeholder."""
+    """Digits may stand in section numbers of the paper and in F1 alone; all else is a placeholder."""
     for file in files:
         for text in texts_of(file):
             bare = re.sub(r"\{[^}]*\}", "", text)
-            bare = re.sub(r"§\d(\.\d)?|\b[A-C]\.\d", "", bare)
+            bare = re.sub(r"§\d(\.\d)?|\b[A-C]\.\d|\bF1\b|(?<=的 )F1", "", bare)
             assert not re.search(r"\d", bare), bare
 
 
 @pytest.mark.parametrize("files", PARTS, ids=lambda files: files[0].id)
 def test_both_languages_say_it_with_the_same_numbers(files):
     english_texts, chinese_texts = map(texts_of, files)
+    unit = re.compile(r"(hundred_)?millions:,?\.[01]f")
     for english, chinese in zip(english_texts, chinese_texts, strict=True):
         assert not CHINESE.search(english), english
         first, second = (set(re.findall(r"\{[^}]*\}", text)) for text in (english, chinese))
         # Chinese counts in hundreds of millions what English counts in millions
-        assert {name.replace("hundred_millions:.1f", "millions:.0f") for name in second} == first, english
+        assert {unit.sub("millions", name) for name in second} == {unit.sub("millions", name) for name in first}, (
+            english
+        )
     for lesson in lessons("zh"):
         assert all(CHINESE.search(section.template) for section in lesson.sections)
 
@@ -97,6 +101,12 @@ Two.
 
 Because.
 
+## Exercises
+
+### left | How many of {e.tokens}?
+
+{e.answer}.
+
 ## Cards
 
 ### one | Front?
@@ -105,35 +115,37 @@ Back.
 
 ## Code
 
-- the loss: [`bertsmith.objectives.masked_lm.MaskedLMLoss`](docs/paper_map.md#31-pre-training)
+- the loss: [`bertsmith.objectives.masked_lm.MaskedLMLoss`](docs/en/explanation/paper-map.md#31-pre-training)
 """
 
 
 def test_a_part_in_its_form():
-    lesson = read_part(PartFile("7-more.en.md", GOOD), "en")
-    assert (lesson.id, lesson.number, lesson.title) == ("more", 7, "Title")
+    lesson = read_part(PartFile("7-why.en.md", GOOD), "en")
+    assert (lesson.id, lesson.number, lesson.title) == ("why", 7, "Title")
     assert [(s.template, s.computation) for s in lesson.sections] == [("One.", "masking"), ("Two.", None)]
     assert lesson.questions[0].answer == 1
-    assert lesson.cards[0].id == "more/one"
+    assert lesson.cards[0].id == "why/one"
 
 
 @pytest.mark.parametrize(
     ("there", "instead", "message"),
     [
-        ("## Cards\n", "## Others\n", "must be a title, sections, and ## Questions, ## Cards, ## Code"),
+        ("## Cards\n", "## Others\n", "must be a title, sections, and ## Questions, ## Exercises, ## Cards, ## Code"),
         ("# Title\n", "Title\n", "must be a title"),
         ("- [x] That", "- [ ] That", "question 'Which\\?' must have choices"),
         ("- [ ] This", "- [x] This", "question 'Which\\?' must have choices"),
         ("Because.", "", "an explanation"),
+        ("left | How", "How", "exercise 'How .*' must be headed"),
+        ("left | How", "right way | How", "answer in exercises.py"),
         ("one | Front?", "Front?", "card 'Front\\?' must be headed"),
         ("Back.", "", "have a back"),
-        ("(docs/paper_map.md#31-pre-training)", "", "is no link of the form"),
+        ("(docs/en/explanation/paper-map.md#31-pre-training)", "", "is no link of the form"),
     ],
 )
 def test_a_part_of_another_form(there, instead, message):
     assert there in GOOD
-    with pytest.raises(InputError, match=f"^7-more.en.md: .*{message}"):
-        read_part(PartFile("7-more.en.md", GOOD.replace(there, instead)), "en")
+    with pytest.raises(InputError, match=f"^7-why.en.md: .*{message}"):
+        read_part(PartFile("7-why.en.md", GOOD.replace(there, instead)), "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -164,9 +176,9 @@ def test_chinese_counts_parameters_in_hundreds_of_millions():
     chinese = lessons("zh")
     (card,) = (card for card in chinese[1].cards if card.id == "architecture/base")
     assert "共约 1.1 亿个参数" in card.back
-    assert "（3.4 亿对 1.1 亿）" in chinese[4].sections[0].fill()
+    assert "（3.4 亿对 1.1 亿）" in chinese[4].sections[1].fill()
     english = lessons("en")
-    assert "335 against 109 million" in " ".join(english[4].sections[0].fill().split())
+    assert "335 against 109 million" in " ".join(english[4].sections[1].fill().split())
 
 
 def test_the_right_answer_is_not_always_in_one_place():
@@ -204,10 +216,10 @@ def test_every_link_is_on_the_paper_map_and_in_the_code(language):
 
 
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
-    page = (ROOT / "docs/learn.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/en/how-to/learn.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        exec(compile(block, "docs/learn.md", "exec"), {})
+        exec(compile(block, "docs/en/how-to/learn.md", "exec"), {})
     shown = capsys.readouterr().out
     assert "softmax" in shown
     assert "cannot be seen" in shown

@@ -38,7 +38,7 @@ def test_a_lesson_in_80_columns():
     text = console.export_text()
     assert "109,482,240" in text
     assert "[CLS]" in text
-    assert text.count("用当场建的小模型") == 1
+    assert text.count("用 bertsmith 自带的小村庄模型") == 1
 
 
 def test_markup_in_a_text_is_shown_as_text():

@@ -14,7 +14,7 @@ from bertsmith.quickstart.adaptation import AdaptationOptions, adapt
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import learn_tokenizer
 
-SHORT = {"minutes": 0.1, "sequence_length": 32}
+SHORT = {"minutes": 0.05, "sequence_length": 32}
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def test_a_model_learns_the_words_of_a_text_and_stays_of_its_family(text, tmp_pa
     assert again.loss_after == result.loss_after
 
 
+@pytest.mark.slow
 def test_without_new_pieces_the_model_is_trained_as_it_is(text, tmp_path, capsys):
     model = str(tmp_path / "encoder")
     # a sentence encoder: the tensors of the network, and none of a head

@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(journey, "WORLD_STEPS", 12)
+    monkeypatch.setattr(journey, "WORLD_STEPS", 10)
     for name, count in (("STORIES", 80), ("CAPTIONS", 20), ("DEV_REVIEWS", 16), ("TEST_REVIEWS", 24)):
         monkeypatch.setattr(source, name, count)
     monkeypatch.setattr(source, "LABELLED_REVIEWS", 32)
@@ -34,7 +34,7 @@ def test_a_quickstart_that_is_stopped_between_any_two_files_ends_the_same(tmp_pa
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole)
     replace, deaths = os.replace, 0
-    for allowed in itertools.islice(itertools.cycle((1, 2, 5, 12, 90)), 30):
+    for allowed in itertools.islice(itertools.cycle((2, 5, 12, 45)), 30):
         left = [allowed]
 
         def dies(source, target, left=left):
@@ -53,7 +53,7 @@ def test_a_quickstart_that_is_stopped_between_any_two_files_ends_the_same(tmp_pa
         break
     else:
         pytest.fail("never came to an end")
-    assert deaths >= 8
+    assert deaths >= 5
     assert (broken / "report.html").exists()
     for name in ("tokenizer/vocab.txt", "world/stories.txt", "world/reviews-train.tsv"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()

@@ -160,7 +160,7 @@ def test_a_killed_process_leaves_the_old_index(notes, notes_index, tiny_model, s
     (notes / "bread.txt").write_text("The woman reads.\n")
     script = (
         "import os, sys; import bertsmith.retrieval.build as build\n"
-        "build.write_json = lambda *_: os.kill(os.getpid(), 9)\n"
+        "build.write_json = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         "build.build_index(*sys.argv[1:4], build.IndexSettings(overlap=4, precision='float32'))"
     )
     died = subprocess.run([sys.executable, "-c", script, str(notes), str(tiny_model), str(notes_index)], check=False)

@@ -288,10 +288,13 @@ def test_a_lone_request_does_not_wait_and_announced_ones_are_waited_for(engine, 
     batcher.announce(other)
     waits = Request(lambda: stand_in.run([[2]], None, 1))
     wait_for(lambda: batcher.waiting_tokens == 1)
-    time.sleep(0.05)
-    assert len(engine.calls) == 1
+    # 后来的一个还赶得上：前一个若没有等，两个就不会同时在等
+    joins = Request(lambda: stand_in.run([[3]], None, 1))
+    wait_for(lambda: batcher.waiting_tokens == 2)
     batcher.arrive(other)
     assert waits.finish().result.tolist() == [[2, 1]]
+    assert joins.finish().result.tolist() == [[3, 1]]
+    assert engine.calls[1:] == [[[2], [3]]]
 
 
 def test_the_delay_ends_the_waiting(engine, make_batcher):

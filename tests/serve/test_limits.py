@@ -143,7 +143,7 @@ def test_an_answer_that_grows_with_two_lists_is_bounded(start):
 
 
 def test_a_body_that_never_ends_gets_408_and_holds_no_place(start):
-    live = start(deadline=0.3, queue=1)
+    live = start(deadline=1.5, queue=1)
     with socket.create_connection(("127.0.0.1", live.port)) as client:
         client.sendall(
             b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"

@@ -35,7 +35,7 @@ def start(folder: Path, out: Path) -> int:
         pretraining.SAVING_SHARE = 1e9
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
-        pretrain(out, corpus, tokenizer, RECIPE, RunOptions(save_every=0.0, keep_states=2, tensorboard=False))
+        pretrain(out, corpus, tokenizer, RECIPE, RunOptions(save_every=0.0, keep_states=2), listeners=())
         os._exit(0)
     except BaseException as error:
         print(f"child: {error!r}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 from bertsmith.train import forecast
 from bertsmith.train.forecast import LAWS, LossLaw, effective_tokens, expectation_of
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 
@@ -82,7 +82,7 @@ def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp
     )
     # a law that promises the impossible
     monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "floor": 0.01, "half_tokens": 10.0})})
-    pretrain(tmp_path / "run", corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console(file=shown))
+    pretrain(tmp_path / "run", corpus, tokenizer, recipe, listeners=(), console=Console(file=shown))
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout"]
     assert "expected_mlm_loss" not in rows[0]
     expected = [row["expected_mlm_loss"] for row in rows[1:]]

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
 from bertsmith.train.start import heldout_set, make_trainer
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer
@@ -161,6 +162,36 @@ def test_another_request_is_refused(village, undisturbed, changes, message):
     corpus, tokenizer, _ = village
     with pytest.raises(RunFolderError, match=message):
         pretrain(undisturbed, corpus, tokenizer, RECIPE.changed(**changes))
+
+
+def test_a_run_from_a_machine_with_bf16_says_how_to_go_on_without(village, tmp_path, monkeypatch):
+    """The processor is another, the request the same: it asks for a word, and with it comes to the same weights."""
+    corpus, tokenizer, _ = village
+    recipe = RECIPE.changed(precision="bf16", steps=6)
+    pretrain(tmp_path / "whole", corpus, tokenizer, recipe)
+    original = BertTrainer.train_batch
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.train.pretraining.SAVING_SHARE", 1e9)
+        patch.setattr(BertTrainer, "train_batch", lambda self, *b: original(self, *b) if self.step < 3 else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pretrain(tmp_path / "moved", corpus, tokenizer, recipe, RunOptions(save_every=0.0))
+    with pytest.raises(RunFolderError, match=r"was begun in bf16, and float32 .* pass --precision bf16 to go on"):
+        pretrain(tmp_path / "moved", corpus, tokenizer, recipe.changed(precision="float32"))
+    with pytest.warns(UserWarning, match="goes on in bf16, as it was begun; this machine is faster in float32"):
+        assert begun_precision(tmp_path / "moved", "float32") == "bf16"
+    assert begun_precision(tmp_path / "new", "float32") == "float32"
+    pretrain(tmp_path / "moved", corpus, tokenizer, recipe)
+    whole, moved = weights_of(tmp_path / "whole"), weights_of(tmp_path / "moved")
+    assert all(value.equal(moved[name]) for name, value in whole.items())
+
+
+def test_a_run_of_another_version_goes_on_where_its_settings_are_known(village, undisturbed, tmp_path):
+    corpus, tokenizer, _ = village
+    shutil.copytree(undisturbed, tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.toml"
+    recipe.write_text(re.sub(r'version = "[^"]*"', 'version = "9.9"', recipe.read_text()))
+    pretrain(tmp_path / "run", corpus, tokenizer, RECIPE)
+    assert_same_run(undisturbed, tmp_path / "run")
 
 
 def fresh_trainer(village, steps):

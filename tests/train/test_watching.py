@@ -1,8 +1,6 @@
 """What can be watched: the curves of TensorBoard, the utilisation, the report."""
 
-import errno
 import json
-import os
 import re
 import struct
 import sys
@@ -10,14 +8,14 @@ import sys
 import pytest
 
 from bertsmith.cli import main
-from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.options import values_of
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.optimizer import learning_rate_at
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.report import write_run_report
-from bertsmith.train.tensorboard import TensorBoardLog
+from bertsmith.train.tracking import tracker_named
 
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32")
 
@@ -27,8 +25,8 @@ def runs(village, tmp_path_factory):
     """Two runs that differ in their objective."""
     corpus, tokenizer, _ = village
     folder = tmp_path_factory.mktemp("runs")
-    pretrain(folder / "paper", corpus, tokenizer, RECIPE, RunOptions(tensorboard=True))
-    pretrain(folder / "plain", corpus, tokenizer, RECIPE.changed(objective="mlm"), RunOptions(tensorboard=False))
+    pretrain(folder / "paper", corpus, tokenizer, RECIPE, listeners=[tracker_named("tensorboard")])
+    pretrain(folder / "plain", corpus, tokenizer, RECIPE.changed(objective="mlm"), listeners=())
     return folder
 
 
@@ -60,23 +58,11 @@ def test_tensorboard_shows_what_the_log_holds(runs):
 def test_tensorboard_is_asked_for_and_missing(village, tmp_path, monkeypatch):
     corpus, tokenizer, _ = village
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(ConfigError, match=r"pip install 'bertsmith\[tensorboard\]'"):
-        pretrain(tmp_path / "wanted", corpus, tokenizer, RECIPE, RunOptions(tensorboard=True))
+    monkeypatch.delitem(sys.modules, "bertsmith.train.trackers.tensorboard", raising=False)
+    with pytest.raises(ConfigError, match=r"--track tensorboard: .*pip install 'bertsmith\[track\]'"):
+        tracker_named("tensorboard")
     pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(steps=2))
     assert not (tmp_path / "run" / "tensorboard").exists()
-
-
-def test_a_full_disk_under_the_curves_is_one_line(tmp_path, monkeypatch):
-    log = TensorBoardLog(tmp_path / "curves", wanted=True)
-
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("tensorboardX.SummaryWriter.flush", fail)
-    monkeypatch.setattr("tensorboardX.SummaryWriter.close", fail)
-    with pytest.raises(RunFolderError, match="curves: the disk is full"):
-        log.append({"kind": "train", "step": 1, "mlm_loss": 2.0})
-    log.close()
 
 
 def test_the_log_has_a_utilisation_between_nothing_and_everything(runs):
@@ -163,7 +149,7 @@ def test_every_option_of_the_command_reaches_the_recipe(village, tmp_path, capsy
     }  # fmt: skip
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     words += ["--size=1/64", "--phases=16:0.5,32:0.5", "--accumulate=2", "--keep-states=1", "--workers=1"]
-    words += ["--no-tensorboard", "--save-every=0", "--steps=40"]
+    words += ["--track=none", "--save-every=0", "--steps=40"]
     common = [f"--corpus={folder / 'corpus'}", f"--tokenizer={folder / 'tokenizer'}", f"--out={tmp_path / 'run'}"]
     for _ in range(2):
         with pytest.raises(SystemExit) as caught:

@@ -15,7 +15,7 @@ import torch
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.distributed import connected_ranks
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.stopping import TrainingStopped
 from bertsmith.train.trainer import BertTrainer
@@ -48,7 +48,7 @@ def main() -> None:
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
         try:
-            pretrain(out, corpus, tokenizer, RECIPE, RunOptions(tensorboard=False), device=device, ranks=ranks)
+            pretrain(out, corpus, tokenizer, RECIPE, listeners=(), device=device, ranks=ranks)
         except TrainingStopped as stopped:
             print(stopped)
 

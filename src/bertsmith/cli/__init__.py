@@ -20,6 +20,7 @@ from bertsmith.cli import (
     convert,
     corpus,
     distil,
+    docs,
     export,
     finetune,
     inspect,
@@ -39,7 +40,7 @@ from bertsmith.cli import (
     vocab,
     words,
 )
-from bertsmith.cli.options import DeclaredCommand
+from bertsmith.cli.options import DeclaredCommand, DeclaredDeviceCommand, DeviceCommand
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -47,45 +48,45 @@ app = typer.Typer(
     help="From a folder of text files to a working BERT.",
     no_args_is_help=True,
     epilog="Add --debug to any command to see the traceback of an error.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("quickstart", cls=DeclaredCommand)(quickstart.quickstart)
-app.command("plan", cls=DeclaredCommand)(plan.plan)
+app.command("quickstart", cls=DeclaredDeviceCommand)(quickstart.quickstart)
+app.command("plan", cls=DeclaredDeviceCommand)(plan.plan)
 app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
 app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
-app.command("pretrain", cls=DeclaredCommand)(pretrain.pretrain)
-app.command("adapt", cls=DeclaredCommand)(adapt.adapt)
-app.command("distil", cls=DeclaredCommand)(distil.distil)
-app.command("compress", cls=DeclaredCommand)(compress.compress)
-app.command("study", cls=DeclaredCommand)(study.study)
+app.command("pretrain", cls=DeclaredDeviceCommand)(pretrain.pretrain)
+app.command("adapt", cls=DeclaredDeviceCommand)(adapt.adapt)
+app.command("distil", cls=DeclaredDeviceCommand)(distil.distil)
+app.command("compress", cls=DeclaredDeviceCommand)(compress.compress)
+app.command("study", cls=DeclaredDeviceCommand)(study.study)
 app.command("word-vectors", cls=DeclaredCommand)(words.word_vectors)
 app.command("nearest")(words.nearest)
 app.command("lstm", cls=DeclaredCommand)(words.lstm)
 app.command("seq2seq", cls=DeclaredCommand)(words.seq2seq)
 app.command("rewrite")(words.rewrite)
 app.command("report")(report.report)
-app.command("fill-mask")(predict.fill_mask)
-app.command("generate")(predict.generate)
-app.command("finetune", cls=DeclaredCommand)(finetune.finetune)
-app.command("evaluate", cls=DeclaredCommand)(finetune.evaluate)
-app.command("predict")(predict.predict)
-app.command("embed", cls=DeclaredCommand)(predict.embed)
-app.command("similarity")(predict.similarity)
-app.command("next-sentence")(predict.next_sentence)
-app.command("index", cls=DeclaredCommand)(search.index)
-app.command("search")(search.search)
-app.command("mine", cls=DeclaredCommand)(search.mine)
-app.command("serve", cls=DeclaredCommand)(serve.serve)
+app.command("fill-mask", cls=DeviceCommand)(predict.fill_mask)
+app.command("generate", cls=DeviceCommand)(predict.generate)
+app.command("finetune", cls=DeclaredDeviceCommand)(finetune.finetune)
+app.command("evaluate", cls=DeclaredDeviceCommand)(finetune.evaluate)
+app.command("predict", cls=DeviceCommand)(predict.predict)
+app.command("embed", cls=DeclaredDeviceCommand)(predict.embed)
+app.command("similarity", cls=DeviceCommand)(predict.similarity)
+app.command("next-sentence", cls=DeviceCommand)(predict.next_sentence)
+app.command("index", cls=DeclaredDeviceCommand)(search.index)
+app.command("search", cls=DeviceCommand)(search.search)
+app.command("mine", cls=DeclaredDeviceCommand)(search.mine)
+app.command("serve", cls=DeclaredDeviceCommand)(serve.serve)
 app.command("attention")(attention.attention)
 app.command("attribute")(attention.attribute)
 app.command("probe", cls=DeclaredCommand)(probe.probe)
-app.command("lab")(lab.lab)
+app.command("lab", cls=DeviceCommand)(lab.lab)
 app.command("learn")(learn.learn)
+app.command("docs")(docs.docs)
 app.command("import")(convert.import_model)
 app.add_typer(export.app, name="export")
 app.command("push")(push.push)
-app.command("sizes")(sizes.sizes)
+app.command("sizes", cls=DeviceCommand)(sizes.sizes)
 app.add_typer(inspect.app, name="inspect")
 
 ENVIRONMENT = {
@@ -97,7 +98,7 @@ ENVIRONMENT = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 """What torch, OpenMP and oneDNN read when they are loaded, unless you have set it: see "A step on a busy machine" and
-"Fine-tuning" in docs/benchmarks.md."""
+"Fine-tuning" in docs/notes/measurements.md."""
 
 _INTERRUPTED = 130
 _RESUMING = (

@@ -19,7 +19,11 @@ class PageLanguage(str, Enum):
 
 def lab(
     model: Annotated[
-        list[str] | None, typer.Option(help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated. Without it and without --index,"
+            " the trained village model that comes with bertsmith."
+        ),
     ] = None,
     *,
     index: Annotated[
@@ -28,8 +32,14 @@ def lab(
     runs: Annotated[
         list[Path] | None, typer.Option(help="Run folder to watch, or a folder that holds some; may be repeated.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; the lab asks for no key.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine need a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8001,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="File with an API key a line; otherwise BERTSMITH_API_KEYS is read.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Name that browsers may use, such as a proxy's; may be repeated.")
+    ] = None,
     language: Annotated[PageLanguage, typer.Option(help="Language to begin with.")] = PageLanguage.en,
     progress: Annotated[
         Path | None, typer.Option(help="File of the flash cards; otherwise the one of `bertsmith learn`.")
@@ -43,5 +53,13 @@ def lab(
         from bertsmith.lab.run import run_lab
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve,lab]'") from None
-    settings = replace(served(model, index), host=host, port=port, drain=0.0)
+    # 什么都不给也能打开：自带的小村庄模型，不用先训练
+    settings = replace(
+        served(model or (None if index else ["village"]), index),
+        host=host,
+        port=port,
+        drain=0.0,
+        key_file=str(api_key_file) if api_key_file else None,
+        allowed_hosts=tuple(allow_host or ()),
+    )
     run_lab(settings, runs or (), language=language.value, progress=progress)

@@ -26,6 +26,7 @@ is put together at run time (`dataclasses.make_dataclass`).
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cached_property
@@ -104,6 +105,62 @@ class DeclaredCommand(TyperCommand):
         """Returns the options; from here on the command runs what they belong to."""
         self.params, self.callback = self._expanded.params, self._expanded.callback
         return super().get_params(ctx)
+
+
+class _WithDevice(TyperCommand):
+    """A command that computes, and may be told where."""
+
+    @cached_property
+    def _device(self) -> Any:
+        app = typer.Typer(add_completion=False)
+        app.command()(_device_alone)
+        (option,) = typer.main.get_command(app).params
+        option.expose_value = False
+        return option
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the options, `--device` before `--help`."""
+        *own, last = super().get_params(ctx)
+        return [*own, self._device, last]
+
+
+def _use_device(context: typer.Context, name: str | None) -> str | None:
+    """Lets this command, and the processes it starts, compute on a device; forgotten when the command is over."""
+    if name is None or context.resilient_parsing:
+        return name
+    from bertsmith.kernels.layers import DEVICE_VARIABLE, device_named
+
+    device_named(name)
+    before = os.environ.get(DEVICE_VARIABLE)
+    os.environ[DEVICE_VARIABLE] = name
+
+    def forget() -> None:
+        if before is None:
+            del os.environ[DEVICE_VARIABLE]
+        else:
+            os.environ[DEVICE_VARIABLE] = before
+
+    context.call_on_close(forget)
+    return name
+
+
+def _device_alone(
+    device: Annotated[
+        str | None,
+        typer.Option(
+            callback=_use_device, help="Where to compute: cpu, cuda, cuda:1, mps. Default: a GPU where there is one."
+        ),
+    ] = None,
+) -> None:
+    """Declares the option."""
+
+
+class DeviceCommand(_WithDevice):
+    """A command whose options are written as typer reads them, and `--device`."""
+
+
+class DeclaredDeviceCommand(_WithDevice, DeclaredCommand):
+    """A command with declared settings, and `--device`."""
 
 
 def _expanded(command: Callable[..., None], sources: Mapping[str, Source]) -> Callable[..., None]:

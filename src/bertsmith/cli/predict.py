@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertsmith.cli.corpus import EngineOption
 from bertsmith.cli.options import Given, declares
+from bertsmith.cli.standard_input import (
+    MOST_AT_ONCE,
+    PIPE,
+    JsonOption,
+    batches,
+    is_piped,
+    print_json,
+    require_readable,
+    texts,
+)
 
 if TYPE_CHECKING:
     from bertsmith.inference.embed_files import EmbedSettings
@@ -33,24 +45,40 @@ Precision = Annotated[
 
 
 def fill_mask(
-    text: Annotated[str, typer.Argument(help="A text with one or more [MASK].")],
+    text: Annotated[str | None, typer.Argument(help="A text with one or more [MASK]; - for lines of them.")] = None,
+    *,
     model: ModelOption,
     top_k: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
     candidate: Annotated[
         list[str] | None, typer.Option(help="Consider these words alone; once for each, every one a single piece.")
     ] = None,
     precision: Precision = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Fill the masks in a text."""
+    from dataclasses import asdict
+
+    from bertsmith.inference import load_pipeline
+
+    require_readable(*(candidate or []))
+    given = texts(text)
+    pipeline = load_pipeline("fill-mask", model, precision=precision.value if precision else None)
+    for one in given:
+        masks = pipeline(one.text, top_k=top_k, candidates=candidate or None)
+        if as_json:
+            print_json({"text": one.text, "masks": [[asdict(found) for found in mask] for mask in masks]})
+            continue
+        if text is None or text == PIPE:
+            print(one.text)
+        _print_masks(masks)
+
+
+def _print_masks(masks: list[list[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from bertsmith.inference import load_pipeline
-
-    require_readable(text, *(candidate or []))
-    pipeline = load_pipeline("fill-mask", model, precision=precision.value if precision else None)
-    for number, candidates in enumerate(pipeline(text, top_k=top_k, candidates=candidate or None), 1):
+    for number, candidates in enumerate(masks, 1):
         table = Table(title=f"mask {number}", title_justify="left")
         table.add_column("piece")
         table.add_column("probability", justify="right")
@@ -61,7 +89,8 @@ def fill_mask(
 
 
 def generate(
-    text: Annotated[str, typer.Argument(help="The beginning; may be empty.")],
+    text: Annotated[str | None, typer.Argument(help="The beginning; may be empty; - for lines of them.")] = None,
+    *,
     model: ModelOption,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most pieces to write.")] = 40,
     top_p: Annotated[
@@ -71,32 +100,52 @@ def generate(
     temperature: Annotated[float, typer.Option(help="Over 1 draws more freely, below 1 less.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     precision: Precision = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Continue a text with a model that reads from left to right (pretrain --objective ltr)."""
     from bertsmith.inference import load_pipeline
 
-    require_readable(text)
+    given = texts(text)
     pipeline = load_pipeline("generate", model, precision=precision.value if precision else None)
     how = {"max_new_tokens": max_new_tokens, "top_p": top_p, "temperature": temperature, "seed": seed}
-    print(f"{text} {pipeline(text, **how).text}".strip())
+    for one in given:
+        found = pipeline(one.text, **how)
+        if as_json:
+            print_json({"text": one.text, "generated": found.text, "is_complete": found.is_complete})
+        else:
+            print(f"{one.text} {found.text}".strip(), flush=True)
 
 
 def predict(
-    texts: Annotated[list[str] | None, typer.Argument(help="Inputs; the fields of one with tabs between.")] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXTS]...", help="Inputs; the fields of one with tabs between; - for lines of them."),
+    ] = None,
     *,
     model: ModelOption,
     adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Text file: one input a line; or .jsonl: a text or a list of fields.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the file: auto, or a codec such as gb18030.")] = "auto",
+    encoding: Annotated[str, typer.Option(help="Of the file or the pipe: auto, or a codec such as gb18030.")] = "auto",
     pairs: Annotated[
         bool | None, typer.Option("--pairs/--single", help="Two texts in a line, or one; default: as the model says.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File to write instead of printing: .jsonl with all details, otherwise TSV.")
     ] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="classify, multilabel: probabilities at the temperature found on dev.")
+    ] = False,
+    class_thresholds: Annotated[
+        bool,
+        typer.Option("--class-thresholds", help="multilabel, two classes: decide by the thresholds found on dev."),
+    ] = False,
+    constrained: Annotated[
+        bool, typer.Option("--constrained", help="tag: choose a sentence's tags together, so that they keep to BIO.")
+    ] = False,
     precision: Precision = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict with a fine-tuned model; prints the prediction, its probability and the input.
 
@@ -107,26 +156,37 @@ def predict(
     from itertools import chain
 
     from bertsmith.data.reading.lines import require_file
-    from bertsmith.errors import InputError
+    from bertsmith.errors import ConfigError, InputError
     from bertsmith.files import atomic_path, require_other_file
     from bertsmith.finetune.predict import Predictor, as_line
 
-    require_readable(*(texts or []))
+    require_readable(*(given or []))
+    if as_json and out is not None:
+        raise ConfigError("--json prints; for a file give it a name that ends in .jsonl with --out")
     if file is not None:
         # 载入模型之前先看文件在不在：大模型要载好几秒
         require_file(file)
         if out is not None:
             require_other_file(out, file)
-    predictor = Predictor.load(model, adapter=adapter, pairs=pairs, precision=precision.value if precision else None)
+    inputs = batches(given or [], encoding) if given or (file is None and is_piped()) else iter(())
+    predictor = Predictor.load(
+        model,
+        adapter=adapter,
+        pairs=pairs,
+        precision=precision.value if precision else None,
+        calibrated=calibrated,
+        class_thresholds=class_thresholds,
+        constrained=constrained,
+    )
     from_file = iter(()) if file is None else predictor.predict_file(file, encoding)
-    records = chain(predictor.predict_lines(texts or []), from_file)
+    records = chain(chain.from_iterable(map(predictor.predict_placed, inputs)), from_file)
     # 先算出第一条再打开输出文件：输入有错时不会留下空文件
     first = next(records, None)
     if first is None:
-        raise InputError("nothing to predict; give texts, or --file with one input a line")
+        raise InputError("nothing to predict; give texts, - for standard input, or --file with one input a line")
     if out is None:
         for record in chain([first], records):
-            print(as_line(record))
+            print(json.dumps(record, ensure_ascii=False) if as_json else as_line(record), flush=True)
         return
     count = 0
     with atomic_path(out) as temporary, temporary.open("w", encoding="utf-8") as handle:
@@ -139,26 +199,43 @@ def predict(
 
 @declares(settings="bertsmith.inference.embed_files.EmbedSettings")
 def embed(
-    files: Annotated[list[Path], typer.Argument(help="Text files: one text a line; plain, gzip or zstd.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Text files: one text a line; plain, gzip or zstd. With --json - for standard input."),
+    ] = None,
+    *,
     model: ModelOption,
     out: Annotated[
-        Path, typer.Option(help=".npy or .parquet: a row for every line; the same command goes on where it stopped.")
-    ],
-    *,
+        Path | None,
+        typer.Option(help=".npy or .parquet: a row for every line; the same command goes on where it stopped."),
+    ] = None,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the files; each takes one at a time.")] = 1,
     engine: Annotated[
         EngineOption, typer.Option(help="Processes here, or a Ray cluster (RAY_ADDRESS).")
     ] = EngineOption.local,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Instead of --out: print a JSON object a line, with the text and its vector.")
+    ] = False,
     settings: Given[EmbedSettings],
 ) -> None:
     """Turn every line of files into a vector; a blank line gives a row of zeros."""
     from rich.console import Console
 
+    from bertsmith.errors import ConfigError
     from bertsmith.inference.embed_files import embed_files
     from bertsmith.progress import LiveProgress
 
     chosen = replace(settings.build(), normalize=normalize)
+    if as_json:
+        if out is not None or workers != 1 or engine is not EngineOption.local:
+            raise ConfigError("--json prints, in this process: leave --out, --workers and --engine out")
+        _print_vectors(files or [], model, chosen)
+        return
+    if out is None:
+        raise ConfigError("say with --out where the vectors go, or print them with --json")
+    if not files or Path(PIPE) in files:
+        raise ConfigError("name text files; standard input goes with --json, since a file must be readable again")
     with LiveProgress(Console(stderr=True)) as progress:
 
         def show(done: int, total: int) -> None:
@@ -171,48 +248,86 @@ def embed(
     print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
 
 
+def _print_vectors(files: Sequence[Path], model: Path, chosen: EmbedSettings) -> None:
+    from bertsmith.data.reading.lines import numbered_lines
+    from bertsmith.inference import load_pipeline
+
+    pipeline = load_pipeline("embed", model, precision=chosen.precision, batch_tokens=chosen.batch_tokens)
+
+    def show(given: Sequence[str]) -> None:
+        how = {"pooling": chosen.pooling, "normalize": chosen.normalize, "dims": chosen.dims, "prompt": chosen.prompt}
+        filled = iter(pipeline([text for text in given if text.strip()], **how).tolist())
+        for text in given:
+            # 空行也占一行，没有向量：第几行就是输入的第几行
+            print_json({"text": text, "vector": next(filled) if text.strip() else None})
+
+    for file in files or [Path(PIPE)]:
+        if file == Path(PIPE):
+            for batch in batches([PIPE] if files else [], chosen.encoding):
+                show([one.text for one in batch])
+            continue
+        lines = (line for _, line in numbered_lines(file, chosen.encoding))
+        while part := list(islice(lines, MOST_AT_ONCE)):
+            show(part)
+
+
 def similarity(
     text: Annotated[str, typer.Argument(help="A text.")],
-    others: Annotated[list[str], typer.Argument(help="What it is compared with.")],
+    others: Annotated[
+        list[str] | None, typer.Argument(help="What it is compared with; - for lines of it, compared as they come.")
+    ] = None,
+    *,
     model: ModelOption,
     precision: Precision = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare a text with others; prints the cosine similarity of each, the most alike first."""
     from bertsmith.inference import load_pipeline
 
-    require_readable(text, *others)
+    require_readable(text, *(others or []))
+    given = batches(others or [])
     pipeline = load_pipeline("similarity", model, precision=precision.value if precision else None)
-    scores = pipeline([text], others)[0].tolist()
-    for place in sorted(range(len(others)), key=lambda place: -scores[place]):
-        print(f"{scores[place]:.4f}\t{others[place]}")
+    for batch in given:
+        compared = [one.text for one in batch if one.text.strip()]
+        scores = pipeline([text], compared)[0].tolist() if compared else []
+        # 管道里的各行照来的次序；命令行上写的按相似排
+        order = range(len(compared)) if not others or PIPE in others else _falling(scores)
+        for place in order:
+            if as_json:
+                print_json({"text": text, "other": compared[place], "similarity": scores[place]})
+            else:
+                print(f"{scores[place]:.4f}\t{compared[place]}", flush=True)
+
+
+def _falling(scores: Sequence[float]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda place: -scores[place])
 
 
 def next_sentence(
-    text: Annotated[str, typer.Argument(help="Text A.")],
-    next_text: Annotated[str, typer.Argument(help="Text B.")],
+    text: Annotated[
+        str | None, typer.Argument(help="Text A; - for lines of standard input with a tab between A and B.")
+    ] = None,
+    next_text: Annotated[str | None, typer.Argument(help="Text B.")] = None,
+    *,
     model: ModelOption,
     precision: Precision = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell how likely text B follows text A, by the head of pre-training."""
+    from bertsmith.errors import InputError
     from bertsmith.inference import load_pipeline
 
-    require_readable(text, next_text)
+    if (text in (None, PIPE)) != (next_text is None):
+        raise InputError("give two texts, or - for lines of standard input with a tab between the two")
+    require_readable(next_text or "")
+    given = texts(text)
     pipeline = load_pipeline("next-sentence", model, precision=precision.value if precision else None)
-    print(f"{float(pipeline([text], [next_text])[0]):.4f}")
-
-
-def require_readable(*texts: str) -> None:
-    """Refuses arguments that are in another encoding than the command line's.
-
-    Raises:
-        InputError: a text holds bytes that are no characters.
-    """
-    import sys
-
-    from bertsmith.errors import InputError
-
-    for text in texts:
-        # 解不开的字节在参数里成了孤立代理：分词与写文件都认不得，趁载入模型之前就说明
-        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-            encoding = sys.getfilesystemencoding()
-            raise InputError(f"{text[:60]!r} holds bytes that are not {encoding}; convert the text to {encoding}")
+    for one in given:
+        first, tab, second = one.text.partition("\t") if next_text is None else (one.text, "\t", next_text)
+        if not tab:
+            raise InputError(f"{one.place} has no tab between text A and text B")
+        probability = float(pipeline([first], [second])[0])
+        if as_json:
+            print_json({"text": first, "next_text": second, "probability": probability})
+        else:
+            print(f"{probability:.4f}", flush=True)

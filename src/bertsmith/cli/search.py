@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,10 @@ import typer
 
 from bertsmith.cli.options import Given, declares, flag_of
 from bertsmith.cli.predict import Precision
+from bertsmith.cli.standard_input import PIPE, JsonOption, print_json, require_readable, texts
 
 if TYPE_CHECKING:
-    from bertsmith.retrieval import IndexSettings
+    from bertsmith.retrieval import Hit, IndexSettings
     from bertsmith.retrieval.mining import MiningSettings
 
 
@@ -40,7 +42,7 @@ def index(
     from rich.console import Console
 
     from bertsmith.progress import LiveProgress
-    from bertsmith.retrieval import build_index
+    from bertsmith.retrieval.calls import index as make_index
 
     with LiveProgress(Console(stderr=True)) as progress:
 
@@ -49,14 +51,15 @@ def index(
             figures = f"{done:,} of {total:,} passages" + (f", {rate:,.0f} passages/s" if rate else "")
             progress.update("embedding", done, total, figures)
 
-        found = build_index(folder, model, out, settings.build(), on_progress=show)
+        found = make_index(folder, model, out, on_progress=show, **settings.values).details
     changes = f"{found.added:,} new, {found.changed:,} changed, {found.deleted:,} deleted"
     print(f"{out}: {found.documents:,} files ({changes}), {found.passages:,} passages, {found.embedded:,} embedded")
 
 
 def search(
     index: IndexArgument,
-    query: Annotated[str, typer.Argument(help="A question, or words.")],
+    query: Annotated[str | None, typer.Argument(help="A question, or words; - for lines of them.")] = None,
+    *,
     k: Annotated[int, typer.Option("-k", min=1, help="Passages to show.")] = 10,
     mode: Annotated[ModeOption, typer.Option(help="By vectors, by words, or by both.")] = ModeOption.hybrid,
     weight: Annotated[
@@ -70,27 +73,33 @@ def search(
     rerank: Annotated[Path | None, typer.Option(help="A cross-encoder that reads the best passages once more.")] = None,
     model: MovedModel = None,
     precision: Precision = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, with everything known.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Search an index."""
-    import json
     from dataclasses import asdict
 
+    from bertsmith.retrieval import load_index
+
+    require_readable(*(where or []))
+    filters = _filters(where or [])
+    queries = texts(query)
+    opened = load_index(index, model=model, rerank=rerank, precision=precision.value if precision else None)
+    for one in queries:
+        hits = opened.search(one.text, k=k, mode=mode.value, weight=weight, where=filters)
+        if as_json:
+            for hit in hits:
+                print_json({"query": one.text, **asdict(hit)})
+            continue
+        if query is None or query == PIPE:
+            print(one.text)
+        _print_hits(hits)
+
+
+def _print_hits(hits: Sequence[Hit]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from bertsmith.cli.predict import require_readable
-    from bertsmith.retrieval import load_index
-
-    require_readable(query, *(where or []))
-    filters = _filters(where or [])
-    opened = load_index(index, model=model, rerank=rerank, precision=precision.value if precision else None)
-    hits = opened.search(query, k=k, mode=mode.value, weight=weight, where=filters)
-    if as_json:
-        for hit in hits:
-            print(json.dumps(asdict(hit), ensure_ascii=False))
-        return
     if not hits:
         print("nothing found")
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bertsmith.cli.options import Given, declares
+from bertsmith.cli.standard_input import PIPE, JsonOption, batches, print_json, texts
 
 if TYPE_CHECKING:
     from bertsmith.finetune.datasets.reader import ReadingOptions
@@ -44,15 +45,25 @@ def word_vectors(
 
 def nearest(
     model: Annotated[Path, typer.Argument(help="Folder that word-vectors wrote.")],
-    words: Annotated[list[str], typer.Argument(help="Words that are added.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(help="Words that are added; - for lines of them, each line by itself.")
+    ] = None,
+    *,
     minus: Annotated[list[str] | None, typer.Option(help="A word that is taken away; may be given again.")] = None,
     count: Annotated[int, typer.Option(min=1, help="How many are shown.")] = 10,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the nearest words, or solve an analogy: nearest DIR king woman --minus man."""
     from bertsmith.neighbours import WordVectors
 
-    for word, cosine in WordVectors.load(model).nearest(words, minus or (), count):
-        print(f"{cosine:.4f}\t{word}")
+    vectors = WordVectors.load(model)
+    lines = [words] if words and words != [PIPE] else (one.text.split() for one in texts(PIPE if words else None))
+    for added in lines:
+        for word, cosine in vectors.nearest(added, minus or (), count):
+            if as_json:
+                print_json({"plus": added, "minus": minus or [], "word": word, "cosine": float(cosine)})
+            else:
+                print(f"{cosine:.4f}\t{word}", flush=True)
 
 
 @declares(options="bertsmith.neighbours.lstm.LstmOptions", reading="bertsmith.finetune.datasets.reader.ReadingOptions")
@@ -148,12 +159,22 @@ def seq2seq(
 
 def rewrite(
     model: Annotated[Path, typer.Argument(help="Folder that seq2seq wrote.")],
-    texts: Annotated[list[str], typer.Argument(help="Texts to read.")],
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXTS]...", help="Texts to read; - for lines of them.")
+    ] = None,
+    *,
     beam: Annotated[int, typer.Option(min=1, help="Beginnings that are kept; 1 is greedy.")] = 4,
+    as_json: JsonOption = False,
 ) -> None:
     """Write what a model of seq2seq has learned to write for a text, by beam search."""
     from bertsmith.neighbours.seq2seq import Rewriter
 
+    inputs = batches(given or [])
     rewriter = Rewriter.load(model)
-    for text in texts:
-        print(rewriter(text, beam=beam))
+    for batch in inputs:
+        for _, text in batch:
+            written = rewriter(text, beam=beam) if text.strip() else ""
+            if as_json:
+                print_json({"text": text, "rewritten": written})
+            else:
+                print(written, flush=True)

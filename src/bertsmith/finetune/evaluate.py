@@ -7,6 +7,7 @@ from typing import Any
 
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.rows import DataSource
 from bertsmith.finetune.settings import compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import all_tasks, load_task
 from bertsmith.finetune.tasks.task import Evaluation, Task
@@ -19,7 +20,7 @@ from bertsmith.tokenizer import load_tokenizer
 
 def evaluate_folder(
     folder: str | Path,
-    path: str | Path,
+    path: DataSource,
     options: ReadingOptions | None = None,
     *,
     adapter: str | Path | None = None,
@@ -30,7 +31,7 @@ def evaluate_folder(
     Args:
         folder: the model folder; with an adapter, the backbone it was trained over. Any encoder is scored for its
             vectors, since these need no head.
-        path: a labelled file, in a form that the task reads.
+        path: a labelled file, in a form that the task reads; or rows in memory.
         options: how it is read.
         adapter: the folder of an adapter.
         precision: of the matmuls: `auto`, `bf16` or `float32`.

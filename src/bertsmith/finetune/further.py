@@ -32,7 +32,7 @@ from bertsmith.objectives.pretraining import objective_named
 from bertsmith.options import option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_to_continue
+from bertsmith.train.recipe import begun_precision, recipe_to_continue
 
 FURTHER = "further"
 """Folder of the run, inside that of the fine-tuning run."""
@@ -99,7 +99,7 @@ def pretrain_further(
         model,
         objective=own if objective_named(own).needs.pairs == "none" else "mlm",
         minutes=options.adapt,
-        precision=native_precision(device),
+        precision=begun_precision(folder, native_precision(device)),
         seed=seed,
     )
     pretrain(folder, corpus, tokenizer, recipe, console=console, device=device)

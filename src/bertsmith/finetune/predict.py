@@ -50,6 +50,9 @@ class Predictor:
         adapter: str | Path | None = None,
         pairs: bool | None = None,
         precision: Precision | None = None,
+        calibrated: bool = False,
+        class_thresholds: bool = False,
+        constrained: bool = False,
     ) -> Predictor:
         """Loads what predicts.
 
@@ -58,6 +61,9 @@ class Predictor:
             adapter: the folder of an adapter.
             pairs: see `paired`; None as the folder says, single texts where it says nothing.
             precision: as in `load_pipeline`.
+            calibrated: give probabilities at the temperature that fine-tuning found.
+            class_thresholds: decide classes by the thresholds that fine-tuning found for each.
+            constrained: choose the tags of a sentence together, so that they keep to their scheme.
 
         Raises:
             CheckpointError: the folder holds no model that predicts, or the adapter belongs to another.
@@ -69,12 +75,21 @@ class Predictor:
         spec = task_named(kind).spec
         if pairs is not None and not spec.inputs.pairs:
             raise ConfigError(f"--pairs and --single are not for {kind}; leave them out")
+        asked = {"is_calibrated": calibrated, "uses_thresholds": class_thresholds, "constrained": constrained}
+        for name, wanted in asked.items():
+            if wanted and not hasattr(spec.pipeline, name):
+                raise ConfigError(f"{_ASKED_BY[name]} is not for {kind}; leave it out")
         if adapter is None:
-            return cls(kind, load_pipeline(kind, folder, precision=precision), paired)
-        # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
-        model, tokenizer = load_adapted(folder, adapter), load_tokenizer(folder)
-        pipeline = spec.pipeline
-        return cls(kind, pipeline.over(model, tokenizer, pipeline.settings_in(described), precision=precision), paired)
+            pipeline = load_pipeline(kind, folder, precision=precision)
+        else:
+            # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
+            model, tokenizer = load_adapted(folder, adapter), load_tokenizer(folder)
+            settings = spec.pipeline.settings_in(described)
+            pipeline = spec.pipeline.over(model, tokenizer, settings, precision=precision)
+        for name, wanted in asked.items():
+            if wanted:
+                setattr(pipeline, name, True)
+        return cls(kind, pipeline, paired)
 
     def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
         """Predicts every line.
@@ -89,6 +104,10 @@ class Predictor:
             InputError: a line has other fields than the task needs (while iterating).
         """
         yield from self._predict((f"line {number}", line.split("\t")) for number, line in enumerate(lines, 1))
+
+    def predict_placed(self, lines: Iterable[tuple[str, str]]) -> Iterator[Record]:
+        """Predicts lines that come with their places, such as `standard input: line 3`; as `predict_lines`."""
+        yield from self._predict((place, line.split("\t")) for place, line in lines)
 
     def predict_file(self, path: Path, encoding: str = "auto") -> Iterator[Record]:
         """Predicts every line of a file, in bounded memory; see `predict_lines`.
@@ -184,6 +203,13 @@ def _checked(place: str, fields: Sequence[str], least: int, most: int) -> tuple[
 def _start(fields: Sequence[str]) -> str:
     return "\t".join(fields)[:60]
 
+
+_ASKED_BY = {
+    "is_calibrated": "--calibrated",
+    "uses_thresholds": "--class-thresholds",
+    "constrained": "--constrained",
+}
+"""Attribute of a pipeline → the option that sets it."""
 
 _FLAT = str.maketrans("\t\r\n", "   ")
 """What would tear a line of TSV apart becomes a space; JSON Lines may hold it."""

@@ -43,6 +43,7 @@ from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.monitor import MetricsLog, StepProgress
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
+from bertsmith.train.tracking import RunListener, StartedRun, Tracking
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 FORMAT = "0.2"
@@ -70,7 +71,7 @@ class FineTuningResult:
 
     def save(self, path: Path) -> None:
         """Writes the result as JSON."""
-        write_json(path, replace(self, seconds=round(self.seconds, 2)))
+        write_json(path, replace(self, seconds=round(self.seconds, 2)), checked=True)
 
     @classmethod
     def load(cls, path: Path) -> FineTuningResult:
@@ -117,6 +118,7 @@ def fine_tune(
     teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
+    listeners: Sequence[RunListener] = (),
 ) -> FineTuningResult:
     """Trains a task's model and keeps the weights that did best on `dev`.
 
@@ -131,6 +133,7 @@ def fine_tune(
         teacher: a folder that was fine-tuned for the task, whose judgement is learned besides the labels.
         console: shows progress; silent when None.
         device: where the model lives.
+        listeners: are told how the run goes; a result that is there already is told to nobody.
 
     Raises:
         ConfigError: the sequences are to be longer than the model reads.
@@ -151,6 +154,8 @@ def fine_tune(
         raise ConfigError(
             f"max length {settings.max_length}: {model_folder} reads {config.position_limit} pieces at most"
         )
+    precision = "bf16" if compute_dtype(settings.precision, device) == torch.bfloat16 else "float32"
+    _require_precision(folder, settings, precision)
     request = {
         "format": FORMAT,
         "task": {"task": task.name, **task.describe()},
@@ -158,7 +163,8 @@ def fine_tune(
         "model": fingerprint_weights(model_folder),
         "config": asdict(config),
         "tokenizer": load_tokenizer(model_folder).fingerprint,
-        "settings": asdict(settings),
+        # auto 换一台机器可能是另一种精度：写下实际用的，续训时才对得上
+        "settings": {**asdict(settings), "precision": precision},
         "train": _fingerprint(train),
         "dev": _fingerprint(dev),
         "test": None if test is None else _fingerprint(test),
@@ -171,9 +177,27 @@ def fine_tune(
             _remove_state(folder)
             return FineTuningResult.load(folder / "result.json")
         started = FineTuningRun(
-            task, Path(model_folder), folder, settings, console or Console(quiet=True), device, teacher
+            task, Path(model_folder), folder, settings, console or Console(quiet=True), device, teacher, listeners
         )
         return started.finish(train, dev, test)
+
+
+def _require_precision(folder: Path, settings: FineTuningSettings, precision: str) -> None:
+    """Makes sure that a run that was begun on another machine is not gone on with in another precision.
+
+    Raises:
+        RunFolderError: it would be, since `auto` means something else here.
+    """
+    claim = folder / "finetune.json"
+    if settings.precision != "auto" or not claim.is_file():
+        return
+    asked = read_json(claim, dict[str, Any], RunFolderError, "choose another --out").get("settings")
+    begun = asked.get("precision") if isinstance(asked, dict) else None
+    if begun in ("bf16", "float32") and begun != precision:
+        raise RunFolderError(
+            f"{folder}: was begun in {begun}, and this machine is best at {precision}; pass --precision {begun} to go"
+            " on, or choose another --out"
+        )
 
 
 class FineTuningRun(Generic[ExampleT, PredictionT]):
@@ -188,8 +212,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         console: Console,
         device: torch.device | str,
         teacher: str | None = None,
+        listeners: Sequence[RunListener] = (),
     ) -> None:
         self.task = task
+        self.listeners = listeners
         self.teacher = teacher
         self.start_folder = model_folder
         self.folder = folder
@@ -221,13 +247,27 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
         self._restore()
-        with stop_requests() as request:
-            self._train(encoded, dev, request)
-        # 梯度、两份动量和训练中的权重都用完了：先放掉，再载入最好的一轮
-        del self.trainer, self.model
+        with self.tracking:
+            with stop_requests() as request:
+                self._train(encoded, dev, request)
+            last_step = self.trainer.step
+            # 梯度、两份动量和训练中的权重都用完了：先放掉，再载入最好的一轮
+            del self.trainer, self.model
+            result = self._scored(dev, test)
+            result.save(self.folder / "result.json")
+            if result.test is not None:
+                self.tracking.figures({"kind": "test", "step": last_step, **result.test.metrics})
+            for name in ("result.json", "metrics.jsonl", "adapter" if self.settings.adapter else "model"):
+                self.tracking.artefact(self.folder / name)
+        _remove_state(self.folder)
+        return result
+
+    def _scored(self, dev: Sequence[ExampleT], test: Sequence[ExampleT] | None) -> FineTuningResult:
+        """Scores the kept weights, and makes their folder whole."""
+        max_length = self.inference.length_for(ModelConfig.load(self.start_folder))
         model = self._best_model()
         predictions = self.task.predict(model, self.tokenizer, dev, self.inference)
-        task = self.task.with_best_threshold(dev, predictions)
+        task = self.task.with_best_threshold(dev, predictions).calibrated(dev, predictions)
         scores = None
         if test is not None:
             scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.inference))
@@ -240,12 +280,9 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             if (self.folder / saved).is_dir():
                 save_task(task, self.folder / saved, max_length)
                 task.add_files(self.folder / saved, model.config, max_length)
-        result = FineTuningResult(
+        return FineTuningResult(
             self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
         )
-        result.save(self.folder / "result.json")
-        _remove_state(self.folder)
-        return result
 
     def _start(self) -> PretrainedModel:
         """Returns the model before its first step."""
@@ -291,6 +328,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             self.progress = _Progress(**saved)
             self.trainer.skipped, self.trainer.skipped_in_a_row = self.progress.skipped
         self.log = MetricsLog(self.folder / "metrics.jsonl", keep_bytes=self.progress.log_bytes)
+        told = {"task": self.task.name, "model": str(self.start_folder), **asdict(self.settings)}
+        self.tracking = Tracking(self.listeners, StartedRun(self.folder, "finetune", told, self.trainer.step))
 
     def _train(self, encoded: Sequence[EncodedExample], dev: Sequence[ExampleT], request: StopRequest) -> None:
         total, step = self.trainer.settings.total_steps, self.trainer.step
@@ -339,8 +378,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 progress.best, progress.best_epoch = score, progress.epochs
                 self._keep_weights()
         row = {"epoch": progress.epochs, "step": self.trainer.step}
-        self.log.append({"kind": "train", **row, **RunningAverages(progress.sums).averages()})
-        self.log.append({"kind": "dev", **row, **metrics})
+        averages = RunningAverages(progress.sums).averages()
+        for figures in ({"kind": "train", **row, **averages}, {"kind": "dev", **row, **metrics}):
+            self.log.append(figures)
+            self.tracking.figures(figures)
         progress.sums = {}
 
     def _stop_if_asked(self, request: StopRequest) -> None:
@@ -370,6 +411,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
 
     def _save(self) -> None:
         self.log.flush_to_disk()
+        self.trainer.read_skips()
+        self.progress.sums = RunningAverages(self.progress.sums).read()
         self.progress.log_bytes = self.log.size
         self.progress.skipped = (self.trainer.skipped, self.trainer.skipped_in_a_row)
         save_state(self.folder / "state", self.trainer, asdict(self.progress), keep=1)

@@ -1,4 +1,4 @@
-"""Many runs of one task: the paper's grid, and the same settings from several seeds.
+"""Many runs of one task: the paper's grid, what Optuna tries, and the same settings from several seeds.
 
 Fine-tuning on small files is unstable (§4.1 of the paper restarts BERT-large several times for that reason): a single
 score says little. So a grid is tried, or several seeds, and the table is kept.
@@ -9,7 +9,7 @@ Notable:
 - only dev decides; of two equal runs the earlier one wins, so that the choice does not depend on where it was killed
 - the weights of a run that is not the best so far are removed: the disk holds two models at most, however long the
   grid; its `result.json` stays, so that it is never trained again
-- with a grid and several seeds, the grid is run with the first seed, then its best settings with the other seeds
+- with a grid (or Optuna) and several seeds, the first seed is taken for it, then its best settings with the others
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bertsmith.errors import ConfigError, RunFolderError
+from bertsmith.errors import ConfigError, RunFolderError, TrainingError
 from bertsmith.files import claim_folder, locked
 from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
-from bertsmith.finetune.trials import RUNS, SearchResult, Trial, spreads
+from bertsmith.finetune.trials import RUNS, WEIGHTS, SearchResult, Trial, spreads
+from bertsmith.finetune.tuning import STUDY, Space, Tuner, describe_space
 from bertsmith.hub import noted_start
+from bertsmith.json_files import from_json, read_json
+from bertsmith.train.tracking import RunListener
 
 Grid = Mapping[str, Sequence[Any]]
 """Field of `FineTuningSettings` → the values to try."""
@@ -55,10 +58,6 @@ def paper_grid(learning_rate: float) -> Grid:
 _SHORT = {"batch_size": "batch", "learning_rate": "lr"}
 
 
-WEIGHTS = ("model", "adapter")
-"""Folders of a run that hold weights."""
-
-
 def search(
     task: Task[ExampleT, PredictionT],
     model_folder: str | Path,
@@ -68,11 +67,14 @@ def search(
     settings: FineTuningSettings,
     *,
     grid: Grid | None = None,
+    space: Space | None = None,
+    trials: int = 0,
     seeds: int = 1,
     test: Sequence[ExampleT] | None = None,
     teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
+    listeners: Sequence[RunListener] = (),
 ) -> SearchResult:
     """Fine-tunes with every setting of a grid, or from several seeds, or both, and keeps the best model.
 
@@ -85,14 +87,18 @@ def search(
             goes on where it was interrupted, or returns the result that is there.
         settings: of every run, where the grid says nothing else; its seed is the first.
         grid: which values to try of which settings; None for these settings only.
+        space: instead of a grid, what Optuna may choose from, see `tuning`.
+        trials: how many settings Optuna tries.
         seeds: from how many seeds, `settings.seed` and those after it, to train the settings, or the grid's best.
         test: labelled examples that choose nothing.
         teacher: as in `fine_tune`.
         console: shows progress; silent when None.
         device: where the models live.
+        listeners: are told of every run, one after the other.
 
     Raises:
-        ConfigError: the grid is empty or has an unknown or impossible setting, or there is nothing to compare.
+        ConfigError: the grid is empty or has an unknown or impossible setting, there is nothing to compare, or Optuna
+            is not installed.
         InputError: a file is empty, or an example does not fit the task.
         RunFolderError: the folder holds something else, or a search with other settings, or cannot be written.
         CheckpointError: the model folder is not usable.
@@ -102,7 +108,9 @@ def search(
     cells = grid_cells(grid or {}, settings)
     if seeds < 1:
         raise ConfigError(f"seeds {seeds}: give 1 or more")
-    if len(cells) * seeds < 2:
+    if space is not None and (grid is not None or trials < 2):
+        raise ConfigError("Optuna needs two trials or more, and no grid beside it")
+    if space is None and len(cells) * seeds < 2:
         raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
     request = {
         "format": FORMAT,
@@ -110,6 +118,7 @@ def search(
         "task": {"task": task.name, **task.describe()},
         "settings": asdict(settings),
         "grid": {name: list(values) for name, values in (grid or {}).items()},
+        **({} if space is None else {"space": describe_space(space), "trials": trials}),
         "seeds": seeds,
     }
     claim_folder(folder, "search.json", request, beside=FURTHER)
@@ -118,11 +127,18 @@ def search(
 
         def fine_tuned(cell: FineTuningSettings, place: Path) -> FineTuningResult:
             how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
-            return fine_tune(task, model_folder, train, dev, place, cell, **how)
+            return fine_tune(task, model_folder, train, dev, place, cell, listeners=listeners, **how)
 
-        return _Search(task, folder, fine_tuned, console).finish(
-            cells, [settings.seed + number for number in range(seeds)], list(grid or {})
-        )
+        varied = [*(grid or space or {}), *(["seed"] if seeds > 1 else [])]
+        total = (len(cells) if space is None else trials) + seeds - 1
+        started = _Search(task, folder, fine_tuned, console, varied, total)
+        if (folder / "result.json").exists():
+            return started.finished()
+        if space is None:
+            started.try_all(cells)
+        else:
+            started.try_suggested(Tuner(folder / STUDY, space, settings, maximized=task.metric), trials)
+        return started.finish([settings.seed + number for number in range(seeds)])
 
 
 def grid_cells(grid: Grid, settings: FineTuningSettings) -> list[FineTuningSettings]:
@@ -152,26 +168,65 @@ class _Search:
         folder: Path,
         fine_tuned: Callable[[FineTuningSettings, Path], FineTuningResult],
         console: Console,
+        varied: list[str],
+        total: int,
     ) -> None:
         """Takes `fine_tuned`, which makes a run in a folder of its own, or reads the one that is there."""
         self.task, self.folder, self.fine_tuned, self.console = task, folder, fine_tuned, console
-        self.varied: list[str] = []
-        self.total = 0
+        self.varied, self.total = varied, total
         self.rows: list[Trial] = []
         self.best: Trial | None = None
+        self.settings: dict[str, FineTuningSettings] = {}
 
-    def finish(self, cells: list[FineTuningSettings], seeds: list[int], varied: list[str]) -> SearchResult:
-        """Makes the runs that are missing, and writes the result."""
-        self.varied = [*varied, *(["seed"] if len(seeds) > 1 else [])]
-        self.total = len(cells) + len(seeds) - 1
-        path = self.folder / "result.json"
-        if path.exists():
-            return self._finished(cells[0])
+    def finished(self) -> SearchResult:
+        """Returns the result that is there, if it is of the same files and model."""
+        found = SearchResult.load(self.folder / "result.json")
+        first = self.folder / RUNS / found.rows[0].name
+        if not (first / "result.json").exists():
+            raise RunFolderError(
+                f"{self.folder}: its {RUNS}/ are gone, which say of what files it is; choose another --out"
+            )
+        # 首个运行的文件夹记着数据和模型的指纹：换了文件的同一条命令在这里被拒绝，而不是得到旧结果
+        asked = read_json(first / "finetune.json", dict[str, Any], RunFolderError, "choose another --out")
+        self.fine_tuned(from_json(FineTuningSettings, asked["settings"]), first)
+        if not (self.folder / "report.html").exists():
+            write_report(self.folder)
+        return found
+
+    def try_all(self, cells: Sequence[FineTuningSettings]) -> None:
+        """Makes the runs of a grid that are missing."""
         for cell in cells:
-            self._add(cell)
+            self.add(cell, self._name(cell))
+
+    def try_suggested(self, tuner: Tuner, trials: int) -> None:
+        """Makes the runs that are missing of those that Optuna suggests one after the other.
+
+        Raises:
+            TrainingError: not one of them could be trained.
+        """
+        failure = None
+        for number in range(trials):
+            settings = tuner.settings_of(number)
+            if settings is None:
+                continue
+            try:
+                row = self.add(settings, f"trial-{number:03d}")
+            except TrainingError as error:
+                # 学习率太高而发散也是一个结果：记作失败，采样器会避开那一带
+                self.console.print(f"trial {number}: {error}", highlight=False, markup=False)
+                tuner.tell(number, None)
+                failure = error
+                continue
+            tuner.tell(number, self.task.selection_score(row.dev))
+        if self.best is None and failure is not None:
+            raise failure
+
+    def finish(self, seeds: list[int]) -> SearchResult:
+        """Makes the runs of the other seeds, keeps the best model, and writes the result."""
         assert self.best is not None
-        chosen = next(cell for cell in cells if self._name(cell) == self.best.name)
-        repeated = [self.best, *(self._add(replace(chosen, seed=seed)) for seed in seeds[1:])]
+        chosen = self.settings[self.best.name]
+        again = [replace(chosen, seed=seed) for seed in seeds[1:]]
+        repeated = [self.best, *(self.add(one, self._name(one)) for one in again)]
         self._keep_best()
         result = SearchResult(
             next(iter(self.best.dev)),
@@ -180,28 +235,17 @@ class _Search:
             spreads([row.dev for row in repeated]),
             spreads([row.test for row in repeated]),
         )
-        result.save(path)
+        result.save(self.folder / "result.json")
         write_report(self.folder)
         return result
 
-    def _finished(self, first: FineTuningSettings) -> SearchResult:
-        """Returns the result that is there, if it is of the same files and model."""
-        if not (self.folder / RUNS / self._name(first) / "result.json").exists():
-            raise RunFolderError(
-                f"{self.folder}: its {RUNS}/ are gone, which say of what files it is; choose another --out"
-            )
-        # 首个运行的文件夹记着数据和模型的指纹：换了文件的同一条命令在这里被拒绝，而不是得到旧结果
-        self._fine_tune(first)
-        if not (self.folder / "report.html").exists():
-            write_report(self.folder)
-        return SearchResult.load(self.folder / "result.json")
-
-    def _add(self, settings: FineTuningSettings) -> Trial:
+    def add(self, settings: FineTuningSettings, name: str) -> Trial:
         """Makes a run, or reads it, and removes the weights of the worse of it and the best so far."""
-        number, name = len(self.rows) + 1, self._name(settings)
+        number = len(self.rows) + 1
         self.console.print(f"run {number}/{self.total}: {name}", highlight=False, markup=False)
-        row = Trial.of(name, self._differences(settings), self._fine_tune(settings))
+        row = Trial.of(name, self._differences(settings), self.fine_tuned(settings, self.folder / RUNS / name))
         self.rows.append(row)
+        self.settings[name] = settings
         # 表里的第一个指标就是决定取舍的那个：向量任务的指标随 dev 文件的种类而变
         metric, before = next(iter(row.dev)), self.best
         # 严格大于才换：持平时较早的胜出，重跑时每一步的选择都与第一次相同
@@ -218,9 +262,6 @@ class _Search:
             markup=False,
         )
         return row
-
-    def _fine_tune(self, settings: FineTuningSettings) -> FineTuningResult:
-        return self.fine_tuned(settings, self.folder / RUNS / self._name(settings))
 
     def _keep_best(self) -> None:
         """Moves the best model to `model/`, in one step; does nothing where an earlier start did it."""

@@ -1,4 +1,4 @@
-"""What a search came to: its runs, the best of them on dev, and how far scores move with the seed.
+"""What a search came to: its runs, the best of them on dev, and how scores move with the seed or from fold to fold.
 
 `result.json` of a search holds this; the runs' own results stay in their folders.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from bertsmith.json_files import read_json, write_json
 
 RUNS = "runs"
 """Folder of a search in which every run has a folder of its own."""
+
+WEIGHTS = ("model", "adapter")
+"""Folders of a run that hold weights."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Spread:
-    """A metric over several seeds.
+    """A metric over several seeds, or over the parts of a cross-validation.
 
     Attributes:
-        mean: over the seeds.
+        mean: over them.
         deviation: the sample standard deviation, with `seeds` - 1 below.
         low: the smallest.
         high: the largest.
@@ -83,6 +86,7 @@ class SearchResult:
         best: name of the run with the best metric on dev, the earliest of equal ones; its weights are kept.
         dev_spread: metric → how it moves with the seed, under one setting; empty for a single seed.
         test_spread: the same on the test file.
+        fold_spread: metric → how it moves over the parts of a cross-validation; empty where there is none.
     """
 
     metric: str
@@ -90,6 +94,7 @@ class SearchResult:
     best: str
     dev_spread: dict[str, Spread]
     test_spread: dict[str, Spread]
+    fold_spread: dict[str, Spread] = field(default_factory=dict)
 
     @property
     def best_row(self) -> Trial:

@@ -56,6 +56,19 @@ class TextSettings(TaskFile):
     paired: bool | None = None
 
 
+@dataclass(frozen=True)
+class ClassSettings(TextSettings):
+    """What `task.json` tells `Classify`.
+
+    Attributes:
+        temperature: by which logits are divided where true probabilities are asked for; positive.
+        positive_threshold: for two classes, how likely the second must be where thresholds are asked for.
+    """
+
+    temperature: float = 1.0
+    positive_threshold: float | None = None
+
+
 class TextPipeline(Pipeline):
     """What the pipelines over texts or pairs of texts share: what they take, and what the model's outputs must mean.
 
@@ -147,9 +160,33 @@ class TextPipeline(Pipeline):
 
 
 class Classify(TextPipeline, name="classify"):
-    """Predicts the class of texts, or of pairs of texts."""
+    """Predicts the class of texts, or of pairs of texts.
+
+    Attributes:
+        temperature: as in `ClassSettings`.
+        positive_threshold: as in `ClassSettings`.
+        is_calibrated: probabilities are given at the temperature that fine-tuning found; may be set.
+        uses_thresholds: the second of two classes is decided by its threshold; may be set.
+    """
 
     problem_type = SINGLE
+    settings = ClassSettings
+    is_calibrated = False
+    uses_thresholds = False
+
+    def __init__(
+        self,
+        model: ModelForSequenceClassification,
+        tokenizer: Tokenizer,
+        inference: InferenceConfig = DEFAULT,
+        *,
+        paired: bool | None = None,
+        temperature: float = 1.0,
+        positive_threshold: float | None = None,
+    ) -> None:
+        """Takes a model as `TextPipeline` does, and what `ClassSettings` has."""
+        super().__init__(model, tokenizer, inference, paired=paired)
+        self.temperature, self.positive_threshold = checked_temperature(temperature), positive_threshold
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
         """Classifies texts; longer ones are cut to what the model reads.
@@ -166,9 +203,17 @@ class Classify(TextPipeline, name="classify"):
                 gets single texts, or the other way round.
             ConfigError: pairs were given, and the model knows a single segment.
         """
+        logits = self.logits(texts, pairs)
+        best = logits.argmax(-1)
+        if self.uses_thresholds:
+            if self.positive_threshold is None:
+                raise ConfigError("the folder has no threshold of a class; only a model of two classes has one")
+            # 阈值是在原来的概率上找的：温度只改说法，不改判断
+            best = (logits.softmax(-1)[:, 1] > self.positive_threshold).long()
+        rows = (logits / (self.temperature if self.is_calibrated else 1.0)).softmax(-1).tolist()
         return [
-            Prediction(self.labels[int(np.argmax(row))], dict(zip(self.labels, row, strict=True)))
-            for row in self.logits(texts, pairs).softmax(-1).tolist()
+            Prediction(self.labels[place], dict(zip(self.labels, row, strict=True)))
+            for place, row in zip(best.tolist(), rows, strict=True)
         ]
 
 
@@ -178,16 +223,27 @@ class LabelSettings(TextSettings):
 
     Attributes:
         threshold: how likely a label must be, in [0, 1].
+        temperature: by which logits are divided where true probabilities are asked for; positive.
+        thresholds: how likely each label must be where thresholds of their own are asked for; empty for none.
     """
 
     threshold: float = 0.5
+    temperature: float = 1.0
+    thresholds: tuple[float, ...] = ()
 
 
 class MultiLabel(TextPipeline, name="multilabel"):
-    """Predicts all labels of texts, or of pairs of texts; every label is decided by itself."""
+    """Predicts all labels of texts, or of pairs of texts; every label is decided by itself.
+
+    Attributes:
+        is_calibrated: probabilities are given at the temperature that fine-tuning found; may be set.
+        uses_thresholds: every label is decided by the threshold that fine-tuning found for it; may be set.
+    """
 
     problem_type = MULTI
     settings = LabelSettings
+    is_calibrated = False
+    uses_thresholds = False
 
     def __init__(
         self,
@@ -197,21 +253,31 @@ class MultiLabel(TextPipeline, name="multilabel"):
         *,
         threshold: float = 0.5,
         paired: bool | None = None,
+        temperature: float = 1.0,
+        thresholds: Sequence[float] = (),
     ) -> None:
-        """Takes a model as `TextPipeline` does, and how likely a label must be, in [0, 1]."""
+        """Takes a model as `TextPipeline` does, and what `LabelSettings` has."""
         super().__init__(model, tokenizer, inference, paired=paired)
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold {threshold} is outside [0, 1]")
-        self.threshold = threshold
+        self.threshold, self.temperature = threshold, checked_temperature(temperature)
+        self.thresholds = tuple(thresholds)
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise ConfigError(f"{len(self.thresholds)} thresholds for {len(self.labels)} labels; fine-tune again")
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
         """Labels texts; arguments and errors as in `Classify`."""
+        if self.uses_thresholds and not self.thresholds:
+            raise ConfigError("the folder has no thresholds of its labels; fine-tune again to get them")
+        least = self.thresholds if self.uses_thresholds else (self.threshold,) * len(self.labels)
+        logits = self.logits(texts, pairs)
+        shown = (logits / (self.temperature if self.is_calibrated else 1.0)).sigmoid().tolist()
         return [
             LabelsPrediction(
-                tuple(label for label, value in zip(self.labels, row, strict=True) if value > self.threshold),
-                dict(zip(self.labels, row, strict=True)),
+                tuple(label for label, value, cut in zip(self.labels, row, least, strict=True) if value > cut),
+                dict(zip(self.labels, told, strict=True)),
             )
-            for row in self.logits(texts, pairs).sigmoid().tolist()
+            for row, told in zip(logits.sigmoid().tolist(), shown, strict=True)
         ]
 
 
@@ -236,6 +302,17 @@ class Regress(TextPipeline, name="regress"):
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns [N] numbers; arguments and errors as in `Classify`."""
         return self.logits(texts, pairs)[:, 0].double().numpy()
+
+
+def checked_temperature(temperature: float) -> float:
+    """Returns a temperature.
+
+    Raises:
+        ConfigError: it is not positive.
+    """
+    if not 0.0 < temperature < float("inf"):
+        raise ConfigError(f"temperature {temperature} must be positive")
+    return temperature
 
 
 def sequence_logits(pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -30,12 +29,13 @@ from bertsmith.data.reading.decoding import check_encoding, detect_encoding
 from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.data.reading.sources import Span
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.files import atomic_path, locked, make_folder, write_text
+from bertsmith.files import atomic_path, locked, make_folder
 from bertsmith.hub import model_folder, noted_start
 from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.inference.engine import Engine, InferenceConfig
 from bertsmith.inference.precision import Precision
+from bertsmith.json_files import read_json, write_json
 from bertsmith.options import option
 from bertsmith.parallel import Engine as ParallelEngine
 from bertsmith.parallel import parallel_map
@@ -305,7 +305,7 @@ def _planned(
         "precision": precision,
         "width": width,
     }
-    write_text(path, json.dumps(written, ensure_ascii=False, indent=1))
+    write_json(path, written, checked=True)
     return todo, precision, width
 
 
@@ -411,10 +411,7 @@ def _require_unchanged(file: _File) -> None:
 
 
 def _read_request(path: Path) -> dict[str, Any]:
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        if not {"request", "files", "precision", "width"} <= saved.keys():
-            raise ValueError("a field is missing")
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error}); remove {path.parent} to begin anew") from None
-    return dict(saved)
+    saved: dict[str, Any] = read_json(path, dict, CheckpointError, f"remove {path.parent} to begin anew")
+    if missing := {"request", "files", "precision", "width"} - saved.keys():
+        raise CheckpointError(f"{path}: damaged ({min(missing)} is missing); remove {path.parent} to begin anew")
+    return saved

@@ -4,7 +4,7 @@ Notable:
 - sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient
   nor too large for memory; results come back in the caller's order
 - on a CPU several packs are computed at once, each on cores of its own: nothing waits for the slowest core after every
-  operation, as it does when all cores share one matmul (measured in `docs/benchmarks.md`)
+  operation, as it does when all cores share one matmul (measured in `docs/notes/measurements.md`)
 - pipelines know the engine only by `SequenceRunner`, three methods, so that a server can put its own in the place
 - weights are cast or rounded, and laid out for the kernels, once: when they are first used
 """

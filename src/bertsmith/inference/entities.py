@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 OUTSIDE = "O"
 _PREFIXED = re.compile(r"[BIES]-")
@@ -19,6 +22,28 @@ _UNDERSCORED = re.compile(r"[BIEMSLU]_.")
 _IN_BIOES = {"L": "E", "U": "S"}
 """The last word and the only word of an entity, as BILOU calls them."""
 _BARE = frozenset("BIESMO")
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Which tags of a scheme may stand where.
+
+    Attributes:
+        first: [K], whether a sentence may begin with the tag.
+        next: [K, K], whether the tag of a column may follow that of the row.
+        last: [K], whether a sentence may end with the tag.
+    """
+
+    first: NDArray[np.bool_]
+    next: NDArray[np.bool_]
+    last: NDArray[np.bool_]
+
+    def allow(self, tags: Sequence[int]) -> bool:
+        """Tells whether the tags of a sentence, by their numbers, keep to the scheme."""
+        if not len(tags):
+            return True
+        steps = all(self.next[one, two] for one, two in pairwise(tags))
+        return bool(self.first[tags[0]] and self.last[tags[-1]]) and steps
 
 
 @dataclass(frozen=True)
@@ -51,6 +76,58 @@ def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
             first = place
         before, before_type = prefix, kind
     return entities
+
+
+def transitions_of(labels: Sequence[str]) -> Transitions | None:
+    """Returns which tags may follow which: no `I-X` but after `B-X` or `I-X`; in BIOES no entity without its end.
+
+    Args:
+        labels: K tags.
+
+    Returns:
+        None for tags without prefixes, which forbid nothing.
+    """
+    if is_plain([labels]):
+        return None
+    parts = [_parts(label) for label in labels]
+    # 有 E 或 S 的是 BIOES：实体没有收尾就不能断；BIO 的实体随时可以结束
+    ends = {"E", "S"} & {prefix for prefix, _ in parts}
+    opens = np.array([prefix in ("B", "I") and bool(ends) for prefix, _ in parts])
+    inside = np.array([prefix in ("I", "E") for prefix, _ in parts])
+    allowed = np.ones((len(labels), len(labels)), dtype=bool)
+    for one, (before, before_type) in enumerate(parts):
+        for two, (_, kind) in enumerate(parts):
+            goes_on = before in ("B", "I") and before_type == kind
+            allowed[one, two] = goes_on if inside[two] else not opens[one]
+    return Transitions(~inside, allowed, ~opens)
+
+
+def best_path(scores: NDArray[np.float64], transitions: Transitions) -> list[int]:
+    """Finds the tags with the highest sum of scores among those that keep to the scheme (Viterbi 1967).
+
+    Args:
+        scores: [W, K], log-probabilities of each tag for each word.
+        transitions: of the K tags.
+
+    Returns:
+        [W] numbers of tags; where no path keeps to the scheme, each word's best.
+    """
+    if not len(scores):
+        return []
+    forbidden = np.where(transitions.next, 0.0, -np.inf)
+    reached = np.where(transitions.first, scores[0], -np.inf)
+    back = np.zeros(scores.shape, dtype=np.int64)
+    for word in range(1, len(scores)):
+        steps = reached[:, None] + forbidden
+        back[word] = steps.argmax(0)
+        reached = steps.max(0) + scores[word]
+    reached = np.where(transitions.last, reached, -np.inf)
+    if not np.isfinite(reached).any():
+        return [int(place) for place in scores.argmax(-1)]
+    path = [int(reached.argmax())]
+    for word in range(len(scores) - 1, 0, -1):
+        path.append(int(back[word, path[-1]]))
+    return path[::-1]
 
 
 def is_plain(sentences: Sequence[Sequence[str]]) -> bool:

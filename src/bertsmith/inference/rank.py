@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.checks import require_list
@@ -93,10 +94,14 @@ class Rank(Pipeline, name="rank"):
         Raises:
             InputError: a single string was given, or the numbers differ.
         """
-        require_list(queries, texts)
         # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
-        scores: NDArray[np.float64] = sequence_logits(self, queries, texts)[:, 0].double().sigmoid().numpy()
+        scores: NDArray[np.float64] = self.logits(queries, texts).double().sigmoid().numpy()
         return scores
+
+    def logits(self, queries: Sequence[str], texts: Sequence[str]) -> Tensor:
+        """Returns [N] float32, the scores of pairs before the sigmoid; arguments and errors as in `scores`."""
+        require_list(queries, texts)
+        return sequence_logits(self, queries, texts)[:, 0]
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a query and one text."""

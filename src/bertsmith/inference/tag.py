@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import InputError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.checks import parts, require_list
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
+from bertsmith.inference.entities import OUTSIDE, Entity, best_path, entities_of, is_plain, transitions_of
 from bertsmith.inference.pipeline import Pipeline, label_names
+from bertsmith.inference.task_file import TaskFile
 from bertsmith.inference.windows import behind_marks
 from bertsmith.model import ModelForTokenClassification, PretrainedModel
 from bertsmith.tokenizer import Tokenizer
@@ -59,6 +60,17 @@ class TextEntity:
 
 
 @dataclass(frozen=True)
+class TagSettings(TaskFile):
+    """What `task.json` tells `Tag`.
+
+    Attributes:
+        constrained: the tags of a sentence are chosen together, so that they keep to their scheme.
+    """
+
+    constrained: bool = False
+
+
+@dataclass(frozen=True)
 class WordPieces:
     """The ids of a sentence's words, one word after the other, and how many each has: at least one."""
 
@@ -84,8 +96,14 @@ class WordWindow:
 
 
 class Tag(Pipeline, name="tag"):
-    """Tags words, or finds entities in texts."""
+    """Tags words, or finds entities in texts.
 
+    Attributes:
+        constrained: as in `TagSettings`; may be set where the labels have a scheme.
+    """
+
+    settings = TagSettings
+    constrained = False
     architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (ModelForTokenClassification,)
     endpoints = ("/tag",)
 
@@ -96,10 +114,20 @@ class Tag(Pipeline, name="tag"):
         model: PretrainedModel,
         tokenizer: Tokenizer,
         inference: InferenceConfig = DEFAULT,
+        *,
+        constrained: bool = False,
     ) -> None:
-        """Takes a model that scores every token; see `Pipeline`."""
+        """Takes a model that scores every token; see `Pipeline`.
+
+        Args:
+            model: a tagger.
+            tokenizer: of the model.
+            inference: where and how.
+            constrained: as in `TagSettings`.
+        """
         super().__init__(model, tokenizer, inference)
         self.labels = label_names(model.config)
+        self.constrained = constrained
 
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
         """Finds the entities of raw texts.
@@ -160,6 +188,8 @@ class Tag(Pipeline, name="tag"):
 
     def _read(self, sentences: Sequence[WordPieces]) -> list[WordTags]:
         windows = list(word_windows(self.tokenizer, sentences, self.max_length))
+        if self.constrained:
+            return self._read_together(sentences, windows)
         rows = self.engine.run_tokens([window.input_ids for window in windows], None, _best_tags)
         tags: list[list[str]] = [[] for _ in sentences]
         probabilities: list[list[float]] = [[] for _ in sentences]
@@ -169,6 +199,24 @@ class Tag(Pipeline, name="tag"):
                 tags[window.sentence].append(self.labels[int(label)])
                 probabilities[window.sentence].append(probability)
         return [WordTags(tuple(one), tuple(two)) for one, two in zip(tags, probabilities, strict=True)]
+
+    def _read_together(self, sentences: Sequence[WordPieces], windows: Sequence[WordWindow]) -> list[WordTags]:
+        """Chooses the tags of each sentence together, among those that its scheme allows."""
+        transitions = transitions_of(self.labels)
+        if transitions is None:
+            raise ConfigError(f"tags without a scheme such as BIO ({', '.join(self.labels[:4])}) constrain nothing")
+        rows = self.engine.run_tokens([window.input_ids for window in windows], None, _log_probabilities)
+        scores: list[list[NDArray[np.float64]]] = [[] for _ in sentences]
+        # 一句可能分在几窗里：先把各窗读到的词接成整句，再一起选
+        for window, row in zip(windows, rows, strict=True):
+            scores[window.sentence].append(row[window.positions].double().numpy())
+        found = []
+        for parts_of_one in scores:
+            sentence = np.concatenate(parts_of_one) if parts_of_one else np.zeros((0, len(self.labels)))
+            path = best_path(sentence, transitions)
+            sure = np.exp(sentence[np.arange(len(path)), path])
+            found.append(WordTags(tuple(self.labels[place] for place in path), tuple(map(float, sure))))
+        return found
 
     def _entities(self, text: str, places: NDArray[np.int64], tagged: WordTags) -> list[TextEntity]:
         if marks_entities(self.labels):
@@ -293,6 +341,12 @@ def _by_sentence(ids: NDArray[np.int32], sizes: NDArray[np.int64], counts: Seque
         WordPieces(all_ids[slice(*of_ids)], all_sizes[slice(*of_words)])
         for of_ids, of_words in zip(pairwise(pieces), pairwise(words), strict=True)
     ]
+
+
+def _log_probabilities(model: ModelForTokenClassification, batch: RaggedBatch) -> Tensor:
+    """Returns [T, K]: the log-probability of each tag of each token."""
+    scores: Tensor = model(batch).float().log_softmax(-1)
+    return scores
 
 
 def _best_tags(model: ModelForTokenClassification, batch: RaggedBatch) -> Tensor:

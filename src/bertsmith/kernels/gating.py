@@ -22,7 +22,7 @@ def gated(states: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         [T, I].
     """
     expanded, gate = states.chunk(2, dim=-1)  # each [T, I]
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or states.is_cuda:
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or states.device.type != "cpu":
         return activation(expanded) * gate
     for part, opening in zip(expanded.split(ROWS), gate.split(ROWS), strict=True):
         # 结果写回左半边：长文本上少占两份 [T, I]，也少读写两遍内存

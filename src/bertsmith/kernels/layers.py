@@ -7,6 +7,7 @@ end of the embedding, decides the precision of the whole model, and no hidden co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.errors import ConfigError
 from bertsmith.kernels.matmul import FEW_ROWS, Int8Weight, linear, linear_int8, packed, quantized
+from bertsmith.kernels.processor import multiplies_bf16_faster
 
 
 class Linear(nn.Linear):
@@ -38,7 +41,7 @@ class Linear(nn.Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps [..., in] to [..., out], in the dtype of `hidden`."""
-        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and not hidden.is_cuda:
+        if self.int8 and not torch.is_grad_enabled() and hidden.dtype == torch.float32 and hidden.device.type == "cpu":
             return linear_int8(hidden, self._int8_weight(), self.bias)
         return linear(hidden, self._weight_for(hidden), self.bias)
 
@@ -55,7 +58,7 @@ class Linear(nn.Linear):
                 self._kept = None
             return self.weight.to(dtype)
         # 行数少时时间都花在读权重上：排好的副本顺序读取；行数多时原样更快
-        if dtype == self.weight.dtype and (hidden.is_cuda or hidden.numel() > FEW_ROWS * self.in_features):
+        if dtype == self.weight.dtype and (hidden.device.type != "cpu" or hidden.numel() > FEW_ROWS * self.in_features):
             return self.weight
         kept = self._keep(dtype, lambda: packed(self.weight.to(dtype)))
         assert isinstance(kept, Tensor)
@@ -124,21 +127,45 @@ class Dropout(nn.Module):
         return hidden * keep
 
 
+DEVICE_VARIABLE = "BERTSMITH_DEVICE"
+"""Environment variable that names the device; `--device` sets it for a command and the processes it starts."""
+
+
 def best_device() -> torch.device:
-    """Returns the first CUDA device where there is one, else the CPU."""
+    """Returns the device that `BERTSMITH_DEVICE` names; else the first CUDA device where there is one, else the CPU.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if name := os.environ.get(DEVICE_VARIABLE):
+        return device_named(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def device_named(name: str) -> torch.device:
+    """Returns a device of this machine.
+
+    Args:
+        name: `cpu`, `cuda`, `cuda:1`, `mps`.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    there += ["mps"] if torch.backends.mps.is_available() else []
+    if name in there or (name == "cuda" and "cuda:0" in there):
+        return torch.device(name)
+    raise ConfigError(f"device {name!r}: torch sees none of that name here; there are {', '.join(there)}")
+
+
 def native_precision(device: torch.device | str) -> Literal["float32", "bf16"]:
-    """Returns `bf16` where the hardware multiplies it natively, else `float32`."""
+    """Returns `bf16` where the hardware multiplies it faster, else `float32`."""
     return "bf16" if best_compute_dtype(device) == torch.bfloat16 else "float32"
 
 
 def best_compute_dtype(device: torch.device | str = "cpu") -> torch.dtype:
-    """Returns bfloat16 where the hardware multiplies it natively, else float32."""
+    """Returns bfloat16 where the hardware multiplies it faster than float32, else float32."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    capabilities = torch.cpu.get_capabilities()
-    # 没有 AVX512-BF16 / AMX 的 CPU 上 bf16 是软件模拟，比 float32 还慢，所以必须检测
-    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
+    return torch.bfloat16 if multiplies_bf16_faster() else torch.float32

@@ -61,11 +61,12 @@ def ragged_attention(
     Returns:
         [T, A D], the heads concatenated.
     """
-    if qkv.is_cuda and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout and mask.prefix_lengths is None:
+    on_cpu = qkv.device.type == "cpu"
+    if not on_cpu and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout and mask.prefix_lengths is None:
         return _attend_varlen(qkv, batch, mask)
 
     def attend(qkv: Tensor) -> Tensor:
-        if qkv.is_cuda or torch.compiler.is_compiling():
+        if not on_cpu or torch.compiler.is_compiling():
             return _attend_padded(qkv, batch, mask, equation, dropout=dropout)
         cut_cost = (CUT_COST_IN_TRAINING if training else CUT_COST) // qkv.shape[2]
         return _attend_in_rectangles(qkv, batch, mask, equation, dropout=dropout, cut_cost=cut_cost)
@@ -133,7 +134,7 @@ def _attend_padded(
 ) -> Tensor:
     """One rectangle: equal lengths are a view, unequal ones are laid out with their padding hidden."""
     # [T, 3, A, D] → 三个 [N, A, S, D]；长度全相同时 pad 只是改变视图，不复制
-    on_cpu = not qkv.is_cuda
+    on_cpu = qkv.device.type == "cpu"
     window = None if mask.is_causal or torch.compiler.is_compiling() else mask.window
     if on_cpu and window is not None and batch.max_seqlen > LONG_IN_WINDOWS * window:
         return _attend_in_windows(qkv, batch, window, equation, dropout=dropout)

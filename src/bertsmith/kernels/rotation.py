@@ -22,7 +22,7 @@ def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     Returns:
         [T, 3, A, D]; the values as they were.
     """
-    if torch.compiler.is_compiling() or qkv.is_cuda:
+    if torch.compiler.is_compiling() or qkv.device.type != "cpu":
         return _turned(qkv, cosine, sine)
     if not torch.is_grad_enabled():
         return _turn_into(qkv, qkv, cosine, sine)

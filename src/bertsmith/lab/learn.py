@@ -5,6 +5,7 @@ The lessons are those of `bertsmith learn`, and so is the file that keeps the ca
 
 from __future__ import annotations
 
+import base64
 import re
 import threading
 from collections import OrderedDict
@@ -23,14 +24,17 @@ from bertsmith.learn import (
     Card,
     Computation,
     Deck,
+    Exercise,
     Input,
     Lesson,
     Question,
     Section,
     Study,
+    check_answer,
     compute,
     grade,
     lessons,
+    picture,
 )
 from bertsmith.learn.deck import Answer
 from bertsmith.learn.lesson import Language, Step, Text, is_number, spans
@@ -117,27 +121,37 @@ def computed(id: str, language: Language, study: Study | None, values: dict[str,
         return _results[key]
 
 
-def section_html(section: Section, found: Computation | None) -> str:
-    """Returns a section's text with its numbers, and the steps of its computation."""
+def section_html(section: Section, found: Computation | None, language: Language) -> str:
+    """Returns a section's text with its numbers, the picture if there is one, and the steps of its computation."""
     told = markdown(section.fill(found))
     if found is None:
         return f"<div class='lesson'>{told}</div>"
     steps = "".join(map(_step, found.steps))
     return (
-        f"<div class='lesson'>{told}<section class='steps'><h4>{written(found.title)}</h4>"
+        f"<div class='lesson'>{told}{_picture(found, language)}<section class='steps'><h4>{written(found.title)}</h4>"
         f"{notice(found.note)}{steps}</section></div>"
     )
+
+
+def _picture(found: Computation, language: Language) -> str:
+    drawn = picture(found, language)
+    if drawn is None:
+        return ""
+    # 作为图片嵌入：图有自己的深浅两套颜色，不受页面样式影响，也能另存
+    data = base64.b64encode(drawn.encode("utf-8")).decode("ascii")
+    image = f"<img class='lesson-picture' alt='{written(found.title)}' src='data:image/svg+xml;base64,{data}'>"
+    return f"<div class='picture-frame'>{image}</div>"
 
 
 def opened(state: PageState, model: LabModel, section: Section) -> str:
     """Returns a section as it is first seen: computed with what its fields begin with, or why it cannot be."""
     id = section.computation
     if id is None:
-        return section_html(section, None)
+        return section_html(section, None, state.language)
     recipe = COMPUTATIONS[id]
     try:
         study = model.study() if recipe.needs_study else None
-        return section_html(section, computed(id, state.language, study, {}))
+        return section_html(section, computed(id, state.language, study, {}), state.language)
     except BertsmithError as error:
         # 一个计算做不到，只在它自己的位置说明：同一课的其余部分照常
         title, told = written(recipe.title(state.language)), notice(state.in_words(error), wrong=True)
@@ -197,6 +211,9 @@ def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
             gr.HTML(f"<h3>{state.say(Text('Questions', '问题'))}</h3>")
             for question in lesson.questions:
                 _question(state, question)
+            gr.HTML(f"<h3>{state.say(Text('Exercises', '练习'))}</h3>")
+            for exercise in lesson.exercises:
+                _exercise(state, exercise)
             gr.HTML(_links(state, lesson))
         columns.append((lesson, column, texts))
     _cards(state, story, part, progress)
@@ -243,7 +260,7 @@ def _section(
     Returns:
         The place of its text, and the fields whose first text depends on the model.
     """
-    text = gr.HTML("" if section.computation else section_html(section, None))
+    text = gr.HTML("" if section.computation else section_html(section, None, state.language))
     id = section.computation
     if id is None or not COMPUTATIONS[id].inputs:
         return text, {}
@@ -256,7 +273,7 @@ def _section(
     def run(model: LabModel, *values: Any) -> tuple[str]:
         given = {each.name: parsed(each, value) for each, value in zip(recipe.inputs, values, strict=True)}
         study = model.study() if recipe.needs_study else None
-        return (section_html(section, computed(id, state.language, study, given)),)
+        return (section_html(section, computed(id, state.language, study, given), state.language),)
 
     state.answer([button.click], run, list(fields.values()), place, [text], slow=True)
     return text, {(id, name): fields[name] for name in begin}
@@ -267,7 +284,8 @@ def _field(state: PageState, given: Input, start: Any) -> Any:
     if given.kind == "choice":
         return gr.Dropdown(list(given.choices), value=start, label=name, filterable=False)
     if given.kind == "integer":
-        return gr.Number(start, label=name, precision=0)
+        # 不用 precision=0：Gradio 会把 1e400（无穷大）取整，抛出看不懂的错误；整数与否由 `parsed` 判断
+        return gr.Number(start, label=name)
     return gr.Textbox(start, label=name)
 
 
@@ -284,6 +302,28 @@ def _question(state: PageState, question: Question) -> None:
         return f"<div role='status'>{markdown(f'**{state.say(verdict)}** {marked.explanation}')}</div>"
 
     radio.input(show, [radio], [told], queue=False, show_progress="hidden", api_visibility="private")
+
+
+def _exercise(state: PageState, exercise: Exercise) -> None:
+    field = gr.Textbox(
+        label=exercise.prompt.replace("`", ""),
+        placeholder=state.say(Text("a number", "一个数")),
+        submit_btn=state.say(Text("Check", "检查")),
+        elem_classes="question",
+    )
+    told = gr.HTML()
+
+    def show(answer: str) -> str:
+        try:
+            marked = check_answer(exercise, received(answer, Text("answer", "答案")))
+        except BertsmithError as error:
+            return notice(state.in_words(error), wrong=True)
+        verdict = (
+            Text("Right.", "对。") if marked.correct else Text(f"No: {marked.answer}.", f"不对：{marked.answer}。")
+        )
+        return f"<div role='status'>{markdown(f'**{state.say(verdict)}** {marked.explanation}')}</div>"
+
+    field.submit(show, [field], [told], queue=False, show_progress="hidden", api_visibility="private")
 
 
 def _links(state: PageState, lesson: Lesson) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +19,8 @@ from bertsmith.lab.training import RunFolders
 from bertsmith.learn.lesson import LANGUAGES, Language
 from bertsmith.serve.app import build_app
 from bertsmith.serve.connection import patient_connection
-from bertsmith.serve.host_check import BodyLimit, is_loopback
-from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.host_check import BodyLimit, HostCheck, is_loopback
+from bertsmith.serve.keys import KEYS_VARIABLE, ApiKeys
 from bertsmith.serve.run import address_of, configure_logs, listening_socket
 from bertsmith.serve.settings import ServeSettings
 
@@ -34,8 +36,9 @@ def build_lab(
 ) -> FastAPI:
     """Builds the application: the server's endpoints, and the lab's pages.
 
-    It asks for no API key: the pages are for whoever reaches the address. On a loopback address that is this machine,
-    and requests under any other name than `localhost`, a loopback address or `settings.host` are refused.
+    On a loopback address the pages are for this machine and ask for no key, unless the settings name a file of keys;
+    requests under any other name than `localhost`, a loopback address or `settings.host` are refused. On any other
+    address a key is asked for, by the browser's own prompt, and a name must be one that the settings allow.
 
     Args:
         settings: of the server; its models are the lab's.
@@ -44,17 +47,37 @@ def build_lab(
         progress: the file of the flash cards; None for the reader's own.
 
     Raises:
-        BertsmithError: a model folder or a folder of runs cannot be used.
+        BertsmithError: a model folder or a folder of runs cannot be used, or there is no key where one is needed.
     """
     roots = tuple(Path(run) for run in runs)
     for root in roots:
         if not root.is_dir():
             raise InputError(f"{root}: is no folder; --runs takes a run folder, or one that holds some")
-    app = build_app(settings, keys=ApiKeys())
+    app = build_app(settings, keys=keys_of(settings), for_browser=True)
+    if not is_loopback(settings.host):
+        names = (settings.host, socket.gethostname(), *settings.allowed_hosts)
+        app.add_middleware(HostCheck, hosts=names, any_address=True)
     models = LabModels(list(app.state.models), settings, app.state.models.indexes)
     mount(app, models, RunFolders(roots), language=language, progress=progress)
     app.add_middleware(BodyLimit, paths=[f"/{each}" for each in LANGUAGES], most=settings.limits.body_bytes)
     return app
+
+
+def keys_of(settings: ServeSettings) -> ApiKeys:
+    """Returns who may use the lab: everybody on this machine, holders of a key elsewhere.
+
+    Raises:
+        InputError: others reach the address and there is no key, or the keys cannot be read.
+    """
+    if is_loopback(settings.host) and settings.key_file is None:
+        return ApiKeys()
+    keys = ApiKeys.read(settings.key_file)
+    if not keys:
+        raise InputError(
+            f"--host {settings.host}: others reach the lab there; say who may: --api-key-file FILE, or set"
+            f" {KEYS_VARIABLE}"
+        )
+    return keys
 
 
 def run_lab(
@@ -73,10 +96,11 @@ def run_lab(
     # 页面的每个小文件都是一次请求：访问日志在这里只会刷屏
     logging.getLogger("bertsmith.access").setLevel(logging.WARNING)
     told = logging.getLogger("bertsmith.lab")
-    with listening_socket(settings) as listener:
+    with listening_socket(settings) as listener, tempfile.TemporaryDirectory(prefix="bertsmith-lab-") as passing:
+        # 别人来用时，不去写本机用户自己的卡片文件：进度只在实验室开着时留着
+        if progress is None and not is_loopback(settings.host):
+            progress = Path(passing) / "cards.json"
         app = build_lab(settings, runs, language=language, progress=progress)
-        if not is_loopback(settings.host):
-            told.warning("the lab asks for no key: whoever reaches %s can use it", settings.host)
         # 先听后说：日志里一有地址，就连得上
         listener.listen()
         told.info("the lab is open on %s - Ctrl-C closes it", address_of(listener.getsockname()))

@@ -3,19 +3,23 @@
     lessons("zh")                        the seven parts in one language
     compute("two_tokens", x=[[1, 0], [0, 1]])     a computation, step by step, with one's own inputs
     section.fill(compute(section.computation))   a section's text with its numbers
+    picture(found, "zh")                 a computation's diagram as SVG, or None
     grade(question, choice)              whether a choice is right, and why
-    Deck(path).due(), .answer(card, "good")      spaced repetition, kept in a local file
+    check_answer(exercise, "7,087")      whether the answer of an exercise is right, and how it comes about
+    Deck(path).due(), .answer(card, "good")     spaced repetition, kept in a local file
 
 Everything returns data; the terminal (`terminal`) and the browser render the same objects.
 """
 
-from bertsmith.learn.computations import COMPUTATIONS, compute
+from bertsmith.learn.computations import COMPUTATIONS, compute, picture
 from bertsmith.learn.deck import ANSWERS, Deck, Review, default_path
+from bertsmith.learn.exercises import check_answer
 from bertsmith.learn.lesson import (
     LANGUAGES,
     Card,
     CodeLink,
     Computation,
+    Exercise,
     Grade,
     Input,
     Language,
@@ -36,6 +40,7 @@ __all__ = [
     "CodeLink",
     "Computation",
     "Deck",
+    "Exercise",
     "Grade",
     "Input",
     "Language",
@@ -45,10 +50,12 @@ __all__ = [
     "Section",
     "Step",
     "Study",
+    "check_answer",
     "compute",
     "default_path",
     "environment_language",
     "find_lesson",
     "grade",
     "lessons",
+    "picture",
 ]

@@ -1,8 +1,9 @@
 """The reader's own file: which cards are due, which parts were read, how the quizzes went.
 
-Spaced repetition is SM-2 (Wozniak 1990): a card that is known comes back after 1 day, then 6, then after the last
-interval times its ease; one that is not known starts anew. The four answers stand for SM-2's qualities 1, 3, 4 and 5.
-The file is JSON, written whole or not at all; what it holds of other versions' cards is kept.
+When a card comes back is decided by FSRS (Ye et al. 2022), through the library `fsrs`: it keeps for each card how
+stable the memory is, in days, and how difficult the card is, and asks again when nine in ten would still know it. The
+file is JSON, written whole or not at all; what it holds of other versions' cards is kept. Files of the first format,
+which held intervals of SM-2, are read as well, and written in the new format at the next answer.
 """
 
 from __future__ import annotations
@@ -17,19 +18,30 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fsrs import Card as Memory
+from fsrs import Rating, Scheduler, State
+
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import held, write_text
 from bertsmith.learn.lesson import Card, Language
 from bertsmith.learn.story import lessons
 
-FORMAT = 1
+FORMAT, SM2_FORMAT = 2, 1
 Answer = Literal["again", "hard", "good", "easy"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
-QUALITIES: dict[str, int] = {"again": 1, "hard": 3, "good": 4, "easy": 5}
-"""Answer → quality of SM-2; below 3 the card was not known."""
+RATINGS: dict[str, Rating] = {answer: Rating(number) for number, answer in enumerate(ANSWERS, 1)}
 
-FIRST_INTERVALS = (1, 6)
-FIRST_EASE, LEAST_EASE, LONGEST_INTERVAL = 2.5, 1.3, 3650
+LONGEST_INTERVAL = 3650
+"""Days."""
+
+# 读者一天打开一次：不用按分钟计的学习步骤，第一次回答之后就按天安排；不加随机，同样的回答得到同样的日期
+_SCHEDULER = Scheduler(
+    desired_retention=0.9,
+    learning_steps=(),
+    relearning_steps=(),
+    maximum_interval=LONGEST_INTERVAL,
+    enable_fuzzing=False,
+)
 
 
 @dataclass(frozen=True)
@@ -38,39 +50,58 @@ class Review:
 
     Attributes:
         due: when it is to be asked again, an ISO time with its zone.
-        interval: days from the last answer to then.
-        ease: what the interval is multiplied by, at least 1.3.
-        repetitions: times it was known in a row.
+        last: when it was asked last, likewise.
+        stability: days after which nine in ten would still know it.
+        difficulty: from 1 to 10.
     """
 
     due: str
-    interval: int
-    ease: float
-    repetitions: int
+    last: str
+    stability: float
+    difficulty: float
+
+    @property
+    def interval(self) -> int:
+        """Days from the last answer to the next question."""
+        return (_time(self.due) - _time(self.last)).days
 
 
 def next_review(last: Review | None, answer: Answer, now: datetime) -> Review:
-    """Applies SM-2 to one answer.
+    """Applies FSRS to one answer.
 
     Args:
         last: what was known of the card; None for a new one.
         answer: how well it went.
         now: with its time zone.
     """
-    quality = QUALITIES[answer]
-    ease = last.ease if last else FIRST_EASE
-    repetitions = last.repetitions if last else 0
-    if quality < 3:
-        # 没记住：间隔从头开始，难度系数按原算法照样调整
-        interval, repetitions = FIRST_INTERVALS[0], 0
-    else:
-        grown = math.ceil((last.interval if last else 0) * ease)
-        interval = FIRST_INTERVALS[repetitions] if repetitions < len(FIRST_INTERVALS) else grown
-        repetitions += 1
-    missed = 5 - quality
-    ease = max(LEAST_EASE, ease + 0.1 - missed * (0.08 + missed * 0.02))
-    interval = min(interval, LONGEST_INTERVAL)
-    return Review((now + timedelta(days=interval)).isoformat(), interval, round(ease, 4), repetitions)
+    memory = Memory(card_id=0)
+    if last is not None:
+        memory = Memory(0, State.Review, None, last.stability, last.difficulty, _time(last.due), _time(last.last))
+    moment = now.astimezone(timezone.utc)
+    memory, _ = _SCHEDULER.review_card(memory, RATINGS[answer], moment)
+    assert memory.stability is not None
+    assert memory.difficulty is not None
+    return Review(memory.due.isoformat(), moment.isoformat(), round(memory.stability, 4), round(memory.difficulty, 4))
+
+
+def from_sm2(due: str, interval: float, ease: float) -> Review:
+    """Returns what an SM-2 review says in the terms of FSRS.
+
+    SM-2 aims at the same nine in ten, so its interval is the stability. The difficulty is the one with which FSRS would
+    lengthen the interval by the ease at the next answer `good`.
+
+    Args:
+        due: an ISO time with its zone.
+        interval: days, at least 1.
+        ease: what SM-2 multiplies the interval with, at least 1.3.
+    """
+    weights, forgotten = _SCHEDULER.parameters, 1 - _SCHEDULER.desired_retention
+    stability = max(1.0, interval)
+    # FSRS 的增长公式（答“good”时）：ease = 1 + e^w8 (11 - 难度) S^-w9 (e^(w10 (1 - R)) - 1)，解出难度
+    growth = math.exp(weights[8]) * stability ** -weights[9] * math.expm1(weights[10] * forgotten)
+    difficulty = min(10.0, max(1.0, 11 - (ease - 1) / growth))
+    last = _time(due) - timedelta(days=stability)
+    return Review(due, last.astimezone(timezone.utc).isoformat(), round(stability, 4), round(difficulty, 4))
 
 
 def default_path() -> Path:
@@ -167,16 +198,19 @@ class Deck:
         try:
             kept: dict[str, Any] = json.loads(text)
             version = kept["format"]
-            if version != FORMAT:
+            if version not in (FORMAT, SM2_FORMAT):
                 raise InputError(
                     f"{self.path}: format {version!r} is of another version; update bertsmith, or name another"
                     " --progress"
                 )
+            if version == SM2_FORMAT:
+                kept["cards"] = {id: asdict(_read_sm2(values)) for id, values in kept["cards"].items()}
+                kept["format"] = FORMAT
             for values in kept["cards"].values():
                 _check_review(values)
             for values in kept["lessons"].values():
                 _check_lesson(values)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             # 绝不覆盖看不懂的文件：里面可能是读者几个月的进度
             raise InputError(
                 f"{self.path}: damaged ({_short(error)}); it is left as it is: repair it, move it away, or name another"
@@ -198,11 +232,24 @@ class Deck:
 
 
 def _check_review(values: Any) -> None:
-    numbers = (values["interval"], values["ease"], values["repetitions"])
-    if not all(isinstance(number, int | float) and math.isfinite(number) and number >= 0 for number in numbers):
+    stability, difficulty = values["stability"], values["difficulty"]
+    if not all(isinstance(number, int | float) and math.isfinite(number) for number in (stability, difficulty)):
+        raise ValueError("a card's numbers are impossible")
+    if stability <= 0 or not 1 <= difficulty <= 10:
+        raise ValueError("a card's numbers are impossible")
+    if any(_time(values[name]).tzinfo is None for name in ("due", "last")):
+        raise ValueError("a card's time has no zone")
+
+
+def _read_sm2(values: Any) -> Review:
+    interval, ease = values["interval"], values["ease"]
+    if not all(
+        isinstance(number, int | float) and math.isfinite(number) and number >= 0 for number in (interval, ease)
+    ):
         raise ValueError("a card's numbers are impossible")
     if _time(values["due"]).tzinfo is None:
-        raise ValueError("a card's due time has no zone")
+        raise ValueError("a card's time has no zone")
+    return from_sm2(values["due"], min(interval, LONGEST_INTERVAL), ease)
 
 
 def _check_lesson(values: Any) -> None:

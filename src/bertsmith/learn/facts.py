@@ -7,16 +7,20 @@ import math
 from types import SimpleNamespace
 
 from bertsmith.data.stream.masking import MaskingSettings
+from bertsmith.errors import CheckpointError
 from bertsmith.finetune.search import PAPER_GRID
-from bertsmith.learn.computations import experiments, schedule
+from bertsmith.json_files import read_json
+from bertsmith.learn.computations import experiments, published, schedule
 from bertsmith.model import NAMED_SIZES, BertConfig
 from bertsmith.model.sizes import ParameterCounts
+from bertsmith.tinyworld import MADE, trained_model
 
 
 @functools.cache
 def facts() -> SimpleNamespace:
     """Returns every fact by name; texts refer to them as `{facts.NAME}`."""
     masking = MaskingSettings()
+    village = read_json(trained_model() / MADE, dict, CheckpointError, "install bertsmith again")
     kept = 1 - masking.mask_share - masking.random_share
     base, large = BertConfig.named("base"), BertConfig.named("large")
     grid_size = math.prod(len(values) for values in PAPER_GRID.values())
@@ -58,6 +62,18 @@ def facts() -> SimpleNamespace:
         short_length=schedule.SHORT,
         short_share=schedule.SHORT_SHARE,
         probe=experiments.PROBE,
+        ablation_whole=published.figure("ablation", "whole", "SQuAD"),
+        ablation_no_pairs=published.figure("ablation", "no next sentence", "SQuAD"),
+        ablation_left=published.figure("ablation", "left to right, no next sentence", "SQuAD"),
+        books_millions=schedule.BOOKS_WORDS / 1e6,
+        wikipedia_millions=schedule.WIKIPEDIA_WORDS / 1e6,
+        # 中文以亿计数
+        books_hundred_millions=schedule.BOOKS_WORDS / 1e8,
+        wikipedia_hundred_millions=schedule.WIKIPEDIA_WORDS / 1e8,
+        village_accuracy=village["heldout"]["mlm_accuracy"],
+        village_loss=village["heldout"]["mlm_loss"],
+        village_entropy=village["unigram_entropy"],
+        village_pairs=village["heldout"]["nsp_accuracy"],
     )
 
 

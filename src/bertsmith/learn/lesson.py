@@ -1,4 +1,4 @@
-"""What a lesson is made of: sections, computations, questions, flash cards, links into the code.
+"""What a lesson is made of: sections, computations, questions, exercises, flash cards, links into the code.
 
 Texts are templates in two languages. No number stands in them: `{facts.…}` and `{c.…}` are filled from the code and
 from the section's own computation, so that a text cannot say what the code does not. Terminal and browser render the
@@ -7,6 +7,7 @@ same objects; nothing here prints.
 
 from __future__ import annotations
 
+import html
 import importlib
 import math
 import re
@@ -98,6 +99,10 @@ class Computation:
     values: Mapping[str, Any]
     note: str = ""
 
+    def _repr_html_(self) -> str:
+        """Returns the steps as HTML, for notebooks."""
+        return f"<h4>{html.escape(self.title)}</h4>" + "".join(map(_step_html, self.steps))
+
 
 @dataclass(frozen=True)
 class Input:
@@ -185,8 +190,25 @@ class Question:
     explanation: str
 
 
+@dataclass(frozen=True)
+class Exercise:
+    """A question whose answer is a number.
+
+    Attributes:
+        id: the same in every language.
+        prompt: what is asked.
+        answer: from the code.
+        explanation: how it comes about.
+    """
+
+    id: str
+    prompt: str
+    answer: float
+    explanation: str
+
+
 class Grade(NamedTuple):
-    """Whether a choice was right, the right one, and why."""
+    """Whether an answer was right, the right one, and why."""
 
     correct: bool
     answer: str
@@ -239,6 +261,7 @@ class Lesson:
         title: for people.
         sections: what is read, with computations.
         questions: the quiz.
+        exercises: to be worked out, with a number as the answer.
         cards: for spaced repetition.
         code_links: where it is in the code.
     """
@@ -248,6 +271,7 @@ class Lesson:
     title: str
     sections: tuple[Section, ...]
     questions: tuple[Question, ...]
+    exercises: tuple[Exercise, ...]
     cards: tuple[Card, ...]
     code_links: tuple[CodeLink, ...]
 
@@ -279,6 +303,16 @@ def spans(text: str) -> Iterator[tuple[str, str]]:
     yield "", text[end:]
 
 
+def _step_html(step: Step) -> str:
+    escaped = [[html.escape(cell) for cell in row] for row in step.cells()]
+    label, note = html.escape(step.label), f"<br><i>{html.escape(step.note)}</i>" if step.note else ""
+    if not step.is_table:
+        return f"<p><b>{label}</b>: {escaped[0][0]}{note}</p>"
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in step.headings)
+    rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in escaped)
+    return f"<p><b>{label}</b>{note}</p><table><tr>{head}</tr>{rows}</table>"
+
+
 def written(cell: Cell) -> str:
     """Writes a number for a table: whole ones with commas, others with four figures."""
     if isinstance(cell, str):
@@ -286,7 +320,8 @@ def written(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     if cell == 0 or not math.isfinite(cell):
-        return f"{cell:.0f}"
+        # 负零写作 0
+        return f"{cell or 0.0:.0f}"
     if float(cell).is_integer() and abs(cell) < 1e4:
         return f"{cell:.0f}"
     return f"{cell:.4f}" if 1e-3 <= abs(cell) < 1e4 else f"{cell:.2e}"

@@ -5,10 +5,11 @@ A part is a pair of files, `parts/NUMBER-ID.en.md` and `.zh.md`, of one form:
     # title
     paragraphs, then a block ```compute with a computation's name, or ---, ends a section; any number of sections
     ## Questions    ### prompt, choices as - [ ] (the right one - [x]), explanation
+    ## Exercises    ### key | prompt, then how the answer comes about; the answer is in `exercises`, under the key
     ## Cards        ### key | front, then the back; progress is kept under the key
     ## Code         - what it is: [`dotted.name`](page of the paper map#anchor)
 
-Numbers are placeholders, `{facts.…}` or, in sections, `{c.…}` of the section's computation.
+Numbers are placeholders, `{facts.…}` or, in sections, `{c.…}` of the section's computation and, in exercises, `{e.…}`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.learn.exercises import GIVEN
 from bertsmith.learn.facts import facts
-from bertsmith.learn.lesson import LANGUAGES, Card, CodeLink, Language, Lesson, Question, Section
+from bertsmith.learn.lesson import LANGUAGES, Card, CodeLink, Exercise, Language, Lesson, Question, Section
 
-HEADINGS: dict[Language, tuple[str, str, str]] = {
-    "en": ("Questions", "Cards", "Code"),
-    "zh": ("问题", "卡片", "代码"),
+HEADINGS: dict[Language, tuple[str, str, str, str]] = {
+    "en": ("Questions", "Exercises", "Cards", "Code"),
+    "zh": ("问题", "练习", "卡片", "代码"),
 }
-"""The three second-level headings of a part, in their order."""
+"""The four second-level headings of a part, in their order."""
 
 _SECTION_END = re.compile(r"^```compute\n(?P<computation>\w+)\n```$|^---$", re.MULTILINE)
 _CHOICE = re.compile(r"- \[(?P<right>[ x])\] (?P<text>.+)")
@@ -99,7 +101,7 @@ def read_part(file: PartFile, language: Language) -> Lesson:
     def fill(text: str) -> str:
         return text.format(facts=known)
 
-    questions, cards, links = rest
+    questions, exercises, cards, links = rest
     return Lesson(
         id=file.id,
         number=file.number,
@@ -109,13 +111,14 @@ def read_part(file: PartFile, language: Language) -> Lesson:
             _question(file, f"{file.id}/{place}", heading, text, fill)
             for place, (heading, text) in enumerate(_entries(questions), 1)
         ),
+        exercises=tuple(_exercise(file, heading, text, known) for heading, text in _entries(exercises)),
         cards=tuple(_card(file, heading, text, fill) for heading, text in _entries(cards)),
         code_links=tuple(_code_link(file, line) for line in links.splitlines() if line),
     )
 
 
 def _divided(file: PartFile, language: Language) -> list[str]:
-    """Returns title, sections, questions, cards and links as texts."""
+    """Returns title, sections, questions, exercises, cards and links as texts."""
     headings = "".join(rf"\n## {heading}\n(.+)" for heading in HEADINGS[language])
     match = re.fullmatch(rf"# (.+?)\n(.+?){headings}", file.text, re.DOTALL)
     if match is None:
@@ -149,6 +152,19 @@ def _question(file: PartFile, name: str, prompt: str, text: str, fill: Callable[
         raise InputError(f"{file.name}: question {prompt!r} must have choices, one of them - [x], and an explanation")
     filled = tuple(fill(choice["text"]) for choice in choices)
     return Question(name, fill(prompt), filled, right[0], fill(explanation))
+
+
+def _exercise(file: PartFile, heading: str, explanation: str, known: SimpleNamespace) -> Exercise:
+    key, bar, prompt = heading.partition(" | ")
+    id = f"{file.id}/{key}"
+    if not bar or not explanation or id not in GIVEN:
+        raise InputError(
+            f"{file.name}: exercise {heading!r} must be headed by ### KEY | PROMPT, be explained, and have its"
+            " answer in exercises.py"
+        )
+    given = GIVEN[id]()
+    filled = (text.format(facts=known, e=given) for text in (prompt, explanation))
+    return Exercise(id, next(filled), given.answer, next(filled))
 
 
 def _card(file: PartFile, heading: str, back: str, fill: Callable[[str], str]) -> Card:

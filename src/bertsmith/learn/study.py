@@ -1,7 +1,6 @@
-"""The model that the lessons compute with: the reader's own folder, or a small one made on the spot.
+"""The model that the lessons compute with: the reader's own folder, or the trained village model of the package.
 
-A made one has fresh weights: it shows how the arithmetic goes, not what a trained model knows, and says so. So does a
-folder that lacks a head, such as a sentence encoder: the head is then fresh, and named on the screen.
+A folder that lacks a head, such as a sentence encoder, gets a fresh one, and that is said on the screen.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.checks import require_fit
 from bertsmith.learn.lesson import Language, Text
-from bertsmith.model import BertConfig, BertForPreTraining, ModelConfig
+from bertsmith.model import BertForPreTraining, ModelConfig
 from bertsmith.model.folder import stored_heads
 from bertsmith.seeding import torch_seed
-from bertsmith.tinyworld import draw_captions, draw_stories, render
-from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
+from bertsmith.tinyworld import trained_model
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 HEADS = {"masked_lm": Text("masked-LM head", "MLM 头"), "next_sentence": Text("next-sentence head", "NSP 头")}
 """Our name of a head → its name for people."""
@@ -35,7 +34,7 @@ class Study:
     Attributes:
         model: in evaluation mode.
         tokenizer: the model's.
-        folder: where it came from; None for the one made on the spot.
+        folder: where it came from; None for one that was made in memory.
         fresh: names for people of the parts that have fresh weights; empty for a model that is made whole.
     """
 
@@ -68,33 +67,25 @@ class Study:
         return cls(model, tokenizer, Path(folder), tuple(fresh))
 
     @classmethod
-    @functools.lru_cache(maxsize=4)
-    def small(cls, seed: int = 0) -> Study:
-        """Makes a model of two layers with fresh weights, over the words of the bundled village."""
-        stories = [render(sentence) for story in draw_stories(seed, 150) for sentence in story.sentences]
-        texts = stories + [render(caption) for caption in draw_captions(seed, 150)]
-        tokenizer = WordPieceTokenizer.train(texts, vocab_size=600)
-        # 初始方差取大一些：否则注意力几乎是均匀的，每一步的数字看不出差别
-        config = BertConfig.named(
-            "2/128", vocab_size=tokenizer.vocab_size, max_position_embeddings=64, initializer_range=0.1
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(seed, "learn/model"))
-            return cls(BertForPreTraining(config).eval(), tokenizer)
+    @functools.cache
+    def village(cls) -> Study:
+        """Loads the trained village model that comes with the package."""
+        return cls.load(trained_model())
 
     def note(self, language: Language) -> str:
         """Says which model this is and what of it is untrained."""
         config = self.model.config
         shape = f"{config.num_hidden_layers}/{config.hidden_size}"
-        if self.folder is None:
+        if self.folder == trained_model():
             return Text(
-                f"Computed on a small model made on the spot ({shape}, fresh weights): it shows the arithmetic, not"
-                " knowledge. Give --model DIR for a trained one.",
-                f"用当场建的小模型（{shape}，未经训练的权重）算出：看的是算法，不是知识。"
-                "用 --model DIR 换成训练好的模型。",
+                f"Computed on the village model that comes with bertsmith ({shape}): it was trained on stories of a"
+                " small village and knows nothing else. Give --model DIR for your own.",
+                f"用 bertsmith 自带的小村庄模型（{shape}）算出：它只读过一个小村庄的故事，别的都不知道。"
+                "用 --model DIR 换成自己的模型。",
             )(language)
         fresh = ", ".join(part(language) for part in self.fresh)
-        said = Text(f"Computed on {self.folder} ({shape}).", f"用 {self.folder}（{shape}）算出。")(language)
+        name = self.folder or Text("a model in memory", "内存中的模型")(language)
+        said = Text(f"Computed on {name} ({shape}).", f"用 {name}（{shape}）算出。")(language)
         untrained = Text(
             f" The folder lacks its {fresh}: fresh weights there.", f"文件夹里没有 {fresh}：这部分未经训练。"
         )

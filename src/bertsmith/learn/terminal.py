@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -15,12 +16,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as RichText
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RunFolderError
 from bertsmith.learn.computations import COMPUTATIONS, compute
 from bertsmith.learn.deck import ANSWERS, Answer, Deck
+from bertsmith.learn.exercises import check_answer
 from bertsmith.learn.lesson import (
     Card,
     Computation,
+    Exercise,
+    Grade,
     Language,
     Lesson,
     Question,
@@ -31,6 +35,7 @@ from bertsmith.learn.lesson import (
     is_number,
     spans,
 )
+from bertsmith.learn.pictures.saving import save_picture
 from bertsmith.learn.story import lessons
 from bertsmith.learn.study import Study
 
@@ -46,8 +51,18 @@ _PIECES = re.compile(
 _STYLES = {"": "", "bold": "bold", "code": "green", "italic": "italic"}
 
 
-def show_lesson(console: Console, lesson: Lesson, study: Study | None, language: Language) -> None:
-    """Prints a lesson, each computation run as it comes; one that fails says why in the place of its section."""
+def show_lesson(
+    console: Console, lesson: Lesson, study: Study | None, language: Language, *, pictures: Path | None = None
+) -> None:
+    """Prints a lesson, each computation run as it comes; one that fails says why in the place of its section.
+
+    Args:
+        console: where it is printed.
+        lesson: what is told.
+        study: the model to compute with; None for the village model.
+        language: of the lesson.
+        pictures: folder that takes the pictures, so that they can be opened; None for no pictures.
+    """
     console.print()
     console.rule(RichText(f"{lesson.number}  {lesson.title}", style="bold"), align="left")
     noted: set[str] = set()
@@ -62,6 +77,8 @@ def show_lesson(console: Console, lesson: Lesson, study: Study | None, language:
         if found:
             show_computation(console, found, with_note=found.note not in noted)
             noted.add(found.note)
+            if pictures is not None:
+                show_picture(console, lesson, found, language, pictures)
     show_links(console, lesson, language)
 
 
@@ -81,6 +98,20 @@ def show_computation(console: Console, computation: Computation, *, with_note: b
         _print_note(console, computation.note, indent=2)
     for step in computation.steps:
         show_step(console, step)
+
+
+def show_picture(console: Console, lesson: Lesson, found: Computation, language: Language, folder: Path) -> None:
+    """Saves the picture of a computation, if it has one, and prints where it is."""
+    try:
+        path = save_picture(folder, lesson, found, language)
+    except RunFolderError as error:
+        # 图存不下不妨碍上课：说明原因，接着讲
+        _print_note(console, " ".join(str(error).split()), indent=2)
+        return
+    if path is not None:
+        said = Text("Picture: ", "图：")(language)
+        link = RichText(str(path), style=f"underline link {path.resolve().as_uri()}")
+        console.print(RichText.assemble((f"  {said}", "bold"), link), soft_wrap=True)
 
 
 def show_step(console: Console, step: Step) -> None:
@@ -118,8 +149,8 @@ def show_links(console: Console, lesson: Lesson, language: Language) -> None:
         console.print(RichText(f"  {link.about}{colon}{link.name}"), soft_wrap=True)
         console.print(RichText(f"    {link.file} · {link.map_page}", style="dim"), soft_wrap=True)
     console.print()
-    what = Text("Questions and cards", "测验与卡片")(language)
-    commands = f"bertsmith learn {lesson.number} --quiz · bertsmith learn {lesson.number} --cards"
+    what = Text("Questions, exercises and cards", "测验、练习与卡片")(language)
+    commands = " · ".join(f"bertsmith learn {lesson.number} --{what}" for what in ("quiz", "exercises", "cards"))
     console.print(RichText(f"{what}{colon}{commands}"), soft_wrap=True)
 
 
@@ -167,6 +198,27 @@ def run_quiz(console: Console, story: Iterable[Lesson], deck: Deck, language: La
             deck.record_quiz(lesson.id, right, asked)
             console.print()
             console.print(RichText(Text(f"{right} of {asked} right.", f"{asked} 题对了 {right} 题。")(language)))
+
+
+def run_exercises(console: Console, story: Iterable[Lesson], language: Language, *, interactive: bool) -> None:
+    """Asks the exercises of lessons; prints them with their answers where nobody can be asked."""
+    for lesson in story:
+        console.print()
+        console.print(RichText(f"{lesson.number}  {lesson.title}", style="bold"))
+        for place, exercise in enumerate(lesson.exercises, 1):
+            console.print()
+            _print_indented(console, f"{place}. {exercise.prompt}", style="bold")
+            marked = (
+                _ask_number(console, exercise, language) if interactive else check_answer(exercise, exercise.answer)
+            )
+            if marked is None:
+                _say_goodbye(console, language)
+                return
+            if interactive:
+                said = Text("Right.", "对。") if marked.correct else Text("Not quite.", "不对。")
+                console.print(RichText(said(language), style="green" if marked.correct else "yellow"))
+            _print_indented(console, f"→ {marked.answer}")
+            _print_indented(console, marked.explanation)
 
 
 def run_cards(console: Console, cards: list[Card], deck: Deck, language: Language, *, interactive: bool) -> None:
@@ -220,6 +272,18 @@ def _ask_choice(console: Console, question: Question, language: Language) -> int
         if typed.strip().lower() in letters:
             return letters.index(typed.strip().lower())
         console.print(RichText(Text(f"One of {', '.join(letters)}.", f"请输入 {'、'.join(letters)} 之一。")(language)))
+
+
+def _ask_number(console: Console, exercise: Exercise, language: Language) -> Grade | None:
+    while True:
+        typed = _read(console, "= ")
+        if typed is None:
+            return None
+        try:
+            return check_answer(exercise, typed)
+        except InputError:
+            said = Text("A number, such as 1,234 or 0.56 or 56%.", "请输入一个数，如 1,234、0.56 或 56%。")
+            console.print(RichText(said(language)))
 
 
 def _ask_answer(console: Console, language: Language) -> Answer | None:

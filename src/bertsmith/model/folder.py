@@ -22,7 +22,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.stored_tensors import INT8_WEIGHTS, WEIGHTS, StoredTensors, in_8_bits
+from bertsmith.model.stored_tensors import CHECKSUM, INT8_WEIGHTS, WEIGHTS, StoredTensors, checksum_of, in_8_bits
 
 if TYPE_CHECKING:
     from bertsmith.model.family import PublishedNames
@@ -115,7 +115,20 @@ def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+        save_file(tensors, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(tensors)})
+        _sort_notes(temporary)
+
+
+def _sort_notes(path: Path) -> None:
+    """Puts the notes in the header of a safetensors file in order: the library writes them in a random one."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        # 同样的权重存出同样的字节：续跑与不中断的一样，靠这个核对
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        file.seek(8)
+        file.write(ordered.ljust(size))
 
 
 @dataclass(frozen=True)
@@ -176,6 +189,7 @@ def load_model_folder(
             NaN. The message names file and tensors.
     """
     with StoredTensors.of_folder(model_folder(folder)) as stored:
+        stored.verify()
         values, report = _match(model, names, stored, fresh, optional)
         problems = report.problems(names.head_prefixes)
         if problems:
@@ -202,6 +216,7 @@ def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
     wanted = _own_names(modules)
     values: dict[str, Tensor] = {}
     with StoredTensors(path, [path]) as stored:
+        stored.verify()
         problems = [f"{name} missing" for name in sorted(wanted.keys() - stored.names.keys())]
         problems += [f"{name} unexpected" for name in sorted(stored.names.keys() - wanted.keys())]
         for name in sorted(wanted.keys() & stored.names.keys()):

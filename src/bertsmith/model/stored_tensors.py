@@ -2,7 +2,8 @@
 
 One reader for every such file of the package: a model folder's (one file, or shards with an index), an adapter's, a
 tagger's. It checks shape and type, and that a tensor holds numbers. Weights are safetensors only: nothing is ever
-unpickled.
+unpickled. What this package writes has a checksum of all tensors in the header, among the notes that other tools leave
+alone: a weight in which a bit flipped is still a number.
 
 Matrices may be stored in 8 bits, in a file of another name that no other tool takes for floating-point weights: beside
 each there is `NAME_scale`, by which every row is multiplied.
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import google_crc32c
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -25,7 +27,11 @@ from bertsmith.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 INT8_WEIGHTS = "model.int8.safetensors"
+CHECKSUM = "bertsmith_crc32c"
+"""Among the notes in the header of a file: the checksum of its tensors."""
 _SCALE = "_scale"
+_AT_ONCE = 1 << 24
+"""Bytes of a tensor that are looked at together."""
 
 
 class _File(NamedTuple):
@@ -54,8 +60,8 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         self.path = path
         self._open_files = contextlib.ExitStack()
         self.names: dict[str, tuple[_File, str]] = {}
-        for each in files:
-            file = self._open(each)
+        self._files = [self._open(each) for each in files]
+        for file in self._files:
             self.names |= {_modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
         scaled = [name for name in self.names if name + _SCALE in self.names]
         self._scales = {name: self.names.pop(name + _SCALE) for name in scaled}
@@ -77,6 +83,18 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
 
     def __exit__(self, *error: object) -> None:
         self._open_files.close()
+
+    def verify(self) -> None:
+        """Compares the tensors of every file that has a checksum with it; reads all of them once.
+
+        Raises:
+            CheckpointError: they differ.
+        """
+        for file in self._files:
+            noted = (file.mapped.metadata() or {}).get(CHECKSUM)
+            names = list(file.mapped.keys())
+            if noted is not None and checksum_of({name: file.mapped.get_tensor(name) for name in names}) != noted:
+                raise CheckpointError(f"{file.path}: damaged (its checksum differs); copy the file again")
 
     def shape(self, name: str) -> list[int]:
         """Returns the shape of a tensor."""
@@ -138,6 +156,18 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
                 return _File(path, mapped, json.loads(file.read(size)), 8 + size)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
+
+
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    """Returns the CRC-32C of tensors with their names, in whatever order they lie."""
+    checksum = 0
+    for name, tensor in sorted(tensors.items()):
+        checksum = google_crc32c.extend(checksum, name.encode())
+        # 按字节看，不管是什么类型；映射的张量不必先复制
+        numbers = tensor.contiguous().flatten().view(torch.uint8).numpy()
+        for start in range(0, len(numbers), _AT_ONCE):
+            checksum = google_crc32c.extend(checksum, numbers[start : start + _AT_ONCE].tobytes())
+    return f"{checksum:08x}"
 
 
 def in_8_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

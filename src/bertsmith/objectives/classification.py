@@ -11,7 +11,7 @@ from torch import Tensor
 from bertsmith.errors import ConfigError
 from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.loss_output import LossOutput, figure
 
 
 class ClassificationObjective(LabelledObjective):
@@ -41,8 +41,8 @@ class ClassificationObjective(LabelledObjective):
         weights = None if self.class_weights is None else self.class_weights.to(rows.device)
         loss = F.cross_entropy(rows, batch.labels, weight=weights)
         count = len(batch.labels)
-        hits = int((rows.detach().argmax(-1) == batch.labels).sum())
-        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+        hits = figure((rows.detach().argmax(-1) == batch.labels).sum())
+        return LossOutput(loss, {"loss": (figure(loss) * count, count), "accuracy": (hits, count)})
 
 
 class MultiLabelObjective(LabelledObjective):
@@ -57,7 +57,7 @@ class MultiLabelObjective(LabelledObjective):
         """Measures logits [N, K] against labels [N, K], 0 or 1; sums `loss`."""
         # 标签互不排斥：每个标签各做一次是非判断，用 sigmoid 而不是 softmax
         loss = F.binary_cross_entropy_with_logits(rows, batch.labels.float())
-        return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
+        return LossOutput(loss, {"loss": (figure(loss) * len(batch.labels), len(batch.labels))})
 
     def imitation(self, rows: Tensor, taught: Tensor) -> Tensor:
         """Compares every label by itself: yes against no."""
@@ -77,7 +77,7 @@ class RegressionObjective(LabelledObjective):
     def measure(self, rows: Tensor, batch: LabelledBatch) -> LossOutput:
         """Measures numbers [N, 1] against labels [N] float; sums `loss`."""
         loss = F.mse_loss(rows.squeeze(-1), batch.labels.float())
-        return LossOutput(loss, {"loss": (float(loss.detach()) * len(batch.labels), len(batch.labels))})
+        return LossOutput(loss, {"loss": (figure(loss) * len(batch.labels), len(batch.labels))})
 
     def imitation(self, rows: Tensor, taught: Tensor) -> Tensor:
         """Returns the mean squared difference: numbers do not compete."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.kernels.cross_entropy import cross_entropy
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.loss_output import LossOutput, figure
 
 
 class Titled(Protocol):
@@ -44,8 +44,10 @@ class LossTerm(nn.Module):
         Returns:
             The loss (0 without any label), with sums `NAME_loss` and `NAME_accuracy`.
         """
-        count = int((labels != NO_LABEL).sum())
+        count = figure((labels != NO_LABEL).sum())
         # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
         loss, hits = cross_entropy(logits, labels, ignored=NO_LABEL)
-        sums = {f"{self.name}_loss": (float(loss.detach()), count), f"{self.name}_accuracy": (float(hits), count)}
-        return LossOutput(loss / max(1, count if total is None else total), sums)
+        sums = {f"{self.name}_loss": (figure(loss), count), f"{self.name}_accuracy": (figure(hits), count)}
+        labelled = count if total is None else total
+        divisor = labelled.clamp(min=1) if isinstance(labelled, Tensor) else max(1, labelled)
+        return LossOutput((loss / divisor).float(), sums)

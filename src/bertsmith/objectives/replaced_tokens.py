@@ -35,7 +35,7 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig, ModelForMaskedLM, ModelForReplacedTokenDetection, PretrainedModel
 from bertsmith.model.folder import stored_heads
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.loss_output import Figure, LossOutput, figure
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.masked_lm import MASKED_LM
 from bertsmith.objectives.pretraining import LanguageModel, Objective, register
@@ -74,10 +74,10 @@ class ReplacedTokenLoss(LossTerm):
         """
         loss = F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="sum")
         found, count = logits.detach() > 0, len(labels)
-        sums = {
-            "rtd_loss": (float(loss.detach()), count),
-            "rtd_accuracy": (float((found == labels).sum()), count),
-            "rtd_recall": (float((found & labels).sum()), int(labels.sum())),
+        sums: dict[str, tuple[Figure, Figure]] = {
+            "rtd_loss": (figure(loss), count),
+            "rtd_accuracy": (figure((found == labels).sum()), count),
+            "rtd_recall": (figure((found & labels).sum()), figure(labels.sum())),
         }
         return LossOutput(loss / (count if total is None else total), sums)
 

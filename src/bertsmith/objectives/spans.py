@@ -9,7 +9,7 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.loss_output import LossOutput, figure
 
 
 class SpanObjective(LabelledObjective):
@@ -36,8 +36,8 @@ class SpanObjective(LabelledObjective):
         loss = losses / 2
         count = len(batch.labels)
         predicted = torch.stack([start.detach().argmax(-1), end.detach().argmax(-1)], 1)
-        hits = int((predicted == batch.labels).all(1).sum())
-        return LossOutput(loss, {"loss": (float(loss.detach()) * count, count), "accuracy": (hits, count)})
+        hits = figure((predicted == batch.labels).all(1).sum())
+        return LossOutput(loss, {"loss": (figure(loss) * count, count), "accuracy": (hits, count)})
 
 
 def _rows(scores: Tensor, batch: RaggedBatch) -> Tensor:

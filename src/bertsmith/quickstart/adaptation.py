@@ -32,7 +32,7 @@ from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_to_continue
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_to_continue
 
 EXAMPLES = 8
 """Costly words that are shown."""
@@ -107,7 +107,7 @@ def adapt(model: str, text: Sequence[str], out: Path, options: AdaptationOptions
     console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
 
     console.print("[bold]3 · continued pre-training[/bold]")
-    recipe = _recipe(start, options)
+    recipe = _recipe(start, out, options)
     if fresh := _fresh_heads(start, recipe):
         console.print(
             f"    the model has no {fresh} head: it starts fresh, so the first loss says little", soft_wrap=True
@@ -156,13 +156,13 @@ def _can_be_a_piece(tokenizer: WordPieceTokenizer, word: str) -> bool:
     return word.isalpha() and word not in tokenizer.piece_to_id
 
 
-def _recipe(start: str, options: AdaptationOptions) -> PreTrainingRecipe:
+def _recipe(start: str, out: Path, options: AdaptationOptions) -> PreTrainingRecipe:
     return recipe_to_continue(
         start,
         minutes=options.minutes,
         sequence_length=options.sequence_length or None,
         objective=options.objective or None,
-        precision=native_precision(best_device()),
+        precision=begun_precision(out, native_precision(best_device())),
         seed=options.seed,
     )
 

@@ -33,7 +33,7 @@ from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for, recipe_to_continue
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _recipe(teacher: str, out: Path, options: DistillationOptions) -> PreTrainin
         "teacher_loss": options.loss or None,
         "teacher_temperature": options.temperature,
         "learning_rate": options.learning_rate,
-        "precision": native_precision(best_device()),
+        "precision": begun_precision(out, native_precision(best_device())),
         "seed": options.seed,
     }
     config = ModelConfig.load(teacher)

@@ -38,7 +38,7 @@ from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_wo
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
 
 WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
@@ -46,7 +46,7 @@ Smaller batches learn the words as fast, and the next sentence later."""
 
 OWN_MINUTES = 10.0
 OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
-"""What learns most from a text in the same time (docs/benchmarks.md, "What learns best"), and the paper's model."""
+"""What learns most in the same time ("What learns best" in docs/notes/measurements.md), and the paper's model."""
 
 
 def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult:
@@ -98,7 +98,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
 
 
 def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
-    precision = native_precision(best_device())
+    precision = begun_precision(options.out, native_precision(best_device()))
     if options.corpus:
         return recipe_for(
             options.size or "mini",

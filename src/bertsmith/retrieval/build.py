@@ -171,7 +171,9 @@ def build_index(
             return report
         update = _Update(Path(folder), out, settings, embed, cutter, old)
         current, embedded = update.run(digests, on_progress)
-        write_json(out / CURRENT, current)
+        # 申请文件里的提示词决定查询的向量：它和这一代的文件一样要对得上
+        checksums = {**current.checksums, f"../{CLAIM}": checksum_of(out / CLAIM)}
+        write_json(out / CURRENT, replace(current, checksums=checksums), checked=True)
         # 新的一代已经生效，旧的和用过的向量才能删
         _tidy(out, current.folder)
     return Indexed(report.added, report.changed, report.deleted, len(digests), current.passages, embedded)

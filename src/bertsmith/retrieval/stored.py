@@ -103,7 +103,8 @@ class Current:
         width: numbers in a vector.
         precision: in which the model computed the newest vectors.
         documents: in the order of their passages.
-        checksums: CRC-32C of every file of the generation, by its path in it.
+        checksums: CRC-32C of every file of the generation, by its path in it, and of the file beside it that says what
+            the index is of.
     """
 
     generation: int

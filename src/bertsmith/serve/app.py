@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import torch
@@ -33,11 +33,13 @@ from bertsmith.serve.endpoint import (
     IndexRequest,
     LimitedRequest,
     ProblemAnswer,
+    Shape,
     all_endpoints,
     check_limits,
     pipelines_at,
 )
 from bertsmith.serve.endpoints.openai import ModelsAnswer, list_models
+from bertsmith.serve.endpoints.tei import tei_info
 from bertsmith.serve.guard import CLIENT, CONTEXT, OPEN_PATHS, Guard
 from bertsmith.serve.host_check import HostCheck, is_loopback
 from bertsmith.serve.http_errors import HttpError
@@ -73,7 +75,7 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Returns what answers a request of this route."""
-        work = functools.partial(_answer, self.endpoint, self.endpoint.__annotations__["request"])
+        work = functools.partial(_answer, self.endpoint, self.endpoint.shapes)  # type: ignore[attr-defined]
 
         async def handle(request: Request) -> Response:
             admission: AdmissionController = request.app.state.admission
@@ -93,17 +95,14 @@ class JsonRoute(APIRoute):
 
 
 def _answer(
-    handler: Callable[[Any], BaseModel], kind: type[LimitedRequest], body: bytes, context: RequestContext
+    handler: Callable[[Any], BaseModel], shapes: Sequence[Shape], body: bytes, context: RequestContext
 ) -> bytes:
     """Turns the body of a request into the body of its answer.
 
     Raises:
         HttpError: the request is malformed, too large, or cannot be served.
     """
-    try:
-        request = kind.__pydantic_validator__.validate_json(body)
-    except ValidationError as error:
-        raise malformed(error) from None
+    request = read_request(shapes, body)
     try:
         check_limits(request)
         answer = handler(request)
@@ -113,12 +112,38 @@ def _answer(
     return answer.__pydantic_serializer__.to_json(answer, exclude_none=True)
 
 
-def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAPI:
+def read_request(shapes: Sequence[Shape], body: bytes) -> LimitedRequest:
+    """Reads a body in the endpoint's own form, or in another that it is known by.
+
+    Raises:
+        HttpError: 422, it is in none of them.
+    """
+    for number, shape in enumerate(shapes):
+        try:
+            found: LimitedRequest = shape.request_type.__pydantic_validator__.validate_json(body)
+            return found
+        except ValidationError as error:
+            # 自己的形式不认得的字段，正好是别家形式的标志：换那一种来读
+            if not any(_has_foreign(error, other.told_by) for other in shapes[number + 1 :]):
+                raise malformed(error) from None
+    raise AssertionError("the last form is read, or refused")
+
+
+def _has_foreign(error: ValidationError, names: Sequence[str]) -> bool:
+    """Tells whether fields of these names are among those that were refused."""
+    if error.error_count() > _MOST_FAULTS:
+        return False
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return any(fault["type"] == "extra_forbidden" and fault["loc"][0] in names for fault in faults)
+
+
+def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_browser: bool = False) -> FastAPI:
     """Loads the models and builds the application.
 
     Args:
         settings: everything it is told.
         keys: who may use it; None reads them as the settings say.
+        for_browser: whether a browser that has no key is to ask its user for one.
 
     Raises:
         BertsmithError: a model folder, or the file with the keys, cannot be used.
@@ -163,7 +188,7 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None) -> FastAP
     app.add_exception_handler(HTTPException, _http_problem)
     if keys:
         describe_keys(app)
-    app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued)
+    app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued, for_browser=for_browser)
     # 没有密钥、只给本机用：别的网页把自己的域名指到 127.0.0.1，也不能替人来问
     if not keys and is_loopback(settings.host):
         app.add_middleware(HostCheck, hosts=(settings.host, *settings.allowed_hosts))
@@ -216,6 +241,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
         """Tells of the server: its version, models and limits."""
         limits = settings.limits
         return {
+            **tei_info(models, settings),
             "version": __version__,
             "models": [model.describe() for model in models],
             "indexes": [describe_index(name, index) for name, index in models.indexes.items()],
@@ -230,6 +256,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
             "pid": os.getpid(),
             "threads": settings.compute_threads,
             "batch_tokens": admission.batcher.budget,
+            "max_batch_tokens": admission.batcher.budget,
         }
 
     async def figures() -> Response:

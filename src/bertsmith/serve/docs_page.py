@@ -88,7 +88,9 @@ const show = (document_) => {
       const asked = operation.requestBody?.content?.['application/json']?.schema;
       let text;
       if (asked) {
-        const schema = resolve(document_, asked);
+        const forms = (asked.anyOf || [asked]).map((form) => resolve(document_, form));
+        const schema = forms[0];
+        for (const other of forms.slice(1)) make('p', 'also takes: ' + other.description, inside);
         fields(schema, schema.required || [], inside);
         text = make('textarea', undefined, inside);
         text.setAttribute('aria-label', 'body of ' + path);
@@ -99,7 +101,7 @@ const show = (document_) => {
       output.setAttribute('aria-live', 'polite');
       button.onclick = () => send(method, path, text?.value, output);
       const given = operation.responses?.['200']?.content?.['application/json']?.schema;
-      const answer = resolve(document_, given);
+      const answer = resolve(document_, given?.anyOf ? given.anyOf[0] : given);
       if (answer.properties) {
         make('p', 'answer', inside).className = 'quiet';
         fields(answer, Object.keys(answer.properties), inside);

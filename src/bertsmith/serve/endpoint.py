@@ -10,10 +10,14 @@ knows nothing of HTTP.
 
 A request is checked strictly: a number is not taken for a text, an unknown field is an error. Checking a list ends at
 its first fault: a million wrong elements would otherwise make a million errors.
+
+A path can take requests in the words of another server, too (`told_by`): `endpoints.tei` does so.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -88,16 +92,16 @@ class IndexRequest(LimitedRequest):
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """An endpoint of the server.
+class Shape:
+    """A form of requests, and what answers them.
 
     Attributes:
-        path: of its URL.
         handler: answers a request.
+        told_by: fields by which a request of this form is known; empty for the endpoint's own form.
     """
 
-    path: str
     handler: Handler
+    told_by: tuple[str, ...] = ()
 
     @property
     def request_type(self) -> type[LimitedRequest]:
@@ -105,26 +109,67 @@ class Endpoint:
         found: type[LimitedRequest] = get_type_hints(self.handler)["request"]
         return found
 
+    @property
+    def answer_type(self) -> type[BaseModel]:
+        """The type of its answers."""
+        found: type[BaseModel] = get_type_hints(self.handler)["return"]
+        return found
+
+
+class Endpoint:
+    """An endpoint of the server.
+
+    Attributes:
+        path: of its URL.
+        shapes: the forms of requests it takes, its own first.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.shapes: list[Shape] = []
+
+    def add(self, shape: Shape) -> None:
+        """Adds a form of requests; the endpoint's own goes first."""
+        self.shapes.append(shape)
+        self.shapes.sort(key=lambda one: bool(one.told_by))
+
+    @property
+    def request_type(self) -> type[LimitedRequest]:
+        """The type of requests in its own form."""
+        return self.shapes[0].request_type
+
     def of(self, models: ServedModels) -> Callable[[Any], BaseModel]:
-        """Returns the handler for the models of a server: a function of the request alone, as FastAPI reads it."""
+        """Returns a function from a request of any form to its answer, for the models of a server."""
+        handlers = {shape.request_type: shape.handler for shape in self.shapes}
 
         def answer(request: Any) -> BaseModel:
-            return self.handler(models, request)
+            return handlers[type(request)](models, request)
 
-        hints = get_type_hints(self.handler)
-        answer.__name__, answer.__doc__ = self.handler.__name__, self.handler.__doc__
-        answer.__annotations__ = {"request": hints["request"], "return": hints["return"]}
+        own = self.shapes[0].handler
+        answer.__name__, answer.__doc__ = own.__name__, own.__doc__
+        # FastAPI 从注解写出 OpenAPI 文档：几种形式就是它们的并
+        taken, given = (functools.reduce(operator.or_, types) for types in zip(*self._types(), strict=True))
+        answer.__annotations__ = {"request": taken, "return": given}
+        answer.shapes = tuple(self.shapes)  # type: ignore[attr-defined]
         return answer
+
+    def _types(self) -> list[tuple[Any, Any]]:
+        return [(shape.request_type, shape.answer_type) for shape in self.shapes]
 
 
 _ENDPOINTS: dict[str, Endpoint] = {}
 
 
-def endpoint(path: str) -> Callable[[HandlerT], HandlerT]:
-    """Makes a function of the models and a request the handler of an endpoint."""
+def endpoint(path: str, *, told_by: tuple[str, ...] = ()) -> Callable[[HandlerT], HandlerT]:
+    """Makes a function of the models and a request a handler of an endpoint.
+
+    Args:
+        path: of the endpoint.
+        told_by: for requests in the form of another server: the fields by which they are known.
+    """
 
     def register(handler: HandlerT) -> HandlerT:
-        _ENDPOINTS[path] = Endpoint(path, handler)
+        _ENDPOINTS.setdefault(path, Endpoint(path)).add(Shape(handler, told_by))
         return handler
 
     return register

@@ -48,6 +48,7 @@ class Guard:
         metrics: Metrics,
         admission: AdmissionController,
         queued: Collection[str],
+        for_browser: bool = False,
     ) -> None:
         """Takes its place.
 
@@ -57,8 +58,12 @@ class Guard:
             metrics: are told of every request.
             admission: says whether there is a place.
             queued: paths whose requests need a place.
+            for_browser: whether a browser without a key is to ask its user for one.
         """
         self.app = app
+        self.challenge = (
+            'Basic realm="bertsmith; the password is an API key", charset="UTF-8"' if for_browser else "Bearer"
+        )
         self.keys = keys
         self.metrics = metrics
         self.admission = admission
@@ -86,7 +91,8 @@ class Guard:
         try:
             key = self.keys.admit(scope["headers"])
             if key is None and scope["path"] not in OPEN_PATHS:
-                raise HttpError(401, "no_key", "give an API key of this server: Authorization: Bearer KEY")
+                said = "give an API key of this server: Authorization: Bearer KEY"
+                raise HttpError(401, "no_key", said, challenge=self.challenge)
             scope[CLIENT] = client = client_of(key or 0, len(self.keys), (scope.get("client") or (None,))[0])
             if scope["path"] in self.queued and scope["method"] == "POST":
                 # 队列已满时在路由之前就拒绝：过载时每秒要拒绝上千次，拒绝越便宜，受理的请求越快

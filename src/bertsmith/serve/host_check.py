@@ -2,7 +2,8 @@
 
 Notable:
 - a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for one of this
-  machine; the Host header still tells it apart, so what listens here alone answers to this machine's names only
+  machine; the Host header still tells it apart, so what listens here alone answers to this machine's names only.
+  What listens to others answers to any address besides: a name can be pointed elsewhere, an address cannot
 - the server's endpoints count their bodies themselves, the lab's pages (Gradio) do not: here it is done for them
 """
 
@@ -22,33 +23,38 @@ _HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[
 class HostCheck:
     """Refuses requests that were sent to another name than this machine's."""
 
-    def __init__(self, app: Application, *, hosts: Collection[str]) -> None:
+    def __init__(self, app: Application, *, hosts: Collection[str], any_address: bool = False) -> None:
         """Takes its place before an application.
 
         Args:
             app: what it stands before.
             hosts: names of this machine besides `localhost` and the loopback addresses.
+            any_address: whether it may be asked for by any address, as what listens to other machines is.
         """
         self.app = app
+        self.any_address = any_address
         self.hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request."""
         if scope["type"] == "http":
             named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            if not is_own_name(named, self.hosts):
+            if not is_own_name(named, self.hosts, any_address=self.any_address):
                 said = "this listens for its own machine alone; ask for localhost or 127.0.0.1, or start it with --host"
+                if self.any_address:
+                    said = "this is not its name; ask for it by its address, or start it with --allow-host NAME"
                 await send_error(send, HttpError(403, "foreign_host", said))
                 return
         await self.app(scope, receive, send)
 
 
-def is_own_name(named: str, hosts: Collection[str]) -> bool:
+def is_own_name(named: str, hosts: Collection[str], *, any_address: bool = False) -> bool:
     """Tells whether a Host header names this machine.
 
     Args:
         named: the header, such as `127.0.0.1:8001` or `[::1]:8001`.
         hosts: other names of this machine, in small letters.
+        any_address: whether every address counts as one of its names.
     """
     found = _HOST.fullmatch(named)
     if found is None:
@@ -58,7 +64,7 @@ def is_own_name(named: str, hosts: Collection[str]) -> bool:
         return True
     try:
         # 必须真是一个地址：只看开头的“127.”，会放过 127.evil.example 这样的域名
-        return ip_address(name).is_loopback
+        return ip_address(name).is_loopback or any_address
     except ValueError:
         return False
 

@@ -17,10 +17,18 @@ class HttpError(Exception):
         message: a sentence for people: what, where, and the way out.
         where: the field it is about, such as `texts[3]`; None where it is about the whole request.
         retry_after: seconds after which another try makes sense; None where it never will.
+        challenge: of a 401, how a key is asked for; browsers open a prompt for `Basic`, and none for `Bearer`.
     """
 
     def __init__(
-        self, status: int, code: str, message: str, *, where: str | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        where: str | None = None,
+        retry_after: int | None = None,
+        challenge: str = "Bearer",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -28,6 +36,7 @@ class HttpError(Exception):
         self.message = message
         self.where = where
         self.retry_after = retry_after
+        self.challenge = challenge
 
     def body(self) -> bytes:
         """Returns the answer's body."""
@@ -42,5 +51,5 @@ class HttpError(Exception):
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
         if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
+            headers["WWW-Authenticate"] = self.challenge
         return headers

@@ -5,6 +5,7 @@ Keys are read from a file or from the environment, never from the command line, 
 
 from __future__ import annotations
 
+import base64
 import hmac
 import os
 from collections.abc import Iterable
@@ -62,7 +63,10 @@ class ApiKeys:
         return len(self._keys)
 
     def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-        """Returns which key a request's headers carry, `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+        """Returns which key a request's headers carry: `Authorization: Bearer KEY`, `X-API-Key: KEY`, or as a password.
+
+        A browser sends what its user types into its prompt as `Authorization: Basic`, user and password in base64;
+        the user's name does not count.
 
         Returns:
             Its number from 0; 0 where no key is needed; None where the request has none.
@@ -75,6 +79,16 @@ class ApiKeys:
                 given = value.strip()
             elif name == b"authorization" and value[:7].lower() == b"bearer ":
                 given = value[7:].strip()
+            elif name == b"authorization" and value[:6].lower() == b"basic ":
+                given = _password(value[6:])
         # 与每一把都比、每次都用常数时间：应答的快慢不透露猜对了几个字符，也不透露是哪一把
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         return matches.index(True) if any(matches) else None
+
+
+def _password(basic: bytes) -> bytes:
+    """Returns the password of Basic credentials; nothing where they are none."""
+    try:
+        return base64.b64decode(basic.strip(), validate=True).partition(b":")[2]
+    except ValueError:
+        return b""

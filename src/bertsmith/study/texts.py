@@ -65,8 +65,8 @@ class PartOfCorpus(TokenCorpus):
         drawn = generator(0, "study/share of the text").random(whole.documents)
         # 每篇文档一个数，小于份额的留下：小份总是大份的一部分；验证集一篇不动
         self._kept = np.flatnonzero(drawn < share)
-        documents = [super(PartOfCorpus, self).document(TRAIN, index) for index in self._kept.tolist()]
-        if len({super(PartOfCorpus, self).text(TRAIN, index) for index in self._kept.tolist()}) < 2:
+        documents = [self.document(TRAIN, index) for index in range(len(self._kept))]
+        if len({self.text(TRAIN, index) for index in range(len(self._kept))}) < 2:
             raise ConfigError(f"{share:g} of {whole.documents} documents are fewer than two texts; give more text")
         sentences = [len(sentence) for document in documents for sentence in document]
         self.counts = {**self.counts, TRAIN: SplitCounts(len(documents), len(sentences), sum(sentences))}

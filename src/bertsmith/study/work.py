@@ -20,7 +20,7 @@ from bertsmith.cores import available_cores
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.search import WEIGHTS
+from bertsmith.finetune.trials import WEIGHTS
 from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import Backbone, ModelConfig
@@ -33,7 +33,7 @@ from bertsmith.study.tasks import StudyTask
 from bertsmith.study.texts import StudyText, characters_per_piece
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, steps_for
 from bertsmith.train.pretraining import MODELS, RunOptions, kept_steps, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
 from bertsmith.train.start import heldout_set
 
 ROWS = "rows.json"
@@ -82,7 +82,7 @@ class StudyWork:
         shared = {
             "family": self.base.family,
             "sequence_length": self.base.sequence_length,
-            "precision": native_precision(best_device()),
+            "precision": begun_precision(self.folder(start, seed), native_precision(best_device())),
             "seed": seed,
         }
         settings = {**shared, **dict(start.settings), **end}
@@ -135,8 +135,8 @@ class StudyWork:
     def _rows(self, plan: RunPlan, arms: Sequence[Arm], folder: Path) -> Iterator[Row]:
         start, corpus, tokenizer = plan.start, self.text.corpus(plan.start), self.text.tokenizer(plan.start.vocab_size)
         recipe = self.recipe(start, seed=plan.seed, steps=plan.steps)
-        options = RunOptions(tensorboard=False, evaluations=0, keep_models=self.study.points)
-        result = pretrain(folder, corpus, tokenizer, recipe, options, device=best_device())
+        options = RunOptions(evaluations=0, keep_models=self.study.points)
+        result = pretrain(folder, corpus, tokenizer, recipe, options, device=best_device(), listeners=())
         # 所有做法都用同一批验证样本、同样的遮盖来量，种子也不变：差别只来自模型
         whole = self.text.corpus(replace(start, share=1.0))
         reference = heldout_set(self.recipe(Start((("objective", "mlm"),)), steps=1), whole, tokenizer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -19,7 +20,17 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.parallel import parallel_map
 from bertsmith.tokenizer.batches import collector_paused, split_batches
-from bertsmith.tokenizer.encoding import Encoding, Layout, Padding, Truncation, as_arrays, build_rows, pair_up
+from bertsmith.tokenizer.calling import (
+    Columns,
+    PaddingWord,
+    TruncationWord,
+    as_ids,
+    length_of,
+    padding_of,
+    second_of,
+    truncation_of,
+)
+from bertsmith.tokenizer.encoding import Encoding, Layout, as_arrays, build_rows, pair_up
 from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens
 from bertsmith.tokenizer.settings import SpecialTokens
 from bertsmith.tokenizer.template import Template
@@ -39,7 +50,10 @@ class Tokenizer(ABC):
         special_tokens: what the special tokens are called; a name need not be in the vocabulary.
         special_ids: ids of the special tokens that are in the vocabulary.
         user_tokens: tokens to recognise wherever they are written, before any other rule.
+        model_max_length: most ids that the model beside it reads, as its folder says; None where it does not.
     """
+
+    model_max_length: int | None = None
 
     vocab: list[str]
     piece_to_id: dict[str, int]
@@ -200,45 +214,115 @@ class Tokenizer(ABC):
         text: str | Sequence[str],
         pair: str | Sequence[str] | None = None,
         *,
+        text_pair: str | Sequence[str] | None = None,
         max_length: int | None = None,
-        truncation: Truncation = "longest_first",
-        padding: Padding = False,
+        truncation: TruncationWord | None = None,
+        padding: PaddingWord = False,
         stride: int = 0,
         return_overflowing: bool = False,
         parse_special: bool = False,
+        add_special_tokens: bool = True,
         return_tensors: Literal["np", "pt"] | None = None,
+        return_attention_mask: bool = True,
+        return_token_type_ids: bool = True,
+        return_special_tokens_mask: bool = True,
+        return_offsets_mapping: bool = False,
+        return_overflowing_tokens: bool = False,
+        return_length: bool = False,
     ) -> Encoding:
         """Builds model inputs: one text, or two, with special tokens around them as `template` says.
 
         Args:
             text: one text, or a list of them.
             pair: the second text, or as many of them as there are texts.
-            max_length: most tokens in a row, special ones included; None does not truncate.
-            truncation: which text gives way: the longer one, always the first, always the second, or none (False).
-            padding: fill rows up to the longest of the batch or to `max_length`; False leaves them ragged.
+            text_pair: the same, by the name that `transformers` gives it.
+            max_length: most tokens in a row, special ones included; None is no limit, or `model_max_length` where
+                `truncation` or `padding="max_length"` asks for one.
+            truncation: which text gives way: the longer one (`longest_first` or True), always the first, always the
+                second, or none (False); None is the longer one where `max_length` is given.
+            padding: fill rows up to the longest of the batch (`longest` or True) or to `max_length`; False leaves them
+                ragged.
             stride: tokens that neighbouring windows share, where windows are asked for.
             return_overflowing: a text that is too long gives several rows; `overflow_to_sample` says from which text.
             parse_special: recognise special tokens written in the texts.
+            add_special_tokens: put `[CLS]` and `[SEP]` around the texts.
             return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
+            return_attention_mask: False leaves the column out.
+            return_token_type_ids: False leaves the column out.
+            return_special_tokens_mask: False leaves the column out.
+            return_offsets_mapping: give `offsets` as `offset_mapping`, too.
+            return_overflowing_tokens: as `return_overflowing`, with `overflow_to_sample_mapping` besides.
+            return_length: give `length`, the number of tokens of each row.
 
         Returns:
             `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets`, `word_ids`: lists over
-            the tokens for one text, lists of such lists for many (also for one text, where windows are asked for).
+            the tokens for one text, lists of such lists for many (also for one text, where windows or arrays are asked
+            for).
 
         Raises:
             InputError: the options contradict each other, or a text cannot be cut as asked.
         """
-        samples = pair_up(text, pair)
+        samples = pair_up(text, second_of(pair, text_pair))
         pad_id = self.piece_to_id.get(self.special_tokens.pad)
-        layout = Layout(self.template, pad_id, max_length, truncation, padding, stride, return_overflowing)
+        filled = padding_of(padding)
+        limit = length_of(max_length, self.model_max_length, truncation, filled)
+        gives_way = truncation_of("longest_first" if truncation is None else truncation)
+        overflows = return_overflowing or return_overflowing_tokens
+        around = self.template if add_special_tokens else replace(self.template, before=(), between=(), after=())
+        layout = Layout(around, pad_id, limit, gives_way, filled, stride, overflows)
         with collector_paused():
             # 逐条生成：一条的中间结果用完即释放，内存总是热的
             encoding = build_rows(self._aligned(samples, parse_special=parse_special), layout)
+        encoding = Columns(
+            attention_mask=return_attention_mask,
+            token_type_ids=return_token_type_ids,
+            special_tokens_mask=return_special_tokens_mask,
+            offsets_mapping=return_offsets_mapping,
+            overflowing_tokens=return_overflowing_tokens,
+            length=return_length,
+        ).of(encoding)
         if return_tensors is not None:
-            encoding = as_arrays(encoding, return_tensors)
-        if isinstance(text, str) and not return_overflowing:
+            return as_arrays(encoding, return_tensors)
+        if isinstance(text, str) and not overflows:
             return Encoding({name: values[0] for name, values in encoding.items()})
         return encoding
+
+    def batch_decode(self, rows: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
+        """Joins many rows of ids, lists or arrays or tensors, to texts; see `decode`."""
+        return [self.decode(row, skip_special_tokens) for row in rows]
+
+    def convert_ids_to_tokens(self, ids: int | Iterable[int], skip_special_tokens: bool = False) -> str | list[str]:
+        """Returns the piece of an id, or the pieces of many, spelled as the vocabulary spells them.
+
+        Raises:
+            InputError: an id is not in the vocabulary.
+        """
+        if isinstance(ids, (int, np.integer)):
+            return self.vocab[self._known_id(int(ids))]
+        known = [self._known_id(index) for index in as_ids(ids)]
+        return [self.vocab[index] for index in known if not (skip_special_tokens and index in self.special_ids)]
+
+    def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
+        """Returns the id of a piece, or those of many; of a piece that is not in the vocabulary that of `[UNK]`.
+
+        Raises:
+            InputError: it is not there, and the vocabulary has no `[UNK]`.
+        """
+        if isinstance(tokens, str):
+            found = self.piece_to_id.get(tokens, self.unk_token_id)
+            if found is None:
+                raise InputError(f"the vocabulary has no piece {tokens!r}, and none for unknown ones")
+            return found
+        return [self.convert_tokens_to_ids(token) for token in tokens]  # type: ignore[misc]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Returns piece → id."""
+        return dict(self.piece_to_id)
+
+    def _known_id(self, index: int) -> int:
+        if not 0 <= index < len(self.vocab):
+            raise InputError(f"id {index} is not in the vocabulary of {len(self.vocab)} pieces")
+        return index
 
     def __len__(self) -> int:
         return len(self.vocab)

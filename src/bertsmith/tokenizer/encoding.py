@@ -30,8 +30,19 @@ class Encoding(dict[str, Any]):
     The names are `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets` ((start, end)
     characters of the original text) and `word_ids`. For one text each value is a list over its tokens; for a list of
     texts, a list of such lists (or an array [N, S] where arrays were asked for). `overflow_to_sample` is there when
-    overflow windows were asked for: the index of the text each row comes from.
+    overflow windows were asked for: the index of the text each row comes from. A column is an attribute as well
+    (`encoding.input_ids`), and tensors go to a device together (`encoding.to("cuda")`), as scripts are used to.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no column {name!r}; there are {', '.join(self)}") from None
+
+    def to(self, device: Any) -> "Encoding":
+        """Returns the tensors on a device; what is no tensor stays as it is."""
+        return Encoding({name: value.to(device) if hasattr(value, "to") else value for name, value in self.items()})
 
 
 @dataclass(frozen=True)

@@ -311,6 +311,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def read_length_limit(path: Path) -> int | None:
+    """Reads most ids of a row out of a folder's `tokenizer_config.json`; None where nothing sensible is there."""
+    limit = read_config(path).get("model_max_length") if path.is_dir() else None
+    # transformers 没有上限时写 1e30：那不是长度
+    return limit if isinstance(limit, int) and 0 < limit < 1 << 31 else None
+
+
 def special_names(config: dict[str, Any], path: Path) -> dict[str, str]:
     """Finds what the special tokens are called; a name may be written plainly or as an added token.
 

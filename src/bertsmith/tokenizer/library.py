@@ -33,6 +33,7 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import make_folder, write_text
 from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.batches import split_batches
+from bertsmith.tokenizer.calling import as_ids
 from bertsmith.tokenizer.characters import CJK
 from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens, join_tokens
 from bertsmith.tokenizer.library_json import (
@@ -175,7 +176,7 @@ class LibraryTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Joins ids to text, as the library's decoder does; see `Tokenizer.decode`."""
         kept = []
-        for index in ids:
+        for index in as_ids(ids):
             if not 0 <= index < len(self.vocab):
                 raise InputError(
                     f"id {index} is not in the vocabulary of {len(self.vocab)} pieces; use the model's own tokenizer"

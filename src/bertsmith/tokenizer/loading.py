@@ -9,7 +9,7 @@ from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
 from bertsmith.json_files import read_json
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.files import read_config, special_names
+from bertsmith.tokenizer.files import read_config, read_length_limit, special_names
 from bertsmith.tokenizer.library import LibraryTokenizer, import_library
 from bertsmith.tokenizer.library_json import model_type
 from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
@@ -56,6 +56,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool | None = None) -> Tokeni
         return WordPieceTokenizer.load(path, lowercase=lowercase)
     if lowercase is not None and lowercase != made.lowercase:
         raise InputError(f"{path}: its rules say lowercase={made.lowercase}, which only WordPiece lets one overrule")
+    made.model_max_length = read_length_limit(path)
     return made
 
 

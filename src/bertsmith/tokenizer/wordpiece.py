@@ -21,8 +21,9 @@ from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.batches import collector_paused, split_batches
+from bertsmith.tokenizer.calling import as_ids
 from bertsmith.tokenizer.decode import join_pieces
-from bertsmith.tokenizer.files import read_tokenizer, write_tokenizer
+from bertsmith.tokenizer.files import read_length_limit, read_tokenizer, write_tokenizer
 from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens
 from bertsmith.tokenizer.learn import Progress, VocabularySettings, learn_vocab, unused_tokens
 from bertsmith.tokenizer.lookup import TextEncoder
@@ -153,10 +154,13 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             InputError: a file is missing or malformed, or asks for something other than BERT's tokenization.
         """
-        vocab, settings = read_tokenizer(model_folder(path, weights=False))
+        folder = model_folder(path, weights=False)
+        vocab, settings = read_tokenizer(folder)
         if lowercase is not None:
             settings = settings._replace(lowercase=lowercase)
-        return _rebuild(vocab, settings)
+        made = _rebuild(vocab, settings)
+        made.model_max_length = read_length_limit(folder)
+        return made
 
     def with_pieces(self, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> "WordPieceTokenizer":
         """Makes a tokenizer with more pieces and the same settings; the ids of the pieces so far stay.
@@ -295,7 +299,7 @@ class WordPieceTokenizer(Tokenizer):
             InputError: an id is not in the vocabulary.
         """
         pieces: list[str] = []
-        for index in ids:
+        for index in as_ids(ids):
             if not 0 <= index < len(self.vocab):
                 raise InputError(
                     f"id {index} is not in the vocabulary of {len(self.vocab)} pieces; use the model's own tokenizer"

@@ -1,6 +1,7 @@
 """The best recipe known for each family and size, in one table; `--family` and `--size` are the only dials.
 
-Found at equal time on the same text with the same held-out masks; docs/benchmarks.md, "What learns best", has the runs.
+Found at equal time on the same text with the same held-out masks; the runs are in docs/notes/measurements.md under
+"What learns best".
 What helps every family in a short run:
 - 30 % of the pieces are hidden instead of 15 %: twice as much to learn from per token read (Wettig et al. 2023)
 - Muon for the matrices of the blocks: most learned per token, and a quarter of a step's time well spent

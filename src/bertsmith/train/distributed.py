@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.layers import best_device
 
 Result = TypeVar("Result")
 _LAST_RELEASE = 0.2
@@ -54,6 +55,12 @@ class Ranks:
         summed = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(summed)
         return [float(value) for value in summed]
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Returns the sums of a float64 tensor over all ranks, on its own device; the host does not wait."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
 
     def gather(self, value: Result) -> list[Result]:
         """Returns what each rank gives, in the order of the ranks, on all of them."""
@@ -124,15 +131,16 @@ def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
     """Joins the processes that `torchrun` started, or is alone.
 
     Yields:
-        The ranks, and the device of this one: its own GPU where there are GPUs, else the CPU.
+        The ranks, and the device of this one: its own GPU where there are GPUs, else the CPU; or what `--device` says.
 
     Raises:
-        ConfigError: there are more processes on this machine than GPUs.
+        ConfigError: there is no device of the name asked for, or there are more processes on this machine than GPUs.
     """
-    cuda = torch.cuda.is_available()
+    chosen = best_device()
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield Ranks(), torch.device("cuda" if cuda else "cpu")
+        yield Ranks(), chosen
         return
+    cuda = chosen.type == "cuda"
     local_rank = int(os.environ["LOCAL_RANK"])
     if cuda and local_rank >= torch.cuda.device_count():
         raise ConfigError(

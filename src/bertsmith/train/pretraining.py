@@ -2,7 +2,7 @@
 
     run/recipe.toml     every setting, resolved
     run/metrics.jsonl   figures as they came
-    run/tensorboard/    the same for TensorBoard, where it is installed
+    run/tensorboard/    the same for TensorBoard, where it is installed; see `train.tracking`
     run/state/          crash-safe training state; the last ones and the best
     run/best/           the model folder with the lowest held-out loss so far
     run/models/STEP/    model folders kept on the way, where they were asked for
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ from bertsmith.files import locked, make_folder
 from bertsmith.hub import pin
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
-from bertsmith.options import option
+from bertsmith.options import option, values_of
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops, with_dropout
 from bertsmith.train.distributed import Ranks
@@ -46,17 +47,23 @@ from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
 from bertsmith.train.start import fingerprint_start, fingerprint_teacher, heldout_set, make_trainer, open_stream
 from bertsmith.train.state import load_latest_state, save_state, share_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
-from bertsmith.train.tensorboard import TensorBoardLog
+from bertsmith.train.tracking import RunListener, StartedRun, Tracking, usual_trackers
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What may differ from one start of a run to the next; none of it changes the numbers but by rounding."""
+    """What may differ from one start of a run to the next; none of it changes the numbers but by rounding and dropout.
+
+    Dropout is drawn part by part: in another number of parts (`accumulate`), or on another number of ranks, other
+    elements are dropped, as many of them as before.
+    """
 
     panel: ClassVar[str] = "This start of the run"
 
     accumulate: int = option(
-        1, min=1, help="Parts in which a step is computed, to save memory; changes the result by rounding alone."
+        1,
+        min=1,
+        help="Parts in which a step is computed, to save memory; the same but for rounding and dropout's draws.",
     )
     workers: int | None = option(
         None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that draw batches ahead."
@@ -66,9 +73,6 @@ class RunOptions:
     evaluations: int = option(EVALUATIONS, min=1, help="How often the held-out text is looked at, after the beginning.")
     keep_models: int = option(
         0, min=0, help="Model folders kept on the way, evenly spaced, in OUT/models; to fine-tune from each (figure 5)."
-    )
-    tensorboard: bool | None = option(
-        None, shown_default="where tensorboardX is installed", help="Write curves for TensorBoard."
     )
 
     def __post_init__(self) -> None:
@@ -147,6 +151,7 @@ def pretrain(
     console: Console | None = None,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
+    listeners: Sequence[RunListener] | None = None,
 ) -> PreTrainingResult:
     """Trains BERT on a corpus, or goes on where the run in the folder stopped.
 
@@ -161,6 +166,7 @@ def pretrain(
         console: shows progress; silent when None.
         device: where the model lives.
         ranks: the processes that train together; None is this one alone.
+        listeners: are told how the run goes, by the first rank; None is TensorBoard where its writer is installed.
 
     Raises:
         RunFolderError: the folder holds a run with other settings, or cannot be written.
@@ -196,8 +202,9 @@ def pretrain(
         # 各进程各自问过 Hub：以 0 号进程写进配方的提交为准
         pin(begun.model.start_from, begun.model.start_commit)
         shown = console if console and ranks.is_first else Console(quiet=True)
+        told = usual_trackers() if listeners is None else listeners
         return PreTrainingRun(
-            run, corpus, tokenizer, begun, options=options, console=shown, device=device, ranks=ranks
+            run, corpus, tokenizer, begun, options=options, console=shown, device=device, ranks=ranks, listeners=told
         ).finish()
 
 
@@ -229,6 +236,7 @@ class PreTrainingRun:
         console: Console,
         device: torch.device | str,
         ranks: Ranks,
+        listeners: Sequence[RunListener],
     ) -> None:
         self.run, self.corpus, self.tokenizer, self.recipe = run, corpus, tokenizer, recipe
         self.options, self.console, self.ranks = options, console, ranks
@@ -244,8 +252,8 @@ class PreTrainingRun:
         self.window = RunningAverages({name: (value, count) for name, (value, count) in self.progress.window.items()})
         keep_bytes = self.progress.metrics_bytes
         self.log = ranks.on_first(lambda: MetricsLog(run / "metrics.jsonl", keep_bytes=keep_bytes))
-        wanted = options.tensorboard if ranks.is_first else False
-        self.board = TensorBoardLog(run / "tensorboard", wanted=wanted, first_step=self.trainer.step)
+        started = StartedRun(run, "pretrain", values_of(recipe), self.trainer.step)
+        self.tracking = Tracking(listeners if ranks.is_first else (), started)
         self.stream = self._opened_stream()
         self.speed = Throughput()
         self.next_state = self.next_affordable_state = self.speed.started + options.save_every
@@ -271,16 +279,18 @@ class PreTrainingRun:
             RunFolderError: the folder cannot be written.
         """
         try:
-            with stop_requests() as request:
-                if self.trainer.step == 0 and self.options.evaluations:
-                    self._evaluate()
-                if self.trainer.step < self.total_steps:
-                    self._loop(request)
+            with self.tracking:
+                with stop_requests() as request:
+                    if self.trainer.step == 0 and self.options.evaluations:
+                        self._evaluate()
+                    if self.trainer.step < self.total_steps:
+                        self._loop(request)
+                seconds, progress = self._seconds(), self.progress
+                self.ranks.on_first(lambda: self._save_model("model"))
+                for name in ("recipe.toml", "metrics.jsonl", "model"):
+                    self.tracking.artefact(self.run / name)
         finally:
-            self.board.close()
             self._close_stream()
-        seconds, progress = self._seconds(), self.progress
-        self.ranks.on_first(lambda: self._save_model("model"))
         return PreTrainingResult(
             self.run, self.recipe, progress.heldout, self.corpus.unigram_entropy, progress.tokens_seen, seconds
         )
@@ -348,6 +358,7 @@ class PreTrainingRun:
 
     def _log_window(self) -> dict[str, str]:
         """Writes the averages since the last row of the log, and returns what the progress line shows."""
+        self.trainer.read_skips()
         averages = self.window.averages()
         self.window = RunningAverages()
         row = {"kind": "train", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **averages}
@@ -405,10 +416,11 @@ class PreTrainingRun:
 
     def _write_state(self) -> None:
         self.log.flush_to_disk()
+        self.trainer.read_skips()
         saved = {
             **asdict(self.progress),
             "seconds": self._seconds(),
-            "window": self.window.totals,
+            "window": self.window.read(),
             "metrics_bytes": self.log.size,
             "skipped": (self.trainer.skipped, self.trainer.skipped_in_a_row),
         }
@@ -417,7 +429,7 @@ class PreTrainingRun:
 
     def _append(self, row: dict[str, Any]) -> None:
         self.ranks.on_first(lambda: self.log.append(row))
-        self.board.append(row)
+        self.tracking.figures(row)
 
     def _save_model(self, name: str) -> None:
         for part, model in self.models.items():

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -436,6 +437,24 @@ def keep_start(run: Path, start_from: str) -> None:
             pin(start_from, begun.start_commit)
 
 
+def begun_precision(run: Path, native: Precision) -> Precision:
+    """Returns the precision in which the run of a folder was begun, for commands that choose it by themselves.
+
+    Args:
+        run: the folder; a warning says so where another machine began the run and chose otherwise.
+        native: what this machine is best at, for a folder without a run.
+
+    Raises:
+        RunFolderError: its recipe is damaged.
+    """
+    if not (run / "recipe.toml").exists():
+        return native
+    begun = PreTrainingRecipe.load(run).model.precision
+    if begun != native:
+        warnings.warn(f"{run}: goes on in {begun}, as it was begun; this machine is faster in {native}", stacklevel=2)
+    return begun
+
+
 def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe | None:
     """Returns the recipe of a run that was begun before, or None for a fresh folder.
 
@@ -454,6 +473,12 @@ def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe
     if requested.model.dropout is None:
         there["dropout"] = None
     different = [f"{name} {there[name]} there, {now[name]} now" for name in there if there[name] != now[name]]
+    if [name for name in there if there[name] != now[name]] == ["precision"]:
+        # 换了机器：bf16 在哪里都算得出，只是慢；位数不同就不再是同一个运行，必须由用户说
+        raise RunFolderError(
+            f"{run}: was begun in {there['precision']}, and {now['precision']} is asked for, or is what this machine is"
+            f" best at; pass --precision {there['precision']} to go on, or choose another --out"
+        )
     if different:
         raise RunFolderError(f"{run}: holds a run with other settings ({'; '.join(different)}); choose another --out")
     return found

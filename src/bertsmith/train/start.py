@@ -68,19 +68,27 @@ def heldout_set(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Token
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
 
-def build_model(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> nn.Module:
-    """Returns what the objective trains, before its first step.
+def build_model(
+    recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """Returns what the objective trains, before its first step, on the CPU.
+
+    On a GPU in bf16, attention weights have no dropout, whatever the recipe's: the kernel that computes no padding has
+    none, and without it a batch would be laid out as a rectangle. Hidden states keep theirs.
 
     The masked-LM bias of a fresh head starts as the log frequency of every piece. The bias is a prior over the
     vocabulary; starting it there saves the thousand steps in which a model learns nothing but which pieces are common.
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
     objective, start = recipe.build_objective(), recipe.model.start_from
+    has_kernel = torch.device(device).type != "cpu" and recipe.model.precision == "bf16"
+    on_weights = 0.0 if has_kernel else recipe.model.dropout or 0.0
     if start:
         dropout = recipe.model.dropout or 0.0
-        model = objective.load_model(start, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        model = objective.load_model(start, hidden_dropout_prob=dropout, attention_probs_dropout_prob=on_weights)
     else:
-        model = objective.build_model(recipe.model_config(tokenizer))
+        config = recipe.model_config(tokenizer)
+        model = objective.build_model(config.changed(attention_probs_dropout_prob=on_weights))
     for part in objective.models(model).values():
         if not start and recipe.model.sinusoids:
             _start_as_sinusoids(part, recipe.model.sinusoids)
@@ -135,7 +143,7 @@ def make_trainer(
     """Returns a trainer at step 0 for a recipe."""
     objective = recipe.build_objective()
     return BertTrainer(
-        build_model(recipe, corpus, tokenizer),
+        build_model(recipe, corpus, tokenizer, device),
         objective,
         recipe.trainer,
         seed=recipe.seed,

@@ -6,6 +6,8 @@ Notable:
   undisturbed one draws
 - a batch whose loss or gradient is not finite, or whose loss is absurd, is skipped: the weights stay as they are, the
   step counts; too many of them end the run
+- on a GPU a step reads nothing back: whether a batch is skipped is decided there, and told when somebody asks
+  (`train.skipping`); the host meanwhile draws the next batches
 - a batch may come in parts (gradient accumulation), and each of several ranks may hold a share of it
 """
 
@@ -27,6 +29,7 @@ from bertsmith.seeding import torch_seed
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.optimizer import Schedule, build_optimizer, learning_rate_at
 from bertsmith.train.optimizers.kind import optimizer_named
+from bertsmith.train.skipping import UnreadSkips, only_if
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], LossOutput]
@@ -102,6 +105,8 @@ class BertTrainer(Generic[ModelT]):
         step: number of steps taken, those with a skipped batch included; part of the saved state.
         skipped: batches skipped so far; part of the saved state.
         skipped_in_a_row: batches skipped since the last one that was learned from; part of the saved state.
+        reads_late: whether steps are taken without waiting for the device; the two counts above are then those of the
+            last `read_skips`.
     """
 
     def __init__(
@@ -147,6 +152,8 @@ class BertTrainer(Generic[ModelT]):
             matrix_factor=settings.matrix_rate / settings.learning_rate,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
+        self.reads_late = self.device.type != "cpu"
+        self._unread = UnreadSkips(self.device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._with_loss = self.ranks.parallel(_ModelWithLoss(self.model, objective), self.device)
 
@@ -186,6 +193,8 @@ class BertTrainer(Generic[ModelT]):
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         output = self._summed(outputs)
         self.step += 1
+        if self.reads_late:
+            return self._step_unread(output, norm)
         # 先检查再更新：坏的梯度绝不能进入权重，否则存下的状态也坏了；各进程的损失与梯度相同，判断必然一致
         if not torch.isfinite(norm) or not output.loss <= self.loss_limit:
             return self._skip(output, norm)
@@ -195,6 +204,32 @@ class BertTrainer(Generic[ModelT]):
         self.optimizer.step()
         self.skipped_in_a_row = 0
         return output
+
+    def _step_unread(self, output: LossOutput, norm: Tensor) -> LossOutput:
+        """Moves the weights, or not, as the device decides; nothing is read back."""
+        learned = torch.isfinite(norm) & (output.loss <= self.loss_limit)
+        nn.utils.clip_grads_with_norm_(self._parameters, self.settings.clip_norm, norm)
+        # 各优化器都认 found_inf：它为 1 时，权重与矩都原样不动（与 torch 混合精度的约定相同）
+        self.optimizer.found_inf = (~learned).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self._unread.count(learned, in_a_row=self.skipped_in_a_row)
+        if self.step % self.settings.skips_in_a_row == 0:
+            self.read_skips()
+        return LossOutput(output.loss, only_if(learned, output.sums))
+
+    def read_skips(self) -> None:
+        """Learns of the batches that were skipped on a GPU since the last time; waits for the device.
+
+        Raises:
+            TrainingError: they were too many.
+        """
+        found = self._unread.read()
+        if found is None:
+            return
+        self.skipped += found.skipped
+        self.skipped_in_a_row = found.in_a_row
+        if found.skipped:
+            self._end_after_too_many(found.most_in_a_row, "")
 
     def _backward(self, part: Batch, *, last: bool) -> LossOutput:
         """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
@@ -211,26 +246,32 @@ class BertTrainer(Generic[ModelT]):
         running = RunningAverages()
         for output in outputs:
             running.add(output.sums)
-        flat = [float(sum(output.loss for output in outputs))]
+        # 在损失所在的设备上求和：GPU 之间走 NCCL，主机不必等
+        flat = torch.stack([output.loss for output in outputs]).double().sum()[None]
         for total in running.totals.values():
-            flat.extend(total)
-        loss, *rest = self.ranks.all_reduce_sum(flat)
-        sums = {name: (rest[2 * i], round(rest[2 * i + 1])) for i, name in enumerate(running.totals)}
-        return LossOutput(torch.tensor(loss), sums)
+            flat = torch.cat([flat, *(flat.new_ones(1) * each for each in total)])
+        summed = self.ranks.all_reduce(flat)
+        _, *rest = summed.unbind() if self.reads_late else summed.tolist()
+        sums = {name: (rest[2 * i], rest[2 * i + 1]) for i, name in enumerate(running.totals)}
+        return LossOutput(summed[0].float(), sums)
 
     def _skip(self, output: LossOutput, norm: Tensor) -> LossOutput:
         """Leaves a batch out, and ends the run when that happens too often."""
-        settings = self.settings
         self.skipped += 1
         self.skipped_in_a_row += 1
+        self._end_after_too_many(
+            self.skipped_in_a_row, f" (loss {float(output.loss):.4g}, gradient norm {float(norm):.4g})"
+        )
+        return LossOutput(output.loss, {})
+
+    def _end_after_too_many(self, in_a_row: int, what: str) -> None:
+        settings = self.settings
         most = max(settings.skips_in_a_row, settings.skipped_share * settings.total_steps)
-        if self.skipped_in_a_row >= settings.skips_in_a_row or self.skipped > most:
+        if in_a_row >= settings.skips_in_a_row or self.skipped > most:
             raise TrainingError(
                 f"step {self.step}: the loss or its gradient was not finite, or exploded, in {self.skipped} batches,"
-                f" {self.skipped_in_a_row} of them in a row (loss {float(output.loss):.4g}, gradient norm"
-                f" {float(norm):.4g}); lower the learning rate, or use float32"
+                f" {in_a_row} of them in a row{what}; lower the learning rate, or use float32"
             )
-        return LossOutput(output.loss, {})
 
     def train_epoch(
         self, batches: Iterable[Batch], *, after_step: Callable[[LossOutput], None] | None = None
@@ -266,7 +307,7 @@ class BertTrainer(Generic[ModelT]):
         for number, batch in enumerate(batches):
             if number % self.ranks.world_size == self.ranks.rank:
                 own.add(self.objective(self.model, batch.to(self.device)).sums)
-        for totals in self.ranks.gather(own.totals):
+        for totals in self.ranks.gather(own.read()):
             everyone.add(totals)
         return everyone.averages()
 

@@ -41,7 +41,7 @@ def test_the_position_is_that_of_the_last_batch_taken(village_small):
     with PrefetchedStream(stream_of(village_small)) as ahead:
         for _ in range(7):
             next(ahead)
-        time.sleep(0.3)
+        assert wait_until(ahead._received.poll)
         saved = StreamPosition(**ahead.position.to_json())
         expected = [digest([next(ahead)]) for _ in range(5)]
     restored = stream_of(village_small)

@@ -45,10 +45,9 @@ def test_a_word_may_be_white_space(tmp_path):
         assert sentence.words[1] == "\u3000"
 
 
-@pytest.mark.parametrize("name", ["data.jsonl", "data.JSON.gz", "data.csv", "data.parquet"])
-def test_tags_are_not_read_from_tables(tmp_path, name):
-    path = write(tmp_path, b'{"words": ["a"], "tags": ["O"]}\n', name)
-    with pytest.raises(InputError, match="words and tags are read from CoNLL or CoNLL-U, not from ."):
+def test_tags_are_not_read_from_cells_of_text(tmp_path):
+    path = write(tmp_path, b"words,tags\na,O\n", "data.csv")
+    with pytest.raises(InputError, match="words and tags are read from CoNLL, CoNLL-U, JSON Lines or Parquet, not"):
         TAGGED.read(path)
 
 

@@ -108,8 +108,8 @@ def test_mistakes_are_shown_as_they_are_and_nothing_of_them_is_markup(finished):
 def test_a_report_is_one_file_with_its_pictures_inside(finished):
     run, _ = finished
     page = Page(write_report(run))
-    # the course, and a confusion matrix for dev and for test
-    assert len(page.images) == 3
+    # the course, the reliability, and a confusion matrix for dev and for test
+    assert len(page.images) == 4
     for image in page.images:
         kind, data = image.split(",", 1)
         assert kind == "data:image/png;base64"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
@@ -12,7 +13,7 @@ from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, S
 from bertsmith.finetune.predict import as_line
 from bertsmith.finetune.report.run_report import write_report
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.features import FeatureTaggingTask
 from bertsmith.finetune.tasks.multilabel import MultiLabelTask
@@ -78,6 +79,19 @@ def test_a_run_of_an_earlier_version_says_which(tiny_model, tmp_path):
     for call in (lambda: fine_tune_classifier(*arguments), lambda: write_report(run)):
         with pytest.raises(RunFolderError, match=r"run: was written by bertsmith 0\.1, which alone can go on with it"):
             call()
+
+
+def test_a_run_from_a_machine_of_another_precision_says_how_to_go_on(tiny_model, tmp_path, monkeypatch):
+    here = compute_dtype("auto", "cpu")
+    begun, there = ("float32", torch.float32) if here == torch.bfloat16 else ("bf16", torch.bfloat16)
+    job = (tiny_model, make_examples(16), make_examples(8), tmp_path / "run")
+    short = replace(SETTINGS, epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.finetune.run.compute_dtype", lambda *_: there)
+        first = fine_tune_classifier(*job, short)
+    with pytest.raises(RunFolderError, match=rf"was begun in {begun}, .* pass --precision {begun} to go on"):
+        fine_tune_classifier(*job, short)
+    assert fine_tune_classifier(*job, replace(short, precision=begun)) == first
 
 
 def test_the_same_seed_gives_the_same_scores(tiny_model, tmp_path):

@@ -9,6 +9,8 @@ from typer.main import get_command
 
 from bertsmith.cli import app, main
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.finetune.job import Job, run_job
+from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import registry
 from bertsmith.finetune.tasks.registry import all_tasks, load_task, make_task, options_of_all_tasks, register
 from bertsmith.inference import load_pipeline
@@ -66,6 +68,9 @@ def test_a_package_names_its_tasks_as_entry_points(monkeypatch):
 def test_what_is_no_task_is_said(tmp_path):
     with pytest.raises(ConfigError, match="task 'sing' is unknown; use one of answer, choose, classify"):
         make_task("sing", [])
+    with pytest.raises(ConfigError, match="task 'sing' is unknown"):
+        run_job(Job("sing", tmp_path, "a.tsv", "b.tsv", tmp_path / "run", FineTuningSettings()))
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="task 'grade' of .*grade has one of that name"):
         register(type("Other", (GradingTask,), {"spec": GradingTask.spec}))
     with pytest.raises(CheckpointError, match="no task.json; name a folder that `bertsmith finetune` wrote"):

@@ -42,6 +42,7 @@ def check(
     reads_segments: bool = False,
     lengths: Sequence[int] = LENGTHS,
     gradient_tolerance: float = TOLERANCE,
+    attention: str | None = None,
 ) -> PretrainedModel:
     """Compares one architecture of a family with its `transformers` class, on random weights.
 
@@ -52,6 +53,7 @@ def check(
         reads_segments: whether the reference is given the token types; if not, ours gets some and must ignore them.
         lengths: of the sequences of the batch; an even number of them.
         gradient_tolerance: largest difference of a gradient, as a share of the largest number in that tensor.
+        attention: how the reference attends, `eager` or `sdpa`; None as it does by itself.
 
     Returns:
         Our model, in evaluation mode, filled with the reference's weights.
@@ -61,6 +63,8 @@ def check(
     # `architectures` 由 config.json 说出：load_any 找到哪个类，也在检查之列
     ours = load_any(folder / "theirs").eval()
     assert ours.architecture == type(theirs).__name__
+    if attention:
+        theirs.set_attn_implementation(attention)
     same_outputs_and_gradients(
         ours, theirs, reads_segments=reads_segments, lengths=lengths, gradient_tolerance=gradient_tolerance
     )

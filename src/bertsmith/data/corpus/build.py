@@ -230,7 +230,7 @@ def _planned(
     # 没有计划却有部分：来自更早的失败，无从对应
     _remove_parts(folder)
     plan = _Plan(request, tuple(plan_chunks(sources, options)))
-    write_json(path, plan)
+    write_json(path, plan, checked=True)
     return plan.chunks
 
 

@@ -168,7 +168,7 @@ def _settled(
     if len(texts) < 3:
         besides = f" besides {duplicates} duplicate(s)" if duplicates else ""
         raise InputError(
-            f"the corpus has {len(texts)} document(s){besides}, at least 3 are needed; "
+            f"the corpus has {len(texts)} different document(s){besides}, at least 3 are needed; "
             "separate documents by blank lines and pass --documents blank-line, or add files"
         )
     sizes = np.bincount(text_of, weights=lengths)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.files import write_text
-from bertsmith.json_files import from_json, read_json, to_json
+from bertsmith.json_files import from_json, read_json, write_json
 from bertsmith.tokenizer import Tokenizer
 
 FORMAT_VERSION = 2
@@ -91,7 +90,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest, which makes a folder of shards a finished corpus."""
-    write_text(folder / MANIFEST, json.dumps(to_json(manifest), indent=1, ensure_ascii=False))
+    write_json(folder / MANIFEST, manifest, checked=True)
 
 
 def read_manifest(folder: Path) -> Manifest:

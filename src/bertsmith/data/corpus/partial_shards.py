@@ -98,7 +98,7 @@ def write_partial_shards(
         for group in _tokenized(documents, tokenizer, options):
             tokens += len(group.tokens)
             records.append(_write(temporary, len(records), group, tokenizer.vocab_size, options))
-        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records)))
+        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records)), checked=True)
     return tokens
 
 

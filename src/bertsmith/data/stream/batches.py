@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.batch import RaggedBatch
+from bertsmith.batch import RaggedBatch, sent
 from bertsmith.data.stream.masking import MaskedTokens
 from bertsmith.data.stream.pairs import NO_LABEL
 
@@ -113,11 +113,11 @@ class PreTrainingBatch:
         return replace(
             self,
             tokens=self.tokens.to(device),
-            masked_positions=self.masked_positions.to(device),
-            masked_labels=self.masked_labels.to(device),
-            next_sentence_labels=self.next_sentence_labels.to(device),
-            masked_spans=None if self.masked_spans is None else self.masked_spans.to(device),
-            masked_draws=None if self.masked_draws is None else self.masked_draws.to(device),
+            masked_positions=sent(self.masked_positions, device),
+            masked_labels=sent(self.masked_labels, device),
+            next_sentence_labels=sent(self.next_sentence_labels, device),
+            masked_spans=None if self.masked_spans is None else sent(self.masked_spans, device),
+            masked_draws=None if self.masked_draws is None else sent(self.masked_draws, device),
         )
 
     def share(self, rank: int, world_size: int) -> PreTrainingBatch:

@@ -32,7 +32,9 @@ class MaskingSettings:
 
     panel: ClassVar[str] = "Masking"
 
-    rate: float = option(0.15, name="mask_rate", help="Share of a sequence's pieces to predict, in (0, 1).")
+    rate: float = option(
+        0.15, name="mask_rate", shown_default="by family", help="Share of a sequence's pieces to predict, in (0, 1)."
+    )
     mask_share: float = option(0.8, help="Share of these that becomes [MASK].")
     random_share: float = option(0.1, help="Share of these that becomes a random piece; the rest stays as it is.")
     kind: MaskingKind = option("token", name="masking", help="What is hidden: single pieces, whole words or spans.")

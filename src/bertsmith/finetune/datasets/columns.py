@@ -93,10 +93,10 @@ def table_reader(
     layout: Layout,
     make: Callable[..., ExampleT],
     *,
-    check: Callable[[Path, ReadingOptions, list[ExampleT]], None] | None = None,
+    check: Callable[[Table, ReadingOptions, list[ExampleT]], None] | None = None,
     options: tuple[str, ...] = (),
 ) -> Reader[ExampleT]:
-    """Returns a reader of tables, an example a row: `.csv`, `.jsonl`, `.parquet`, otherwise TSV.
+    """Returns a reader of tables, an example a row: `.csv`, `.jsonl`, `.parquet`, otherwise TSV; or rows in memory.
 
     Args:
         holds: what the table holds, for messages.
@@ -106,8 +106,7 @@ def table_reader(
         options: fields of `ReadingOptions` that it knows besides those of its columns.
     """
 
-    def parse(path: Path, options: ReadingOptions) -> list[ExampleT]:
-        table = open_table(path, kind_of(path), options.encoding)
+    def parse_table(table: Table, options: ReadingOptions) -> list[ExampleT]:
         found = find_columns(table, layout, options)
         columns = [(column, found[column.role], column.called or column.role) for column in layout.columns]
         examples = []
@@ -118,12 +117,15 @@ def table_reader(
             }
             examples.append(make(**values, place=row.place))
         if not examples:
-            raise InputError(f"{path}: holds a header and no example")
+            raise InputError(f"{table.path}: holds a header and no example")
         if check is not None:
-            check(path, options, examples)
+            check(table, options, examples)
         return examples
 
-    return Reader(holds, (*(column.option for column in layout.columns), "header", *options), parse)
+    def parse(path: Path, options: ReadingOptions) -> list[ExampleT]:
+        return parse_table(open_table(path, kind_of(path), options.encoding), options)
+
+    return Reader(holds, (*(column.option for column in layout.columns), "header", *options), parse, parse_table)
 
 
 def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found:
@@ -252,7 +254,7 @@ def _number(table: Table, name: ColumnName) -> int:
     return name
 
 
-def _only(path: Path, name: str, header: Sequence[str]) -> int:
+def _only(path: Path | str, name: str, header: Sequence[str]) -> int:
     # 同名的列里悄悄取第一列，等于猜
     if header.count(name) > 1:
         raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; tell one by number, from 0")

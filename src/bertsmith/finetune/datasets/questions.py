@@ -1,5 +1,8 @@
 """Reader of questions on passages: SQuAD JSON 1.1 and 2.0, and what is written like it (XQuAD, CMRC 2018).
 
+Tables are read as well, with a question a row, as the Hub has SQuAD: `id`, `question`, `context`, and `answers` as
+`{"text": [...], "answer_start": [...]}`; where these lists are empty, the passage does not answer the question.
+
 An answer is a stretch of its passage. Where the passage at the given offset reads otherwise, training would point the
 model at the wrong words. Published files have such answers, and even questions without text (five and two in the trial
 file of CMRC 2018): they are refused, or left out and listed, as asked. A file of another form is always refused.
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +21,7 @@ from typing import Literal
 from bertsmith.data.reading.lines import Placed, read_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
-from bertsmith.finetune.datasets.tables import require_unicode
+from bertsmith.finetune.datasets.tables import Table, ending_of, kind_of, listed, open_table, require_unicode
 
 
 @dataclass(frozen=True)
@@ -90,54 +93,96 @@ def read_squad(
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not valid JSON ({type(error).__name__})") from None
     reader = _SquadReader(path, content, faults == "skip")
-    examples = list(reader.examples(document))
-    if not examples:
-        raise InputError(f"{path}: holds no question")
-    return QuestionFile(examples, reader.mismatches, reader.empty, reader.skipped)
+    return reader.finish(path, reader.examples(document))
 
 
 def _read_questions(path: Path, options: ReadingOptions) -> list[QuestionExample]:
+    if ending_of(path) in (".jsonl", ".ndjson", ".parquet"):
+        return _read_table(open_table(path, kind_of(path), options.encoding), options)
+    found = read_squad(path, faults=_faults(options), encoding=options.encoding)
+    return _told_of_faults(path, found)
+
+
+def _read_table(table: Table, options: ReadingOptions) -> list[QuestionExample]:
+    missing = [name for name in ("question", "context", "answers") if name not in table.first]
+    if missing:
+        raise InputError(
+            f"{table.path}: no column {missing[0]} among {listed(table.first)}; a question has a question, a context"
+            " and answers"
+        )
+    reader = _SquadReader(table.path, "", _faults(options) == "skip")
+    records = ((row.place, dict(zip(table.first, row.cells, strict=True))) for row in table.rows)
+    return _told_of_faults(table.path, reader.finish(table.path, reader.examples_of_rows(records)))
+
+
+def _faults(options: ReadingOptions) -> Literal["refuse", "skip"]:
     if options.faults not in (None, "refuse", "skip"):
         raise ConfigError(f"--faults {options.faults!r} is unknown; use refuse or skip")
-    found = read_squad(path, faults=options.faults or "refuse", encoding=options.encoding)
+    return options.faults or "refuse"
+
+
+def _told_of_faults(path: Path | str, found: QuestionFile) -> list[QuestionExample]:
+    """Returns the questions, and warns of those that were left out."""
     if found.mismatches or found.empty:
         warnings.warn(
             f"{path}: left out {len(found.mismatches)} answers that are not where the file says and"
             f" {len(found.empty)} questions without text; {found.skipped} questions in all",
-            stacklevel=2,
+            stacklevel=3,
         )
     return found.examples
 
 
-QUESTIONS = Reader("questions on passages", ("faults",), _read_questions)
+QUESTIONS = Reader("questions on passages", ("faults",), _read_questions, _read_table)
 """Questions with their passages and answers, as `QuestionExample`."""
 
 
 class _SquadReader:
-    """Walks the nested lists of a file; knows enough of the text to name a line."""
+    """Walks the nested lists of a file, or the rows of a table; knows enough of the text of a file to name a line."""
 
-    def __init__(self, path: Path, content: str, skip: bool) -> None:
+    def __init__(self, path: Path | str, content: str, skip: bool) -> None:
         self.path = path
         self.content = content
         self.skip = skip
+        self.seen: set[str] = set()
         self.mismatches: list[str] = []
         self.empty: list[str] = []
         self.skipped = 0
 
+    def finish(self, path: Path | str, examples: Iterator[QuestionExample]) -> QuestionFile:
+        """Reads all questions."""
+        found = list(examples)
+        if not found:
+            raise InputError(f"{path}: holds no question")
+        return QuestionFile(found, self.mismatches, self.empty, self.skipped)
+
+    def examples_of_rows(self, rows: Iterable[tuple[str, dict[str, object]]]) -> Iterator[QuestionExample]:
+        for number, (place, row) in enumerate(rows):
+            # 每一行都自报位置：表里没有可以回头去找的原文
+            self.path = place
+            entry = {"id": str(number), **{name: value for name, value in row.items() if value is not None}}
+            answers = entry.get("answers")
+            if isinstance(answers, dict):
+                answers = entry["answers"] = _answer_list(place, answers)
+            # Hub 上的 SQuAD 2.0 没有 is_impossible 一列：答案为空就是无答案
+            entry.setdefault("is_impossible", answers == [])
+            yield from self.one(entry, self.text(entry, "context", "the row"), "the row")
+
     def examples(self, document: object) -> Iterator[QuestionExample]:
-        seen: set[str] = set()
         for a, article in enumerate(self.items(document, "data", "the file")):
             for p, paragraph in enumerate(self.items(article, "paragraphs", f"data[{a}]")):
                 place = f"data[{a}].paragraphs[{p}]"
                 context = self.text(paragraph, "context", place)
                 for q, entry in enumerate(self.items(paragraph, "qas", place)):
-                    example = self.question(entry, context, f"{place}.qas[{q}]")
-                    if example is None:
-                        continue
-                    if example.id in seen:
-                        raise self.error(example.id, "its id occurs twice; predictions are told apart by it")
-                    seen.add(example.id)
-                    yield example
+                    yield from self.one(entry, context, f"{place}.qas[{q}]")
+
+    def one(self, entry: object, context: str, place: str) -> Iterator[QuestionExample]:
+        """Yields a question, or nothing if it is left out."""
+        example = self.question(entry, context, place)
+        if example is not None:
+            if example.id in self.seen:
+                raise self.error(example.id, "its id occurs twice; predictions are told apart by it")
+            self.seen.add(example.id)
+            yield example
 
     def question(self, entry: object, context: str, place: str) -> QuestionExample | None:
         """Returns a question, or None if it is left out."""
@@ -210,3 +255,11 @@ class _SquadReader:
         # 答案等别处可能也有同样的 id（如 DRCD）：分不清时宁可不说行号
         line = f"line {self.content.count(chr(10), 0, offsets[0]) + 1}, " if len(offsets) == 1 else ""
         return InputError(f"{self.path}: {line}question {name!r}: {reason}")
+
+
+def _answer_list(place: str, answers: dict[str, object]) -> list[object]:
+    """Returns answers that are written as a list of texts and one of offsets as SQuAD's own list of answers."""
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise InputError(f'{place}: its answers need a list "text" and a list "answer_start" of the same length')
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]

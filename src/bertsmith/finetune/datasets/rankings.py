@@ -32,7 +32,7 @@ class RankingExample(Placed):
 
 
 def _relevance(cell: Cell, _options: ReadingOptions) -> float:
-    text = cell.text()
+    text = cell._replace(names=()).text()
     value = float(text) if NUMBER.fullmatch(text) else _WORDS.get(text.lower(), -1.0)
     if not 0.0 <= value <= 1.0:
         raise InputError(

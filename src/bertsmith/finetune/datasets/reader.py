@@ -15,6 +15,8 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from bertsmith.data.reading.sources import local_copy
 from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets.rows import DataSource, table_of
+from bertsmith.finetune.datasets.tables import Table
 from bertsmith.options import option
 
 ExampleT = TypeVar("ExampleT")
@@ -39,8 +41,10 @@ class ReadingOptions:
         choice_columns: those of the choices in order, or the one that holds lists of them.
         header: whether the first row of a TSV or CSV is names.
         separator: stands between two labels of a cell.
-        word_column: number of the column with the word, of CoNLL files; negative counts from the end.
-        tag_column: number of the column with the tag; or `upos`, `xpos` or `feats` of CoNLL-U.
+        word_column: number of the column with the word, of CoNLL files; negative counts from the end. Of tables with a
+            sentence a row, the name of the column with the list of words.
+        tag_column: number of the column with the tag; or `upos`, `xpos` or `feats` of CoNLL-U; or the name of the
+            column with the list of tags.
         alternatives: separates tags of annotators who did not agree; the first is taken.
         faults: `refuse` or `skip` questions whose answer is not where the file says.
         encoding: `auto` or a codec's name; Parquet has its own.
@@ -63,9 +67,17 @@ class ReadingOptions:
     )
     header: bool | None = option(None, help="Whether the first row is names; default: if it has known ones.")
     separator: str | None = option(None, help="multilabel: between the labels of a cell; default: a comma.")
-    word_column: int | None = option(None, help="tag: number of the column with the word; default 0.")
+    word_column: ColumnName | None = option(
+        None,
+        help="tag: number of the column with the word, default 0; of JSON Lines and Parquet the name of that with all"
+        " words.",
+        parse=column_name,
+    )
     tag_column: ColumnName | None = option(
-        None, help="tag: number of the column with the tag; of CoNLL-U upos, xpos or feats.", parse=column_name
+        None,
+        help="tag: number of the column with the tag; of CoNLL-U upos, xpos or feats; of JSON Lines and Parquet the"
+        " name of that with all tags.",
+        parse=column_name,
     )
     alternatives: str | None = option(None, help="tag: separates tags of which the first counts.")
     faults: Literal["refuse", "skip"] | None = option(
@@ -87,31 +99,41 @@ class Reader(Generic[ExampleT]):
         holds: what its files hold, for messages.
         options: the fields of `ReadingOptions` that it knows, besides the encoding.
         parse: reads a file.
+        parse_table: reads a table in memory.
     """
 
     holds: str
     options: tuple[str, ...]
     parse: Callable[[Path, ReadingOptions], list[ExampleT]]
+    parse_table: Callable[[Table, ReadingOptions], list[ExampleT]]
 
-    def read(self, path: str | Path, options: ReadingOptions | None = None, *, task: str = "") -> list[ExampleT]:
-        """Reads a labelled file.
+    def read(
+        self, source: DataSource, options: ReadingOptions | None = None, *, task: str = "", name: str = "rows"
+    ) -> list[ExampleT]:
+        """Reads a labelled file, or rows in memory.
 
         Args:
-            path: the file or its URL, plain or packed (`.gz`, `.zst`).
+            source: the file or its URL, plain or packed (`.gz`, `.zst`); or a data frame, a `datasets.Dataset` or a
+                list of dictionaries.
             options: how it is read.
             task: whose files these are, for messages.
+            name: stands in messages for the file, where there is none.
 
         Raises:
             ConfigError: an option is given that such files have no use for.
             InputError: the file is missing, empty, damaged, binary or in another encoding; it does not hold what it
-                should. The message names file and line.
+                should. The message names file and line, or the row.
         """
         options = options or ReadingOptions()
         for one in fields(options):
             if one.name not in (*self.options, "encoding") and getattr(options, one.name) is not None:
                 raise ConfigError(f"{flag_of(one.name)} is not for the files of {task or self.holds}; leave it out")
-        with local_copy(path) as file:
-            return self.parse(file, options)
+        if isinstance(source, (str, Path)):
+            with local_copy(source) as file:
+                return self.parse(file, options)
+        if options.encoding != "auto":
+            raise ConfigError(f"--encoding is for files, and {name} is a table in memory; leave it out")
+        return self.parse_table(table_of(source, name), options)
 
 
 def flag_of(name: str) -> str:

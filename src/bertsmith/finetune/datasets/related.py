@@ -85,7 +85,7 @@ def _all_of(cell: Cell) -> list[Cell]:
 
 
 def _number(cell: Cell) -> float:
-    text = cell.text()
+    text = cell._replace(names=()).text()
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)) or abs(float(text)) > _LARGEST_SCORE:
         raise InputError(f"{cell.place}: the {cell.what} {text[:40]!r} is not a finite number, such as 3.5")
     return float(text)
@@ -242,6 +242,7 @@ RELATED = Reader(
     "pairs, scored pairs, classes or judged queries",
     (*(column.option for column in _COLUMNS), "header", "faults"),
     _read,
+    _read_table,
 )
 """What vectors are learned from, as one kind of `VectorExample` (or passages and queries)."""
 

@@ -5,6 +5,7 @@ Notable:
 - a CSV follows RFC 4180: quoted cells may hold commas, line ends and doubled quotes
 - JSON Lines and Parquet name their columns; a TSV or CSV has a header if it says so or its first row looks like one
 - rows are read one after another and carry their place, so that every complaint can name it
+- the library `datasets` writes class numbers, and the names of the classes beside them; names are what counts here
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, islice
@@ -49,19 +50,27 @@ class Cell(NamedTuple):
         place: the file and the row.
         what: names the cell in messages.
         value: as the form of the table holds it.
+        names: of the classes that a whole number in the cell stands for; empty where it is a number.
     """
 
     place: str
     what: str
     value: object
+    names: Sequence[str] = ()
 
     def text(self) -> str:
         """Returns the cell as text without the white space around it; a number as it is written in JSON.
 
         Raises:
-            InputError: the cell is empty, or holds something that is neither text nor a number.
+            InputError: the cell is empty, or holds something that is neither text nor a number, or a class without a
+                name.
         """
         value = self.value
+        if self.names and isinstance(value, int):
+            # Hub 上没有公开标签的测试集用 -1 表示“没有标签”
+            if not 0 <= value < len(self.names):
+                raise InputError(f"{self.place}: the {self.what} {value} is none of the {len(self.names)} classes")
+            value = self.names[value]
         if isinstance(value, Decimal):
             value = format(value, "f")
         if isinstance(value, (bool, int, float)):
@@ -76,16 +85,21 @@ class Cell(NamedTuple):
         return text
 
 
+ClassNames = Mapping[int, Sequence[str]]
+"""Number of a column → the names of the classes whose numbers it holds."""
+
+
 class Row(NamedTuple):
     """The cells of one example and where they stand: `a.tsv: line 7`, or `a.parquet: row 7`."""
 
     place: str
     cells: Sequence[object]
+    class_names: ClassNames | None = None
 
     def cell(self, numbers: Sequence[int], what: str) -> Cell:
         """Returns one cell, or several as one that holds their list."""
         value = self.cells[numbers[0]] if len(numbers) == 1 else [self.cells[number] for number in numbers]
-        return Cell(self.place, what, value)
+        return Cell(self.place, what, value, (self.class_names or {}).get(numbers[0], ()))
 
 
 @dataclass(frozen=True)
@@ -93,13 +107,13 @@ class Table:
     """Rows that can be read once.
 
     Attributes:
-        path: the file.
+        path: the file, or the name of a table in memory.
         first: the column names, or the first row of a file that may be without a header.
         has_names: whether `first` is names by the form of the file; a TSV or CSV must be looked at.
         rows: all rows; where `has_names` is False, `first` is among them.
     """
 
-    path: Path
+    path: Path | str
     first: tuple[str, ...]
     has_names: bool
     rows: Iterator[Row]
@@ -204,15 +218,23 @@ def _of_one_width(rows: Iterator[Row], kind: TableKind) -> Iterator[Row]:
 
 
 def _open_json_lines(path: Path, encoding: str) -> Table:
-    records = _json_records(path, encoding)
+    records = ((f"{path}: line {number}", record) for number, record in _json_records(path, encoding))
+    table = table_of_records(path, records)
+    if table is None:
+        raise InputError(f"{path}: holds no line; give one JSON object a line")
+    return table
+
+
+def table_of_records(path: Path | str, records: Iterator[tuple[str, Mapping[str, object]]]) -> Table | None:
+    """Returns a table of records, each with its place; the columns are the keys of the first 1,000. None for none."""
     # 第一条记录可能恰好缺一个可省的键（如空的 labels）：列名取自开头的许多条
     head = list(islice(records, _LOOK_AHEAD))
     if not head:
-        raise InputError(f"{path}: holds no line; give one JSON object a line")
+        return None
     names = tuple(dict.fromkeys(name for _, record in head for name in record))
     # 缺的键记为 None：用不到的列缺了无妨，用到的列读取时会报出行号
-    rows = (Row(f"{path}: line {n}", [record.get(name) for name in names]) for n, record in chain(head, records))
-    return Table(path, names, True, rows)
+    rows = (Row(place, [record.get(name) for name in names]) for place, record in chain(head, records))
+    return Table(path, tuple(map(str, names)), True, rows)
 
 
 def _json_records(path: Path, encoding: str) -> Iterator[tuple[int, dict[str, object]]]:
@@ -239,16 +261,51 @@ def _open_parquet(path: Path) -> Table:
         packed = path.suffix.lower() in (".gz", ".zst")
         advice = "unpack it first" if packed else "make it again"
         raise InputError(f"{path}: not a readable Parquet file ({_first_line(error)}); {advice}") from None
-    return Table(path, tuple(file.schema_arrow.names), True, _parquet_rows(path, file))
+    names = tuple(file.schema_arrow.names)
+    return Table(path, names, True, _parquet_rows(path, file, class_names_of(names, _written_features(file))))
 
 
-def _parquet_rows(path: Path, file: pq.ParquetFile) -> Iterator[Row]:
+def class_names_of(columns: Sequence[str], features: Mapping[str, object]) -> ClassNames:
+    """Returns the names of the classes in each column that holds their numbers.
+
+    Args:
+        columns: of the table.
+        features: of `datasets`, by column: its objects, or what it writes of them as JSON.
+    """
+    found = {number: _names_in(features.get(name)) for number, name in enumerate(columns)}
+    return {number: names for number, names in found.items() if names}
+
+
+def _names_in(feature: object) -> tuple[str, ...]:
+    """Returns the names of a class label, or of the class labels in a list; none for anything else."""
+
+    def part(name: str) -> object:
+        return feature.get(name) if isinstance(feature, Mapping) else getattr(feature, name, None)
+
+    names, inner = part("names"), part("feature")
+    if isinstance(names, (list, tuple)):
+        return tuple(map(str, names))
+    return () if inner is None else _names_in(inner)
+
+
+def _written_features(file: pq.ParquetFile) -> Mapping[str, object]:
+    """Returns what `datasets` wrote of the columns into a file; nothing for a file from elsewhere."""
+    written = (file.schema_arrow.metadata or {}).get(b"huggingface")
+    try:
+        features = json.loads(written)["info"]["features"] if written else {}
+    except (ValueError, TypeError, KeyError):
+        # 别的程序也可能写这个键：读不懂就当没有
+        features = {}
+    return features if isinstance(features, Mapping) else {}
+
+
+def _parquet_rows(path: Path, file: pq.ParquetFile, class_names: ClassNames) -> Iterator[Row]:
     number = 0
     try:
         for batch in file.iter_batches(batch_size=1024, use_threads=False):
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 number += 1
-                yield Row(f"{path}: row {number}", cells)
+                yield Row(f"{path}: row {number}", cells, class_names)
     except UnicodeDecodeError as error:
         # 一批的列先整个转换：坏字节在这一批的哪一行，这里不知道
         raise InputError(

@@ -1,8 +1,10 @@
-"""Readers of words with tags: CoNLL columns and CoNLL-U.
+"""Readers of words with tags: CoNLL columns, CoNLL-U, and tables with a sentence a row.
 
 Notable:
 - a CoNLL file is split at tabs if its first word line has one, at spaces otherwise: a word may hold the other
 - a word may be white space alone, such as U+3000 in files with a Chinese character a line
+- a table has a list of words and a list of tags in each row, as the data sets of the Hub have (`tokens`, `ner_tags`);
+  where the tags are numbers, the data set or the Parquet file says what they are called
 - of CoNLL-U the syntactic words are read, as treebanks are scored: of `29-30 didn't` the words 29 `did` and 30 `n't`,
   and never the empty nodes (`8.1`), which are not in the text
 """
@@ -16,8 +18,9 @@ from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, numbered_lines
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.columns import Column, Layout, find_columns
 from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
-from bertsmith.finetune.datasets.tables import TABLE_KINDS, ending_of
+from bertsmith.finetune.datasets.tables import TABLE_KINDS, Cell, Table, ending_of, kind_of, open_table, require_unicode
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "feats": 5}
 _DOCUMENT_MARK = "-DOCSTART-"
@@ -39,17 +42,80 @@ class TaggedWords(Placed):
 def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取
     ending = ending_of(path)
+    if ending == ".csv":
+        # 一格里放不下一串词；按行和空格切开，它也能“读成”词和标签，一直训练到底
+        raise InputError(f"{path}: words and tags are read from CoNLL, CoNLL-U, JSON Lines or Parquet, not from .csv")
     if ending in TABLE_KINDS:
-        # 按行和空格切开，一份 JSON 也能“读成”词和标签，一直训练到底
-        raise InputError(f"{path}: words and tags are read from CoNLL or CoNLL-U, not from {ending}")
+        return _read_table(open_table(path, kind_of(path), options.encoding), options)
     sentences = list(_conllu(path, options) if ending == ".conllu" else _conll(path, options))
     if not sentences:
         raise InputError(f"{path}: holds no sentence; give one word a line and a blank line between sentences")
     return sentences
 
 
-TAGGED = Reader("words with tags", ("word_column", "tag_column", "alternatives"), _read_tagged)
-"""Sentences as `TaggedWords`, from CoNLL-U by the ending `.conllu` and from CoNLL otherwise.
+def _words(cell: Cell, _options: ReadingOptions) -> tuple[str, ...]:
+    """Reads a list of words; one may be white space, but not empty."""
+    words = []
+    for number, word in enumerate(_listed(cell)):
+        if not isinstance(word, str) or not word:
+            held = "is empty" if word in ("", None) else f"is a {type(word).__name__}, not text"
+            raise InputError(f"{cell.place}: word {number} {held}")
+        require_unicode(cell.place, word)
+        words.append(word.strip() or word)
+    return tuple(words)
+
+
+def _tags(cell: Cell, options: ReadingOptions) -> tuple[str, ...]:
+    """Reads a list of tags, or of the numbers of tags that have names."""
+    tags = []
+    for number, tag in enumerate(_listed(cell)):
+        # 没有名字的号码看不出实体：会悄悄按逐词正确率、而不是按实体来评分
+        if isinstance(tag, int) and not cell.names:
+            raise InputError(
+                f"{cell.place}: the tags are numbers and nothing says what they are called; write tags such as B-PER,"
+                " or give a data set whose features name the classes"
+            )
+        name = Cell(cell.place, f"tag of word {number}", tag, cell.names).text()
+        tags.append(name.split(options.alternatives)[0].strip() if options.alternatives else name)
+    return tuple(tags)
+
+
+def _listed(cell: Cell) -> list[object]:
+    if not isinstance(cell.value, list):
+        held = "nothing" if cell.value is None else f"a {type(cell.value).__name__}"
+        raise InputError(f"{cell.place}: the {cell.what} is {held}, not a list with an item for each word")
+    return cell.value
+
+
+_LAYOUT = Layout(
+    (
+        Column("words", "word_column", ("tokens", "words"), _words, called="word"),
+        Column("tags", "tag_column", ("ner_tags", "tags", "labels", "upos"), _tags, called="tag"),
+    ),
+    lambda _names, _options: True,
+)
+
+
+def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
+    found = find_columns(table, _LAYOUT, options)
+    columns = [(column, found[column.role]) for column in _LAYOUT.columns]
+    sentences = []
+    for row in table.rows:
+        words, tags = (
+            column.value(row.cell(numbers, f"list of {column.role}"), options) for column, numbers in columns
+        )
+        if len(words) != len(tags):
+            raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
+        # 没有词的句子相当于 CoNLL 文件里多出的空行
+        if words:
+            sentences.append(TaggedWords(words, tags, place=row.place))
+    if not sentences:
+        raise InputError(f"{table.path}: holds no sentence; give a list of words and a list of tags in each row")
+    return sentences
+
+
+TAGGED = Reader("words with tags", ("word_column", "tag_column", "alternatives"), _read_tagged, _read_table)
+"""Sentences as `TaggedWords`: from JSON Lines and Parquet, from CoNLL-U by the ending `.conllu`, from CoNLL otherwise.
 
 Of CoNLL-U the universal part of speech is read, or the field that `tag_column` names. Of CoNLL the word is in the first
 column and the tag in the last, unless told by number. WNUT-17 has the tags of several annotators, with a comma.
@@ -65,6 +131,8 @@ def _conll(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
     """Yields the sentences of a CoNLL file: a word a line, a blank line or `-DOCSTART-` between sentences."""
     word = 0 if options.word_column is None else options.word_column
     tag = -1 if options.tag_column is None else options.tag_column
+    if isinstance(word, str):
+        raise ConfigError(f"{path}: --word-column {word!r}: the columns of CoNLL files have no names; give a number")
     if isinstance(tag, str):
         raise ConfigError(f"{path}: --tag-column {tag!r}: the columns of CoNLL files have no names; give a number")
     for rows in _blocks(_conll_rows(path, options.encoding)):

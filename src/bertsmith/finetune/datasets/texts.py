@@ -9,13 +9,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.columns import Column, Layout, has_any, table_reader
 from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.tables import NUMBER, Cell, kind_of, listed, require_unicode
+from bertsmith.finetune.datasets.tables import NUMBER, Cell, Table, listed, require_unicode
 
 TEXT_NAMES = ("text", "text_a", "sentence", "sentence1", "review", "question")
 PAIRS = (
@@ -124,7 +123,7 @@ def _label_set(cell: Cell, options: ReadingOptions) -> tuple[str, ...]:
 
 
 def _score(cell: Cell, _options: ReadingOptions) -> float:
-    text = cell.text()
+    text = cell._replace(names=()).text()
     if not NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         raise InputError(f"{cell.place}: the score {text[:40]!r} is not a finite number, such as 3.5")
     score = float(text)
@@ -133,8 +132,8 @@ def _score(cell: Cell, _options: ReadingOptions) -> float:
     return score
 
 
-def _check_classes(path: Path, options: ReadingOptions, examples: list[LabelledText]) -> None:
-    _refuse_unseen_header(path, options, examples, [(example.label,) for example in examples])
+def _check_classes(table: Table, options: ReadingOptions, examples: list[LabelledText]) -> None:
+    _refuse_unseen_header(table, options, examples, [(example.label,) for example in examples])
     # SNLI 与 MNLI 用 - 标记标注者没有取得一致的句对：那不是一个类，却会被当成一个类来学
     undecided = [example for example in examples if example.label == "-"]
     if undecided and any(example.label == "entailment" for example in examples):
@@ -144,15 +143,15 @@ def _check_classes(path: Path, options: ReadingOptions, examples: list[LabelledT
         )
 
 
-def _check_label_sets(path: Path, options: ReadingOptions, examples: list[MultiLabelledText]) -> None:
-    _refuse_unseen_header(path, options, examples, [example.labels for example in examples])
+def _check_label_sets(table: Table, options: ReadingOptions, examples: list[MultiLabelledText]) -> None:
+    _refuse_unseen_header(table, options, examples, [example.labels for example in examples])
     # 两个标签的 0/1 向量没有重复，看起来像两个标签都有：每一行都如此才认得出来
     if len(examples) > 1 and all(set(example.labels) in _FLAGS for example in examples):
         raise InputError(f"{examples[0].at}{_BY_NAME}")
 
 
 def _refuse_unseen_header(
-    path: Path,
+    table: Table,
     options: ReadingOptions,
     examples: Sequence[LabelledText] | Sequence[MultiLabelledText],
     labels: Sequence[Sequence[str]],
@@ -162,13 +161,13 @@ def _refuse_unseen_header(
     Raises:
         InputError: the cells of line 1 look like names, and no other line has its label.
     """
-    if kind_of(path) not in ("tsv", "csv") or options.header is not None or len(examples) < 3:
+    if table.has_names or options.header is not None or len(examples) < 3:
         return
     first, rest = examples[0], {label for row in labels[1:] for label in row}
     cells = (first.text, *labels[0])
     # 首行在第 1 行、每格都只有几个词、标签在别处不再出现：多半是认不出的表头
     named = all(len(cell) <= 40 and len(cell.split()) <= 5 and not NUMBER.fullmatch(cell) for cell in cells)
-    if first.place == f"{path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
+    if first.place == f"{table.path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
         raise InputError(
             f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
         )

@@ -17,9 +17,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from bertsmith.data.reading.finding import find_text_files
-from bertsmith.data.reading.text import Document, read_documents
+from bertsmith.data.reading.lines import split_lines
+from bertsmith.data.reading.text import Document, documents_of, read_documents
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.related import RelatedTexts
+from bertsmith.finetune.datasets.rows import DataSource, Rows, table_of
+from bertsmith.finetune.datasets.tables import listed
 from bertsmith.seeding import generator
 
 Positives = Literal["cloze", "adjacent", "same"]
@@ -33,14 +36,15 @@ HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 500
 
 
 def read_unlabelled(
-    folder: str | Path, positives: Positives = "cloze", *, encoding: str = "auto", seed: int = 0
+    source: DataSource, positives: Positives = "cloze", *, encoding: str = "auto", seed: int = 0
 ) -> tuple[list[RelatedTexts], list[RelatedTexts]]:
-    """Makes pairs of the text files of a folder, to learn from and to choose the epoch by.
+    """Makes pairs of the text files of a folder, or of the texts in memory, to learn from and to choose the epoch by.
 
     The held-out pairs are always `cloze`: they stand for search, whatever is learned from.
 
     Args:
-        folder: a folder, file or pattern, as for `bertsmith corpus`.
+        source: a folder, file or pattern, as for `bertsmith corpus`; or rows in memory, each with a document in the
+            column `text`.
         positives: what belongs together.
         encoding: of the files: `auto` or a codec.
         seed: of the draws.
@@ -54,7 +58,10 @@ def read_unlabelled(
     """
     if positives not in get_args(Positives):
         raise ConfigError(f"positives {positives!r} are unknown; use {', '.join(get_args(Positives))}")
-    documents = list(read_documents(find_text_files([folder]), encoding=encoding))
+    if isinstance(source, (str, Path)):
+        place, documents = str(source), list(read_documents(find_text_files([source]), encoding=encoding))
+    else:
+        place, documents = "unlabelled", _documents_in(source)
     held_out = generator(seed, "unlabelled/held out").random(len(documents)) < HELD_OUT_SHARE
     if not held_out.any():
         held_out[-1] = len(documents) > 1
@@ -64,11 +71,21 @@ def read_unlabelled(
     )
     if len(learned) < 2 or len(chosen_by) < 2:
         raise InputError(
-            f"{folder}: {len(documents):,} documents give {len(learned)} pairs to learn from and {len(chosen_by)} to"
+            f"{place}: {len(documents):,} documents give {len(learned)} pairs to learn from and {len(chosen_by)} to"
             " choose the epoch by; two of each are needed, so add text, or give pairs of your own with --dev"
         )
     order = generator(seed, "unlabelled/dev").permutation(len(chosen_by))[:MOST_HELD_OUT]
     return learned, [chosen_by[number] for number in sorted(order.tolist())]
+
+
+def _documents_in(rows: Rows) -> list[Document]:
+    """Returns the documents of rows in memory; one that is longer than a document may be is several."""
+    table = table_of(rows, "unlabelled")
+    if "text" not in table.first:
+        raise InputError(f"unlabelled: no column text among {listed(table.first)}; call that of the documents text")
+    column = [table.first.index("text")]
+    texts = ((row.place, row.cell(column, "text").text()) for row in table.rows)
+    return [document for place, text in texts for document in documents_of(split_lines(text), place)]
 
 
 def _pairs(documents: Sequence[Document], make: _Maker, seed: int) -> list[RelatedTexts]:

@@ -83,7 +83,9 @@ def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: 
         columns = metrics.precision_recall_fscore_support(
             labels, predictions, labels=range(num_labels), zero_division=0.0
         )
-    return [ClassScores(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    # 只有一类的小文件里，scikit-learn 的计数是浮点数
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [ClassScores(precision, recall, f1, int(support)) for precision, recall, f1, support in rows]
 
 
 def macro_f1(labels: Sequence[int], predictions: Sequence[int]) -> float:

@@ -123,6 +123,7 @@ def model_card(
             searched=searched,
             seeds=None if searched is None else next((s.seeds for s in searched.dev_spread.values()), None),
             settings=settings,
+            folds=_folds(searched),
             spreads=_spreads(searched),
             task=task.name,
             text=task.spec.card,
@@ -148,6 +149,14 @@ def _spreads(searched: SearchResult | None) -> list[str]:
         for part, spread in (("dev", searched.dev_spread), ("test", searched.test_spread))
         if spread
     ]
+
+
+def _folds(searched: SearchResult | None) -> str:
+    """Returns the metric that decides over the parts of a cross-validation; empty where there was none."""
+    if searched is None or not searched.fold_spread:
+        return ""
+    spread = searched.fold_spread[searched.metric]
+    return f"{searched.metric} {spread.mean:.3f} ± {spread.deviation:.3f} over {spread.seeds} folds"
 
 
 def _by_label(evaluations: Mapping[str, Evaluation]) -> list[list[str]]:

@@ -5,7 +5,7 @@ Figures are made through matplotlib's object interface, so nothing global is tou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from bertsmith.finetune.metrics.calibration import Calibration
 from bertsmith.reporting.fonts import drawable
 from bertsmith.reporting.plots import HELDOUT_COLOUR, REFERENCE_COLOUR, TRAIN_COLOUR
 
@@ -80,6 +81,36 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> tu
             axes.text(column, row, f"{table[row, column]}", ha="center", va="center", fontsize=8, color=colour)
     figure.colorbar(image, ax=axes, shrink=0.75, label="share of the true label")
     return figure, note
+
+
+def draw_reliability(files: Mapping[str, Calibration]) -> Figure:
+    """Draws how often predictions are right by how sure they are, as they are and at the temperature of dev.
+
+    Args:
+        files: name of a file → its calibration, one or two.
+    """
+    figure = Figure(figsize=(5 * len(files), 4.2), layout="constrained")
+    for axes, (name, found) in zip(figure.subplots(1, len(files), squeeze=False)[0], files.items(), strict=True):
+        axes.plot([0, 1], [0, 1], color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
+        shown = (
+            (f"as it is, error {found.before.error:.3f}", found.before, TRAIN_COLOUR),
+            (f"temperature {found.temperature:g}, error {found.after.error:.3f}", found.after, HELDOUT_COLOUR),
+        )
+        for label, one, colour in shown:
+            sure, right = [part.confidence for part in one.bins], [part.accuracy for part in one.bins]
+            # 面积正比于个数：一格里只有两三个预测时，它偏离对角线说明不了什么
+            most = max(part.count for part in one.bins)
+            axes.plot(sure, right, color=colour, linewidth=1, label=label)
+            axes.scatter(sure, right, s=[12 + 90 * part.count / most for part in one.bins], color=colour, alpha=0.7)
+        axes.set_xlabel("confidence")
+        axes.set_ylabel("share that is right")
+        axes.set_title(f"On {name}", fontsize=11)
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(0, 1.02)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9, loc="upper left")
+    return figure
 
 
 def _draw_epochs(axes: Axes, rows: Sequence[dict[str, Any]], kind: str, name: str, colour: str) -> None:

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import write_text, written_by_another
 from bertsmith.finetune.baselines.scores_file import BASELINES_FILE, BaselineScores, read_baselines
 from bertsmith.finetune.metrics.bootstrap import in_words
-from bertsmith.finetune.report.plots import draw_confusion, draw_course
+from bertsmith.finetune.report.plots import draw_confusion, draw_course, draw_reliability
 from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.finetune.tasks.task import Evaluation
@@ -111,6 +111,8 @@ def write_report(run: str | Path) -> Path:
         best = folder / RUNS / searched.best
     found = _Run.load(best)
     lead = f"{found.examples['train']:,} training examples, the best of {_counted(found.epochs, 'epoch')} kept."
+    if searched is not None and searched.fold_spread:
+        lead += " Curves, labels and mistakes below are of the model that is kept, from the whole training file."
     parts = list(_parts(found, read_baselines(folder), searched))
     target = folder / REPORT
     write_text(target, render_report(f"Fine-tuning: {found.task}, {folder.resolve().name}", lead, parts))
@@ -132,6 +134,16 @@ def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult |
             figure, note = draw_confusion(list(evaluation.classes), evaluation.confusion)
             explanation = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
             yield Picture(f"Confusion on {part}", explanation, figure, note)
+    if run.result.dev.calibration is not None:
+        yield _calibration(run)
+        reliable = {part: one.calibration for part, one in run.evaluations.items() if one.calibration is not None}
+        explanation = (
+            "How often predictions of a confidence are right: on the dashed line the two agree; below it the model is"
+            " too sure. Larger dots are more predictions."
+        )
+        yield Picture("Reliability", explanation, draw_reliability(reliable))
+    if run.result.dev.thresholds:
+        yield _thresholds(run)
     if run.result.dev.classes:
         yield _classes(run)
     yield _mistakes(run)
@@ -173,6 +185,8 @@ def _baselines(run: _Run, baselines: BaselineScores) -> Table:
 
 
 def _spread(searched: SearchResult) -> Iterator[Table]:
+    if searched.fold_spread:
+        yield _folds(searched)
     rows = [
         [f"{name} on {part}", *(f"{value:.4f}" for value in (s.mean, s.deviation, s.low, s.high)), str(s.seeds)]
         for part, spread in (("dev", searched.dev_spread), ("test", searched.test_spread))
@@ -188,14 +202,29 @@ def _spread(searched: SearchResult) -> Iterator[Table]:
     yield Table("Spread over seeds", head, rows, note)
 
 
+def _folds(searched: SearchResult) -> Table:
+    rows = [
+        [name, *(f"{value:.4f}" for value in (s.mean, s.deviation, s.low, s.high)), str(s.seeds)]
+        for name, s in sorted(searched.fold_spread.items(), key=lambda item: item[0] != searched.metric)
+    ]
+    note = (
+        "Each part of the training file scored once, by a model that learned from the other parts and chose its epoch"
+        " without it. This is what the recipe is worth on new text."
+    )
+    return Table(
+        "Cross-validation", ["figure", "mean", "standard deviation", "smallest", "largest", "folds"], rows, note
+    )
+
+
 def _runs(searched: SearchResult) -> Table:
     varied, metric = list(searched.best_row.settings), searched.metric
     # 网格里各行的测试分数不列出：逐行看测试集就等于用它来挑选
-    shown = ["dev", "test"] if searched.test_spread and varied == ["seed"] else ["dev"]
+    is_test_shown = bool(searched.test_spread and varied == ["seed"]) or bool(searched.fold_spread)
+    shown = ["dev", "test"] if is_test_shown else ["dev"]
     rows = [
         [
             *(str(value) for value in row.settings.values()),
-            *(f"{getattr(row, part)[metric]:.4f}" for part in shown),
+            *(f"{getattr(row, part)[metric]:.4f}" if getattr(row, part) else "–" for part in shown),
             str(row.epoch),
             f"{row.seconds:.0f}",
         ]
@@ -203,8 +232,44 @@ def _runs(searched: SearchResult) -> Table:
     ]
     marked = next(number for number, row in enumerate(searched.rows) if row.name == searched.best)
     note = "Dev alone decides; the marked run is the one whose model was kept."
+    if searched.fold_spread:
+        note = "The test of a fold is the part it did not see; the marked run is the model that is kept."
     head = [*varied, *(f"{metric} on {part}" for part in shown), "epoch", "seconds"]
     return Table("All runs", head, rows, note, marked=marked)
+
+
+def _calibration(run: _Run) -> Table:
+    rows = []
+    for part, evaluation in run.evaluations.items():
+        if (found := evaluation.calibration) is not None:
+            for temperature, one in ((1.0, found.before), (found.temperature, found.after)):
+                rows.append([part, f"{temperature:g}", *(f"{x:.4f}" for x in (one.error, one.brier, one.log_loss))])
+    note = (
+        "The temperature is the one with the least log loss on dev; only test says what it is worth. It changes no"
+        " prediction; `bertsmith predict --calibrated` uses it."
+    )
+    head = ["file", "temperature", "expected calibration error", "Brier score", "log loss"]
+    return Table("Calibration", head, rows, note)
+
+
+def _thresholds(run: _Run) -> Table:
+    evaluations = run.evaluations
+    rows = [
+        [label, f"{own.threshold:.3f}"]
+        + [
+            f"{value:.3f}"
+            for evaluation in evaluations.values()
+            for value in (evaluation.thresholds[label].f1, evaluation.thresholds[label].own_f1)
+        ]
+        for label, own in run.result.dev.thresholds.items()
+    ]
+    head = ["label", "its threshold"]
+    head += [f"{column}, {part}" for part in evaluations for column in ("F1 as it is", "F1 at its own")]
+    note = (
+        "Each threshold has the best F1 of its label on dev, which flatters it there; only test says whether it helps."
+        " `bertsmith predict --class-thresholds` uses them."
+    )
+    return Table("Thresholds of single labels", head, rows, note)
 
 
 def _classes(run: _Run) -> Table:

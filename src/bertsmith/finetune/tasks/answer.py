@@ -136,6 +136,10 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         if not any(example.answers for example in dev):
             raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
 
+    def group_of(self, example: QuestionExample) -> str:
+        """Returns its passage: it has several questions."""
+        return example.context
+
     def encode(
         self, tokenizer: Tokenizer, examples: Sequence[QuestionExample], max_length: int
     ) -> list[EncodedExample]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +19,14 @@ from bertsmith.finetune.metrics.bootstrap import (
     f1_of_means,
     macro_f1_of_counts,
     matthews_of_counts,
+)
+from bertsmith.finetune.metrics.calibration import (
+    ClassThreshold,
+    best_cut,
+    calibration,
+    f1_of,
+    fit_temperature,
+    probability_rows,
 )
 from bertsmith.finetune.metrics.classification import (
     accuracy,
@@ -67,12 +75,16 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         class_weights: of each class in the loss; empty for all alike.
         metric: the metric that chooses the best epoch: `accuracy`, `macro_f1`, `matthews`, or `f1_` and the second of
             two classes.
+        temperature: that makes the probabilities true on dev, see `metrics.calibration`.
+        positive_threshold: above which the second of two classes has the best F1 on dev; None for more classes.
     """
 
     labels: tuple[str, ...]
     paired: bool = False
     class_weights: tuple[float, ...] = ()
     metric: str = "accuracy"
+    temperature: float = 1.0
+    positive_threshold: float | None = None
 
     spec: ClassVar = TaskSpec(
         "classify",
@@ -133,6 +145,10 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         text, *pair = record["input"]
         return LabelledText(text, pair[0] if pair else None, record["prediction"])
 
+    def class_of(self, example: LabelledText) -> str:
+        """Returns its label."""
+        return example.label
+
     def predict(
         self,
         model: ModelForSequenceClassification,
@@ -142,6 +158,12 @@ class ClassificationTask(Task[LabelledText, Prediction]):
     ) -> list[Prediction]:
         """Classifies the texts."""
         return Classify(model, tokenizer, inference)(*columns_of(examples, self.paired))
+
+    def calibrated(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> ClassificationTask:
+        """Fits the temperature, and the threshold of the second of two classes."""
+        truth, rows = np.array(self.numbers(examples)), probability_rows(predictions, self.labels)
+        threshold = best_cut(truth, rows[:, 1]) if len(self.labels) == 2 else None
+        return replace(self, temperature=fit_temperature(rows, truth), positive_threshold=threshold)
 
     def metrics(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Returns accuracy, macro F1 and Matthews correlation; for two classes the F1 of the second as well."""
@@ -157,7 +179,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         return {self.metric: found[self.metric], **found}
 
     def evaluate(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> Evaluation:
-        """Adds intervals, the table by class, the confusion matrix, and the surest wrong predictions."""
+        """Adds intervals, the table by class, the confusion, the calibration, and the surest wrong predictions."""
         truth, predicted = self.numbers(examples), self._predicted(predictions)
         confusion = confusion_matrix(truth, predicted, len(self.labels))
         statistics = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}
@@ -177,7 +199,16 @@ class ClassificationTask(Task[LabelledText, Prediction]):
             classes=dict(zip(self.labels, class_scores(truth, predicted, len(self.labels)), strict=True)),
             confusion=confusion.tolist(),
             mistakes=worst(wrong),
+            calibration=calibration(probability_rows(predictions, self.labels), np.array(truth), self.temperature),
+            thresholds=self._thresholds(np.array(truth), predictions),
         )
+
+    def _thresholds(self, truth: NDArray[np.int64], predictions: Sequence[Prediction]) -> dict[str, ClassThreshold]:
+        if self.positive_threshold is None:
+            return {}
+        sure = probability_rows(predictions, self.labels)[:, 1]
+        at_half, at_own = f1_of(truth, sure > 0.5), f1_of(truth, sure > self.positive_threshold)
+        return {self.labels[1]: ClassThreshold(self.positive_threshold, at_half, at_own)}
 
     @staticmethod
     def records(pipeline: Classify, rows: Rows) -> Iterator[Record]:

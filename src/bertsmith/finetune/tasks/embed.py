@@ -29,6 +29,7 @@ from bertsmith.finetune.datasets.related import (
     VectorExample,
     related_of_beir,
 )
+from bertsmith.finetune.datasets.rows import DataSource
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.datasets.unlabelled import Positives, read_unlabelled
 from bertsmith.finetune.settings import FineTuningSettings
@@ -127,6 +128,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     low: float = 0.0
     high: float = 1.0
 
+    has_folds: ClassVar[bool] = False
     spec: ClassVar = TaskSpec(
         "embed",
         ("vectors of texts", "文本的向量"),
@@ -201,7 +203,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     @classmethod
     def from_documents(
-        cls, folder: str | Path, options: dict[str, Any], *, encoding: str, seed: int
+        cls, folder: DataSource, options: dict[str, Any], *, encoding: str, seed: int
     ) -> tuple[list[Any], list[Any]]:
         """Returns pairs of what stands together in documents; see `datasets.unlabelled`."""
         return read_unlabelled(folder, options.pop("positives", None) or "cloze", encoding=encoding, seed=seed)

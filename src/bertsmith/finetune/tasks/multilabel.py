@@ -12,6 +12,14 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.finetune.datasets.texts import MULTILABELLED, MultiLabelledText, labels_of
 from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, f1_of_means
+from bertsmith.finetune.metrics.calibration import (
+    ClassThreshold,
+    best_cut,
+    calibration,
+    f1_of,
+    fit_temperature,
+    probability_rows,
+)
 from bertsmith.finetune.metrics.classification import multilabel_scores
 from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
@@ -39,11 +47,15 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         labels: all of them, in the order of the model's outputs.
         paired: whether the model reads pairs of texts.
         threshold: labels likelier than this are predicted.
+        temperature: that makes the probabilities true on dev, see `metrics.calibration`.
+        thresholds: of each label, with the best F1 on dev; empty before the end of a run.
     """
 
     labels: tuple[str, ...]
     paired: bool = False
     threshold: float = 0.5
+    temperature: float = 1.0
+    thresholds: tuple[float, ...] = ()
 
     spec: ClassVar = TaskSpec(
         "multilabel",
@@ -112,7 +124,16 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
     ) -> MultiLabelTask:
         """Returns the task with the threshold that gives the best micro F1, the one nearest 0.5 of equals."""
-        return replace(self, threshold=_best_threshold(self._indicators(examples), self._probabilities(predictions)))
+        return replace(self, threshold=best_cut(self._indicators(examples), self._probabilities(predictions)))
+
+    def calibrated(
+        self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
+    ) -> MultiLabelTask:
+        """Fits the temperature, and a threshold for each label; one that dev never has keeps that of all."""
+        truth, rows = self._indicators(examples), self._probabilities(predictions)
+        columns = zip(truth.T, rows.T, strict=True)
+        thresholds = tuple(best_cut(true, sure, self.threshold) for true, sure in columns)
+        return replace(self, temperature=fit_temperature(rows, truth), thresholds=thresholds)
 
     def metrics(
         self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
@@ -143,6 +164,11 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
             },
             classes=dict(zip(self.labels, multilabel_scores(truth, decided).labels, strict=True)),
             mistakes=worst(wrong),
+            calibration=calibration(probabilities, truth, self.temperature),
+            thresholds={
+                label: ClassThreshold(own, f1_of(true, sure > self.threshold), f1_of(true, sure > own))
+                for label, own, true, sure in zip(self.labels, self.thresholds, truth.T, probabilities.T, strict=False)
+            },
         )
 
     @staticmethod
@@ -165,29 +191,10 @@ class MultiLabelTask(Task[MultiLabelledText, LabelsPrediction]):
         return table
 
     def _probabilities(self, predictions: Sequence[LabelsPrediction]) -> NDArray[np.float64]:
-        return np.array([[prediction.probabilities[label] for label in self.labels] for prediction in predictions])
+        return probability_rows(predictions, self.labels)
 
     def _decided(self, predictions: Sequence[LabelsPrediction], threshold: float) -> NDArray[np.int64]:
         return (self._probabilities(predictions) > threshold).astype(np.int64)
 
     def _named(self, row: NDArray[np.int64]) -> list[str]:
         return [label for label, chosen in zip(self.labels, row, strict=True) if chosen]
-
-
-def _best_threshold(truth: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
-    """Finds the threshold with the best micro F1: of all cuts between two neighbouring probabilities.
-
-    Args:
-        truth: [N, K], 0 or 1.
-        probabilities: [N, K].
-    """
-    order = np.argsort(-probabilities, axis=None, kind="stable")
-    falling, right = probabilities.ravel()[order], truth.ravel()[order]
-    below = np.append(falling[1:], 0.0)
-    # 标签上百时，所有概率可能都低于 0.05：候选阈值取自概率本身，而不是固定的刻度；从高到低逐个算作“有”
-    scores = 2 * np.cumsum(right) / (np.arange(1, len(right) + 1) + right.sum())
-    # 概率相同的判断只能一起改变：阈值落不进并列之间
-    scores[falling == below] = -1.0
-    thresholds = np.where((below <= 0.5) & (falling > 0.5), 0.5, (falling + below) / 2)
-    best = np.flatnonzero(scores == scores.max())
-    return float(thresholds[best[np.argmin(np.abs(thresholds[best] - 0.5))]])

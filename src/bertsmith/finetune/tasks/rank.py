@@ -82,6 +82,10 @@ class RankingTask(Task[RankingExample, float]):
         """Returns one output, without a problem type: what `CrossEncoder` saves."""
         return {"id2label": {0: "relevance"}, "problem_type": None}
 
+    def group_of(self, example: RankingExample) -> str:
+        """Returns its query: it has several texts."""
+        return example.query
+
     def encode(self, tokenizer: Tokenizer, examples: Sequence[RankingExample], max_length: int) -> list[EncodedExample]:
         """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
 

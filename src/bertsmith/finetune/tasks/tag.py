@@ -3,14 +3,14 @@
 Notable:
 - a word's tag is learned at its first piece alone, and in one window alone where a sentence is cut (`inference.tag`)
 - tags that mark entities (BIO, BIOES, or an `O` for the rest) are scored by entity F1, others by word accuracy
-- the model decides each word by itself, as in the paper: no CRF forbids an `I-` after an `O`; such tags are read as
-  the CoNLL script reads them
+- the model decides each word by itself, as in the paper: nothing forbids an `I-` after an `O`, and such tags are read
+  as the CoNLL script reads them; `--constrained` chooses the tags of a sentence together instead (Viterbi)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from bertsmith.errors import InputError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 from bertsmith.finetune.metrics.bootstrap import Floats, bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import accuracy, class_scores, confusion_matrix, macro_f1
@@ -26,15 +26,27 @@ from bertsmith.finetune.metrics.entities import entity_counts, entity_scores
 from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText, InputFields, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, tokens_of, worst
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain
+from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain, transitions_of
 from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
 from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives import LabelledBatch, TaggingObjective
 from bertsmith.objectives.labelled import NO_LABEL
+from bertsmith.options import option
 from bertsmith.tokenizer import Tokenizer
 
 SHOWN_WORDS = 8
 """Words of context on either side of a mistake."""
+
+
+@dataclass(frozen=True)
+class TaggingOptions:
+    """What can be chosen; see the attributes of `TaggingTask`."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+    constrained: bool = option(
+        False, help="Choose the tags of a sentence together, so that they keep to BIO or BIOES: no I-X after O."
+    )
 
 
 @dataclass(frozen=True)
@@ -43,9 +55,11 @@ class TaggingTask(Task[TaggedWords, WordTags]):
 
     Attributes:
         labels: the tags, in the order of the model's outputs.
+        constrained: predictions keep to the scheme of the tags, see `inference.tag.TagSettings`.
     """
 
     labels: tuple[str, ...]
+    constrained: bool = field(default=False, kw_only=True)
 
     spec: ClassVar = TaskSpec(
         "tag",
@@ -65,17 +79,22 @@ class TaggingTask(Task[TaggedWords, WordTags]):
             )
             * 2,
         ),
+        options=TaggingOptions,
         has_baselines=True,
     )
 
     @classmethod
-    def learned_from(cls, train: Sequence[TaggedWords], _options: Any) -> TaggingTask:
+    def learned_from(cls, train: Sequence[TaggedWords], options: Any) -> TaggingTask:
         """Finds the tags of a training file.
 
         Raises:
-            InputError: there is one tag only, or none.
+            InputError: there is one tag only, or none; or predictions are to keep to a scheme that the file breaks.
+            ConfigError: they are to keep to a scheme, and the tags have none.
         """
-        return cls(labels_of_words(train))
+        labels = labels_of_words(train)
+        if options.constrained:
+            _require_scheme(labels, train)
+        return cls(labels, constrained=options.constrained)
 
     @property
     def metric(self) -> str:
@@ -131,7 +150,8 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         inference: InferenceConfig,
     ) -> list[WordTags]:
         """Tags the sentences."""
-        return Tag(model, tokenizer, inference).score_words([example.words for example in examples])
+        tagger = Tag(model, tokenizer, inference, constrained=self.constrained)
+        return tagger.score_words([example.words for example in examples])
 
     def metrics(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
@@ -250,6 +270,21 @@ def labels_of_words(train: Sequence[TaggedWords]) -> tuple[str, ...]:
     if len(labels) < 2:
         raise InputError(f"the training file has no more than one tag ({', '.join(labels)}); at least two are needed")
     return tuple(labels)
+
+
+def _require_scheme(labels: Sequence[str], train: Sequence[TaggedWords]) -> None:
+    """Makes sure that tags have a scheme, and that the training file keeps to it."""
+    transitions = transitions_of(labels)
+    if transitions is None:
+        raise ConfigError("--constrained: these tags have no scheme such as BIO that could be kept; leave it out")
+    number_of = {label: number for number, label in enumerate(labels)}
+    for number, example in enumerate(train, 1):
+        if not transitions.allow([number_of[tag] for tag in example.tags]):
+            # IOB1 里 O 之后的 I 是合法的开头：按 BIO 的规矩会禁掉它
+            raise InputError(
+                f"{example.at or f'sentence {number}: '}its tags are not BIO or BIOES ({' '.join(example.tags[:12])});"
+                " leave --constrained out, or rewrite IOB1 tags first"
+            )
 
 
 def _tags(

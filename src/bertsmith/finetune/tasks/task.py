@@ -8,7 +8,7 @@ in common; a task is a frozen dataclass over it, whose fields are what the train
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +21,9 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets.rows import DataSource
 from bertsmith.finetune.metrics.bootstrap import Interval
+from bertsmith.finetune.metrics.calibration import Calibration, ClassThreshold
 from bertsmith.finetune.metrics.classification import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.spec import TaskSpec
@@ -83,8 +85,10 @@ class Evaluation:
         metrics: name → value, the task's metric first.
         intervals: name → 95 % bootstrap interval, for those metrics that have one.
         classes: label → precision, recall, F1 and support, where the task has labels.
-        confusion: [K][K] counts, true label by predicted one, in the order of `classes`; None where the task has none.
+        confusion: `[K][K]` counts, true label by predicted one, in the order of `classes`; or None.
         mistakes: the worst ones, worst first.
+        calibration: how far the probabilities can be trusted, where the task has some.
+        thresholds: label → what a threshold of its own does for it, where the task has some.
     """
 
     metrics: dict[str, float]
@@ -92,12 +96,16 @@ class Evaluation:
     classes: dict[str, ClassScores] = field(default_factory=dict)
     confusion: list[list[int]] | None = None
     mistakes: list[Mistake] = field(default_factory=list)
+    calibration: Calibration | None = None
+    thresholds: dict[str, ClassThreshold] = field(default_factory=dict)
 
 
 class Task(ABC, Generic[ExampleT, PredictionT]):
     """One shape of fine-tuning; what has a body here suits most tasks, what is abstract each of them writes."""
 
     spec: ClassVar[TaskSpec]
+    has_folds: ClassVar[bool] = True
+    """Whether a part of the training file can serve as a test file."""
 
     @property
     @abstractmethod
@@ -139,7 +147,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @classmethod
     def from_documents(
         cls,
-        folder: str | Path,  # noqa: ARG003
+        folder: DataSource,  # noqa: ARG003
         options: dict[str, Any],  # noqa: ARG003
         *,
         encoding: str,  # noqa: ARG003
@@ -148,7 +156,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns training and dev examples that text without labels gives; for tasks that can learn so.
 
         Args:
-            folder: a folder, file or pattern of text files.
+            folder: a folder, file or pattern of text files, or rows in memory.
             options: the fields of `spec.options` that were chosen; those that concern the text alone are taken out.
             encoding: of the files.
             seed: of the draws.
@@ -267,6 +275,15 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """
         raise ConfigError(f"{self.name} does not learn from text without labels; leave --teacher-text out")
 
+    def group_of(self, example: Any) -> Hashable:
+        """Returns what examples have in common that must not be divided between training and test: here their texts."""
+        texts: Hashable = example.texts
+        return texts
+
+    def class_of(self, example: Any) -> Hashable:  # noqa: ARG002
+        """Returns the class by which cross-validation spreads examples evenly; None where there is none."""
+        return None
+
     def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
         return nullcontext()
@@ -279,6 +296,10 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     def with_best_threshold(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
         """Returns the task with the threshold that does best on dev predictions; itself where it has none."""
+        return self
+
+    def calibrated(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
+        """Returns the task with the temperature and the thresholds of classes that dev predictions ask for."""
         return self
 
     @abstractmethod

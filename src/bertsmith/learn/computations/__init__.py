@@ -1,5 +1,5 @@
 """The computations of the lessons: one file per idea, one registry to call them by name."""
 
-from bertsmith.learn.computations.registry import COMPUTATIONS, compute
+from bertsmith.learn.computations.registry import COMPUTATIONS, compute, picture
 
-__all__ = ["COMPUTATIONS", "compute"]
+__all__ = ["COMPUTATIONS", "compute", "picture"]

@@ -77,7 +77,6 @@ def first_block(*, id: str, title: str, language: Language, study: Study, text: 
         "hidden": size,
         "inner": inner,
         "function": function,
-        "negative_share": float((wide[place] < 0).float().mean()),
         "cosine": float(torch.cosine_similarity(before, after, dim=0)),
         "output": after.tolist(),
     }

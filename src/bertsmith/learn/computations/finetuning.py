@@ -109,6 +109,9 @@ def answer_span(
         "answered": answered,
         "verdict": verdict,
         "spans": len(found.spans),
-        "crossed": float(end.max() + start.max()),
+        # 与最好的片段一样，[CLS] 不参加：它不是段落里的词
+        "crossed": float(end[1:].max() + start[1:].max()),
+        "crossed_start": int(start[1:].argmax()) + 1,
+        "crossed_end": int(end[1:].argmax()) + 1,
     }
     return Computation(id, title, steps, values)

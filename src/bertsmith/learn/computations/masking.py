@@ -85,7 +85,7 @@ def masking(*, id: str, title: str, language: Language, study: Study, text: str,
         Step(
             Text("this draw", "这一次")(language),
             fates,
-            columns=tuple(Text("place|piece|read as|fate", "位置|词片|读到的|命运")(language).split("|")),
+            columns=tuple(Text("place|piece|read as|fate", "位置|词片|读到的|处理")(language).split("|")),
         ),
         Step(
             Text(f"{DRAWS:,} draws", f"抽 {DRAWS:,} 次")(language),
@@ -93,7 +93,7 @@ def masking(*, id: str, title: str, language: Language, study: Study, text: str,
             Text("a random piece may by chance be the same: it then counts as unchanged", "随机词片碰巧相同时算作不变")(
                 language
             ),
-            columns=tuple(Text("fate|pieces|share|setting", "命运|词片数|比例|设定")(language).split("|")),
+            columns=tuple(Text("fate|pieces|share|setting", "处理|词片数|比例|设定")(language).split("|")),
         ),
     )
     values = {

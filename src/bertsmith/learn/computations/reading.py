@@ -24,7 +24,9 @@ SHOWN = 4
 
 
 def both_sides(*, id: str, title: str, language: Language, study: Study, first: str, second: str) -> Computation:
-    """Changes a word and looks whose state changes, reading both ways and left to right (§1, figure 3).
+    """Changes a word and looks whose state changes: from the left, from the right, and both ways (§1, figure 3).
+
+    GPT reads from the left; ELMo joins a network that reads from the left with one that reads from the right.
 
     Raises:
         InputError: the sentences are the same, or differ in length.
@@ -36,13 +38,14 @@ def both_sides(*, id: str, title: str, language: Language, study: Study, first: 
         )
     # 一句一句地算：合成一批会改变矩阵乘法的舍入，看不见改动的词元也会有极小的差
     two_ways, one_way = ([study.states([each], mask=mask)[0] for each in (ids, other)] for mask in (FULL, CAUSAL))
-    both, left = _changes(*two_ways), _changes(*one_way)
+    # 从右到左：把句子倒过来，用同样的因果遮罩读，再把状态倒回去
+    other_way = [study.states([each[::-1]], mask=CAUSAL)[0].flip(0) for each in (ids, other)]
+    both, left, right = _changes(*two_ways), _changes(*one_way), _changes(*other_way)
     place = next(n for n, (a, b) in enumerate(zip(ids, other, strict=True)) if a != b)
-    rows = [
-        (a, b, from_left, from_both)
-        for a, b, from_left, from_both in zip(study.pieces(ids), study.pieces(other), left, both, strict=True)
-    ]
-    columns = Text("sentence|changed|left to right|both ways", "句子|改动后|从左到右|双向")(language).split("|")
+    rows = list(zip(study.pieces(ids), study.pieces(other), left, right, both, strict=True))
+    columns = Text("sentence|changed|left to right|right to left|both ways", "句子|改动后|从左到右|从右到左|双向")(
+        language
+    ).split("|")
     note = Text(
         "how far each token's last state moves, relative to its length; 0: it cannot know of the change",
         "每个词元最后一层状态移动了多远（相对于自身长度）；0 表示它不可能知道这个改动",
@@ -52,6 +55,7 @@ def both_sides(*, id: str, title: str, language: Language, study: Study, first: 
         "tokens": len(ids),
         "changed_both": sum(change > MOVED for change in both),
         "changed_left": sum(change > MOVED for change in left),
+        "changed_right": sum(change > MOVED for change in right),
         "place": place,
         "word": study.pieces(ids)[place],
         "other": study.pieces(other)[place],

@@ -14,18 +14,29 @@ from bertsmith.learn.computations import (
     attention,
     backward,
     block,
+    choosing,
     counting,
+    example,
     experiments,
     families,
     finetuning,
+    heads,
+    lookup,
     losses,
     masking,
     modernbert,
     pieces,
+    published,
     reading,
     schedule,
+    tagging,
 )
 from bertsmith.learn.lesson import Computation, Input, Language, Text
+from bertsmith.learn.pictures.attention import draw_head
+from bertsmith.learn.pictures.blocks import draw_block
+from bertsmith.learn.pictures.embeddings import draw_embeddings
+from bertsmith.learn.pictures.masks import draw_masking
+from bertsmith.learn.pictures.shapes import draw_example, draw_shapes
 from bertsmith.learn.starting import Ids, Suits, starting_sentences
 from bertsmith.learn.study import Study
 from bertsmith.model import NAMED_SIZES
@@ -43,6 +54,7 @@ class Recipe:
         inputs: what a reader may change.
         needs_study: whether it runs on the reader's model.
         suits: what it asks of its sentences besides being known to the vocabulary; None for nothing.
+        draw: draws what it found as SVG; None for what is better read than seen.
     """
 
     title: Text
@@ -50,6 +62,7 @@ class Recipe:
     inputs: tuple[Input, ...] = ()
     needs_study: bool = False
     suits: Suits | None = None
+    draw: Callable[[Computation, Language], str] | None = None
 
     def sentences(self, tokenizer: Tokenizer) -> dict[str, str]:
         """Returns the texts that it starts from with a vocabulary, by name; empty where it takes none."""
@@ -64,6 +77,15 @@ def _differ_in_a_word(ids: Ids) -> bool:
 
 def _holds_the_word(ids: Ids) -> bool:
     return bool(losses.places_of(ids["hidden"], ids["text"]))
+
+
+def _holds_both_words(ids: Ids) -> bool:
+    pairs = (("hidden", "first"), ("other", "second"))
+    return all(losses.places_of(ids[word], ids[text]) for word, text in pairs)
+
+
+def _holds_word(ids: Ids) -> bool:
+    return bool(losses.places_of(ids["word"], ids["text"]))
 
 
 def _sentence(name: str, default: str, chinese: str, label: Text | None = None) -> Input:
@@ -112,6 +134,18 @@ COMPUTATIONS: dict[str, Recipe] = {
             _PLACE,
         ),
         needs_study=True,
+        draw=draw_embeddings,
+    ),
+    "looking_up": Recipe(
+        Text("Who is she?", "she 指谁？"),
+        lookup.looking_up,
+        (
+            Input("x", Text("X, a row per word", "X，每个词一行"), "matrix", lookup.STATES),
+            Input("query", Text("W_Q", "W_Q"), "matrix", lookup.QUERY),
+            Input("key", Text("W_K", "W_K"), "matrix", lookup.KEY),
+            Input("value", Text("W_V", "W_V"), "matrix", lookup.VALUE),
+        ),
+        draw=draw_head,
     ),
     "two_tokens": Recipe(
         Text("Attention between two tokens", "两个词元之间的注意力"),
@@ -139,6 +173,16 @@ COMPUTATIONS: dict[str, Recipe] = {
             Input("output", Text("W_O", "W_O"), "matrix", [[1, 1], [0, 1]]),
         ),
     ),
+    "trained_heads": Recipe(
+        Text("What every head reads", "每个头在读什么"),
+        heads.trained_heads,
+        (
+            _sentence("text", "In the morning the farmer feeds the cow at the barn.", "他早上在家里看书"),
+            _sentence("word", "feeds", "看", Text("word that reads", "正在读的词")),
+        ),
+        needs_study=True,
+        suits=_holds_word,
+    ),
     "first_block": Recipe(
         Text("A token through a block", "一个词元经过一层"),
         block.first_block,
@@ -147,6 +191,7 @@ COMPUTATIONS: dict[str, Recipe] = {
             _PLACE,
         ),
         needs_study=True,
+        draw=draw_block,
     ),
     "cls_summary": Recipe(
         Text("What reaches [CLS]", "什么能到达 [CLS]"),
@@ -170,6 +215,7 @@ COMPUTATIONS: dict[str, Recipe] = {
             Input("seed", Text("draw", "第几次抽取"), "integer", 18, smallest=0, largest=10**6),
         ),
         needs_study=True,
+        draw=draw_masking,
     ),
     "mlm_loss": Recipe(
         Text("Masked LM, from logits to a number", "MLM：从 logits 到一个数"),
@@ -191,11 +237,26 @@ COMPUTATIONS: dict[str, Recipe] = {
         ),
         needs_study=True,
     ),
+    "one_example": Recipe(
+        Text("A whole example: both losses", "一个完整的例子：两个损失"),
+        example.one_example,
+        (
+            _sentence("first", "In the morning the man eats the bread.", "他早上在家里看书", _FIRST),
+            _sentence("second", "At noon he sweeps the floor at the shop.", "他晚上很早睡觉", _SECOND),
+            _sentence("hidden", "eats", "看", Text("word of A to hide", "A 中要遮住的词")),
+            _sentence("other", "floor", "睡", Text("word of B to hide", "B 中要遮住的词")),
+        ),
+        needs_study=True,
+        suits=_holds_both_words,
+        draw=draw_example,
+    ),
     "head_sizes": Recipe(
         Text("What a task adds", "一个任务要加多少"),
         finetuning.head_sizes,
         (_SIZE, Input("labels", Text("classes", "类别数"), "integer", 3, smallest=1, largest=10**5)),
+        draw=draw_shapes,
     ),
+    "tag_words": Recipe(Text("Tagging, trained while you wait", "序列标注，当场训练"), tagging.tag_words, (_SEED,)),
     "answer_span": Recipe(
         Text("The best span", "最好的片段"),
         finetuning.answer_span,
@@ -203,6 +264,39 @@ COMPUTATIONS: dict[str, Recipe] = {
             Input("start", Text("S·T_i, [CLS] first", "S·T_i，[CLS] 在前"), "numbers", [1, 0, 3, 2, -1]),
             Input("end", Text("E·T_j, [CLS] first", "E·T_j，[CLS] 在前"), "numbers", [1, 4, 0, 2, 1]),
         ),
+    ),
+    "choose_ending": Recipe(
+        Text("Choosing an ending", "选择结尾"),
+        choosing.choose_ending,
+        (
+            _sentence(
+                "context",
+                "Anna the baker lives at the bakery. The day is sunny.",
+                "他早上在家里看书",
+                Text("context", "上文"),
+            ),
+            _sentence(
+                "first",
+                "In the morning Anna eats the wonderful bread.",
+                "他晚上很早睡觉",
+                Text("the right ending", "正确的结尾"),
+            ),
+            _sentence(
+                "second", "At noon Leo climbs the ridge.", "她下午去公园散步", Text("a wrong ending", "错误的结尾")
+            ),
+            _sentence(
+                "third",
+                "In the evening Greta casts the net.",
+                "我们一起看电影",
+                Text("another wrong ending", "另一个错误的结尾"),
+            ),
+        ),
+        needs_study=True,
+    ),
+    "published": Recipe(
+        Text("What the paper reports", "论文报告的结果"),
+        published.published,
+        (Input("table", Text("table", "表"), "choice", published.ALL, choices=(published.ALL, *published.TABLES)),),
     ),
     "ablation": Recipe(
         Text("Taking one idea away", "拿走一个想法"),
@@ -291,13 +385,27 @@ COMPUTATIONS: dict[str, Recipe] = {
 """Every computation by name, in the order of the story."""
 
 
+def picture(found: Computation, language: Language = "en") -> str | None:
+    """Draws what a computation found.
+
+    Args:
+        found: of `compute`, with whatever inputs.
+        language: of the words in the picture; that of `found`, so that both say the same.
+
+    Returns:
+        An SVG; None for a computation that has no picture.
+    """
+    draw = COMPUTATIONS[found.id].draw
+    return None if draw is None else draw(found, language)
+
+
 def compute(id: str, *, language: Language = "en", study: Study | None = None, **inputs: Any) -> Computation:
     """Runs a computation.
 
     Args:
         id: a name of `COMPUTATIONS`.
         language: of titles, labels and notes.
-        study: the model to compute with, where one is needed; None for a small one made on the spot.
+        study: the model to compute with, where one is needed; None for the village model.
         **inputs: what to change, see `COMPUTATIONS[id].inputs`; the rest keeps its default. Where no text is given,
             the texts are such as the model's vocabulary can write.
 
@@ -314,7 +422,7 @@ def compute(id: str, *, language: Language = "en", study: Study | None = None, *
     given = {name: each.check(inputs.get(name, each.default)) for name, each in known.items()}
     if not recipe.needs_study:
         return recipe.function(id=id, title=recipe.title(language), language=language, **given)
-    study = Study.small() if study is None else study
+    study = Study.village() if study is None else study
     # 几句话是互相配着的：读者写了其中一句，就一句也不替换
     if not any(known[name].kind == "text" for name in inputs):
         given |= recipe.sentences(study.tokenizer)

@@ -6,7 +6,10 @@ from bertsmith.errors import InputError
 from bertsmith.learn.lesson import Computation, Language, Step, Text
 from bertsmith.train.optimizer import learning_rate_at
 
-PEAK, BATCH, LENGTH, CORPUS_WORDS = 1e-4, 256, 512, 3_300_000_000
+BOOKS_WORDS, WIKIPEDIA_WORDS = 800_000_000, 2_500_000_000
+"""The corpora of §3.1: BooksCorpus (Zhu et al. 2015) and the running text of English Wikipedia."""
+
+PEAK, BATCH, LENGTH, CORPUS_WORDS = 1e-4, 256, 512, BOOKS_WORDS + WIKIPEDIA_WORDS
 """What A.2 states: the highest rate, sequences in a batch, tokens in a sequence, words in books and Wikipedia."""
 
 SHORT, SHORT_SHARE = 128, 0.9

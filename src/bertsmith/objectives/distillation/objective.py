@@ -30,7 +30,7 @@ from bertsmith.objectives.distillation.loss import (
     distillation_losses,
     recorded_qkv,
 )
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives.loss_output import LossOutput, figure
 from bertsmith.objectives.loss_term import Titled
 from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective
 from bertsmith.options import option
@@ -212,7 +212,7 @@ class DistilledObjective:
             # 除以全局批次的个数：各份的损失加起来正是整批的
             whole = batch.global_masked if term.is_of_masks else batch.global_tokens
             loss = loss + term.weight * value / max(1, whole)
-            sums[f"{term.name}_loss"] = (float(value.detach()), count)
+            sums[f"{term.name}_loss"] = (figure(value), count)
         return LossOutput(loss, sums)
 
     def _seen(self, model: PretrainedModel, batch: PreTrainingBatch) -> tuple[PreTrainingOutput, Seen]:

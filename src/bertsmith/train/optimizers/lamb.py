@@ -21,6 +21,9 @@ class Lamb(torch.optim.Optimizer):
 
     Biases and norms (parameters of one axis) take the plain Adam step, as in the authors' code: they start at 0 or 1,
     and a step by a share of that says nothing.
+
+    Attributes:
+        found_inf: scalar float32 on the device of the weights; at 1 a step leaves everything as it is. None is 0.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
@@ -33,6 +36,7 @@ class Lamb(torch.optim.Optimizer):
             eps: added to the root of the second moment.
         """
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        self.found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -48,14 +52,19 @@ class Lamb(torch.optim.Optimizer):
                     self._move(parameter, parameter.grad, group)
 
     def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
+        state, learned = self.state[parameter], 1.0
+        if self.found_inf is not None:
+            # 跳过的一步：梯度当作 0，各处的变化再乘以 0
+            gradient, learned = torch.where(self.found_inf > 0, 0.0, gradient), 1 - self.found_inf
         if not state:
-            state["step"] = torch.zeros(())
+            state["step"] = torch.zeros((), device=parameter.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
-        steps, (beta1, beta2) = int(state["step"]), group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        state["step"] += learned
+        # 步数在 CPU 上就取成整数；在 GPU 上留作张量，取出来要等设备
+        steps, (beta1, beta2) = state["step"], group["betas"]
+        steps = int(steps) if steps.device.type == "cpu" and self.found_inf is None else steps.clamp(min=1)
+        state["exp_avg"].lerp_(gradient, (1 - beta1) * learned)
+        state["exp_avg_sq"].mul_(1 - (1 - beta2) * learned).addcmul_(gradient, gradient, value=1 - beta2)
         root = (state["exp_avg_sq"] / (1 - beta2**steps)).sqrt_().add_(group["eps"])
         update = (state["exp_avg"] / (1 - beta1**steps)).div_(root).add_(parameter, alpha=group["weight_decay"])
         # 信任比 ‖x‖/‖u‖：每个矩阵每步移动自身范数的固定比例；范数为 0 时退回普通的 Adam 步
@@ -63,7 +72,7 @@ class Lamb(torch.optim.Optimizer):
             weight_norm, update_norm = parameter.norm(), update.norm()
             trust = torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
             update.mul_(trust)
-        parameter.add_(update, alpha=-group["lr"])
+        parameter.add_(update * learned, alpha=-group["lr"])
 
 
 def build(groups: Groups, epsilon: float) -> torch.optim.Optimizer:

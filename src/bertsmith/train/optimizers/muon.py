@@ -40,7 +40,11 @@ _NORM_MARGIN = 1.01
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for the groups that say how many matrices their weights hold (`stacked`), AdamW for the others."""
+    """Muon for the groups that say how many matrices their weights hold (`stacked`), AdamW for the others.
+
+    Attributes:
+        found_inf: scalar float32 on the device of the weights; at 1 a step leaves everything as it is. None is 0.
+    """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, eps: float) -> None:
         """Prepares the optimizer.
@@ -51,6 +55,7 @@ class Muon(torch.optim.Optimizer):
         """
         super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "stacked": 0})
         others = [{**group} for group in self.param_groups if not group["stacked"]]
+        self.found_inf: Tensor | None = None
         self._adamw = torch.optim.AdamW(others, lr=0.0, betas=(0.9, 0.999), eps=eps, fused=True) if others else None
 
     @torch.no_grad()
@@ -67,6 +72,7 @@ class Muon(torch.optim.Optimizer):
             self._adamw.state = self.state
             for inner, group in zip(self._adamw.param_groups, others, strict=True):
                 inner["lr"], inner["weight_decay"] = group["lr"], group["weight_decay"]
+            self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
             self._adamw.step()
         by_shape = defaultdict(list)
         for group in self.param_groups:
@@ -78,7 +84,7 @@ class Muon(torch.optim.Optimizer):
                     ):
                         by_shape[min(matrix.shape), max(matrix.shape)].append((matrix, momentum, group))
         for matrices in by_shape.values():
-            self._move(matrices)
+            self._move(matrices, kept=0.0 if self.found_inf is None else self.found_inf)
 
     def _momentum(self, weight: Tensor) -> Tensor:
         """Adds a gradient to the momentum, and returns where the momentum is heading (Nesterov)."""
@@ -86,20 +92,23 @@ class Muon(torch.optim.Optimizer):
         state = self.state[weight]
         if not state:
             state["momentum"] = torch.zeros_like(weight)
-        momentum: Tensor = state["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
-        return weight.grad.lerp(momentum, MOMENTUM)
+        # 坏的梯度换成动量自己：向自己插值，动量就不动
+        bad = self.found_inf
+        gradient = weight.grad if bad is None else torch.where(bad > 0, state["momentum"], weight.grad)
+        momentum: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+        return gradient.lerp(momentum, MOMENTUM)
 
     @staticmethod
-    def _move(matrices: list[tuple[Tensor, Tensor, dict[str, Any]]]) -> None:
-        """Moves matrices of one shape, or its transpose."""
+    def _move(matrices: list[tuple[Tensor, Tensor, dict[str, Any]]], *, kept: float | Tensor) -> None:
+        """Moves matrices of one shape, or its transpose; where `kept` is 1 they stay as they are."""
         lying = [momentum if len(momentum) <= momentum.shape[1] else momentum.mT for _, momentum, _ in matrices]
         steps = orthogonalized(torch.stack(lying))
         for (matrix, _, group), step in zip(matrices, steps, strict=True):
             rows, columns = matrix.shape
             # 正交矩阵让每个输出的变化只随 sqrt(行/列) 变：学习率从此与宽度无关
             rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-            matrix.mul_(1 - group["lr"] * group["weight_decay"])
-            matrix.add_(step if rows <= columns else step.mT, alpha=-rate)
+            matrix.mul_(1 - group["lr"] * group["weight_decay"] * (1 - kept))
+            matrix.add_((step if rows <= columns else step.mT) * (1 - kept), alpha=-rate)
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

@@ -1,0 +1,242 @@
+"""What bertsmith does on a GPU: whether it is right, then how fast, in ten minutes at most, with data of its own.
+
+1. `tests/cuda`: every path of CUDA against the CPU (variable-length attention forward and backward, windows, bf16,
+   training, skipped batches, no waiting within a step)
+2. pre-training steps of base and large at 128 and 512 tokens: milliseconds and share of the matmul's peak, beside
+   `transformers` as people and as an expert write it; memory; with `torch.compile` and without
+3. texts of 4 to 512 tokens through base in bf16: texts a second
+4. two processes against one, where there are two GPUs
+
+What was measured is kept in `results/gpu.jsonl`: stopped, or out of time, the script goes on where it was. On a machine
+without a GPU it says what it would measure; `--device cpu --quick` runs a tiny share of it on the CPU, to see that it
+does run.
+
+    python benchmarks/gpu.py [--minutes 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.inference.engine import packs_by_length
+from bertsmith.model import ModelForPreTraining, family_named
+from bertsmith.objectives import objective_named
+from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from measured import HERE, Results
+from model_forward import forward_names, forward_peers
+from pretrain_step import PIECES, Setting, finished, measure, random_batch
+from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
+from tables import print_table
+
+TOKENS_PER_STEP = {"tiny": 256, "base": 32_768, "large": 16_384}
+ROUNDS = 5
+Work = Callable[[], dict[str, Any]]
+
+
+def main() -> None:
+    """Measures what is not in the results yet, as long as there is time, then prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin nothing more after so many")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu needs --quick")
+    parser.add_argument("--quick", action="store_true", help="a tiny share of everything: no results")
+    parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.device == "cpu" and not options.quick:
+        parser.error("--device cpu only shows that the script runs: give --quick")
+    if options.rank:
+        steps_of_a_rank()
+        return
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    work = planned(options.device, options.quick)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU here; on a machine with one this would measure:", *work, sep="\n- ")
+        return
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    device = f"{name} x {torch.cuda.device_count()}" if options.device == "cuda" else name
+    results = Results(
+        "gpu", threads=torch.get_num_threads(), quick=options.quick, folder=options.results, device=device
+    )
+    deadline = time.monotonic() + 60 * options.minutes
+    rows, left = [], []
+    for what, each in work.items():
+        if time.monotonic() < deadline:
+            rows.append(results.get({"name": what}, partial(measured, each)))
+            print(json.dumps(rows[-1]), flush=True)
+        else:
+            left.append(what)
+    print_table([row for row in rows if "rounds" in row])
+    for row in rows:
+        if "error" in row:
+            print(f"{row['name']}: {row['error']}")
+    if left:
+        print("out of time; run it again for:", *left, sep="\n- ")
+
+
+def planned(device: str, quick: bool) -> dict[str, Work]:
+    """Returns everything there is to measure, by its name, what matters most first."""
+    work: dict[str, Work] = {}
+    if device == "cuda":
+        work["every CUDA path against the CPU"] = cuda_tests
+    precisions = ("float32",) if quick else ("bf16",)
+    for size, lengths in {"tiny": (32,)}.items() if quick else {"base": (128, 512), "large": (128, 512)}.items():
+        for length in lengths:
+            for precision in precisions:
+                setting = Setting("bert", size, TOKENS_PER_STEP[size] // length, precision, length, device)
+                work[f"step of {size} at {length}, {precision}"] = partial(step, setting, quick)
+                if not quick:
+                    work[f"step of {size} at {length}, {precision}, compiled"] = partial(compiled_step, setting)
+    size, precision = ("tiny", "float32") if quick else ("base", "bf16")
+    work[f"texts of 4 to 512 tokens, {size}, {precision}"] = partial(embedding, size, precision, device, quick)
+    if device == "cuda":
+        work["two processes against one, base at 128, bf16"] = two_processes
+    return work
+
+
+def measured(work: Work) -> dict[str, Any]:
+    """Runs one measurement; what does not fit this GPU says so, and the others go on."""
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        found = work()
+        if torch.cuda.is_available() and "figures" in found:
+            found["figures"]["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
+        return found
+    except torch.cuda.OutOfMemoryError as error:
+        return {"error": f"does not fit this GPU: {str(error).splitlines()[0]}"}
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def cuda_tests() -> dict[str, Any]:
+    """Runs the tests marked `cuda`, and returns what pytest says last."""
+    command = [sys.executable, "-m", "pytest", "-n0", "-m", "cuda", "tests/cuda", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True)
+    said = done.stdout.strip().splitlines()
+    if done.returncode:
+        print(done.stdout)
+    return {"passed": done.returncode == 0, "pytest": said[-1] if said else done.stderr[-500:]}
+
+
+def step(setting: Setting, quick: bool) -> dict[str, Any]:
+    """Times steps of ours and of the peers; the figures are in tokens a second."""
+    found = measure(setting, 1 if quick else ROUNDS, compiled=False)
+    return in_tokens(found, setting)
+
+
+def compiled_step(setting: Setting) -> dict[str, Any]:
+    """Times steps of ours under `torch.compile`, beside those without."""
+    torch.manual_seed(0)
+    batch = random_batch(setting)
+    objective = objective_named("mlm+nsp")
+    config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
+    work: dict[str, Callable[[], object]] = {}
+    for name in (OURS, PEOPLE):
+        model = ModelForPreTraining(config.changed(attention_probs_dropout_prob=0.0), pair_head=True)
+        model.set_compute_dtype(torch.bfloat16)
+        trainer = BertTrainer(model, objective, TrainerSettings(10**6, 1e-4), device=setting.device)
+        if name == OURS:
+            model.compile()
+        work[name] = finished(partial(trainer.train_batch, batch), setting.device)
+    times = in_turn(work, rounds=ROUNDS, warmup=3)
+    return in_tokens(rounds_of(times, peers={PEOPLE: "ours without torch.compile"}), setting)
+
+
+def in_tokens(found: dict[str, Any], setting: Setting) -> dict[str, Any]:
+    """Turns seconds of steps into tokens a second."""
+    tokens = setting.sequences * setting.length
+    rates = {who: [tokens / seconds for seconds in each] for who, each in found["rounds"].items()}
+    return rounds_of(rates, peers=found["peers"], unit="tokens/s", figures=found["figures"])
+
+
+def embedding(size: str, precision: str, device: str, quick: bool) -> dict[str, Any]:
+    """Times the states of ragged texts: ours, and `transformers` padded, as they come and sorted by length."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    longest, count = (64, 16) if quick else (512, 1024)
+    lengths = rng.integers(4, longest + 1, size=count).tolist()
+    sequences = [rng.integers(1000, PIECES, size=length).tolist() for length in lengths]
+    ours = family_named("bert").backbone(family_named("bert").config.named(size, vocab_size=PIECES, pad_token_id=1))
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save_pretrained(folder)
+        peers = {who: peer.to(device) for who, peer in forward_peers(folder, precision).items()}
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    ours.set_compute_dtype(dtype)
+    ours.eval().to(device)
+
+    @torch.inference_mode()
+    def read() -> object:
+        packs = packs_by_length(lengths, 32_768)
+        batches = [RaggedBatch.from_sequences([sequences[number] for number in pack]) for pack in packs]
+        return [ours(batch.to(device)).hidden_states for batch in batches]
+
+    @torch.inference_mode()
+    def read_padded(who: str) -> object:
+        order = list(range(count))
+        if who == EXPERT:
+            order.sort(key=lengths.__getitem__)
+        states = []
+        for start in range(0, count, 64):
+            rows = [torch.tensor(sequences[number]) for number in order[start : start + 64]]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0).to(device)
+            with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16" and who == PEOPLE):
+                states.append(peers[who](input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state)
+        return states
+
+    work = {OURS: read, **{who: partial(read_padded, who) for who in peers}}
+    times = in_turn({who: finished(each, device) for who, each in work.items()}, rounds=1 if quick else ROUNDS)
+    rates = {who: [len(sequences) / seconds for seconds in each] for who, each in times.items()}
+    return rounds_of(rates, peers=forward_names(precision), unit="texts/s")
+
+
+def two_processes() -> dict[str, Any]:
+    """Times training over two GPUs against one, the same tokens for each GPU."""
+    if torch.cuda.device_count() < 2:
+        return {"error": "there is one GPU"}
+    rates = {}
+    for who, count in ((OURS, 2), (EXPERT, 1)):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        done = subprocess.run([*command, __file__, "--rank"], check=True, capture_output=True, text=True)
+        rates[who] = json.loads(done.stdout.splitlines()[-1])
+    return rounds_of(rates, peers={EXPERT: "ours on one GPU"}, unit="tokens/s")
+
+
+def steps_of_a_rank() -> None:
+    """Takes steps as one of several processes; the first prints the tokens a second of all."""
+    from bertsmith.train.distributed import connected_ranks
+
+    with connected_ranks() as (ranks, device):
+        setting = Setting("bert", "base", TOKENS_PER_STEP["base"] // 128, "bf16", 128, device.type)
+        torch.manual_seed(0)
+        config = family_named("bert").config.named("base", vocab_size=PIECES, attention_probs_dropout_prob=0.0)
+        model = ModelForPreTraining(config, pair_head=True)
+        model.set_compute_dtype(torch.bfloat16)
+        settings = TrainerSettings(10**6, 1e-4)
+        trainer = BertTrainer(model, objective_named("mlm+nsp"), settings, device=device, ranks=ranks)
+        batch = random_batch(setting)
+        times = in_turn({OURS: finished(partial(trainer.train_batch, batch), device.type)}, rounds=ROUNDS, warmup=3)
+        if ranks.is_first:
+            tokens = setting.sequences * setting.length * ranks.world_size
+            print(json.dumps([tokens / seconds for seconds in times[OURS]]))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    main()

@@ -1,0 +1,398 @@
+"""The tables of README and documentation, made from the lines under `results/`.
+
+A page holds `<!-- table: NAME -->` and, further down, `<!-- /table -->`; what stands between is written here
+(`make bench-tables`), and a test fails where a page and its lines differ. `TABLES` declares every table once. Of
+several lines with the same name, the last one counts. A comparison shows the median of ours, with the fastest and the
+slowest round, and how many times as fast ours is as each kind of peer; of several experts, as the best.
+
+    python benchmarks/tables.py            # write all pages
+    python benchmarks/tables.py pretrain_step latency        # print tables
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from measured import HERE, RESULTS, Row, read_rows
+from side_by_side import EXPERT, OURS, PEOPLE
+
+ROOT = HERE.parent
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+NOTHING = "not measured yet"
+CHINESE = {
+    "what": "项目",
+    "ours": "本项目",
+    "as people write it": "常规写法",
+    "as an expert writes it": "专家写法",
+    "command": "命令",
+    "other figures": "其他数字",
+    NOTHING: "尚未测量",
+    "measured before lines named their commit": "测量时还没有记录提交",
+    "name": "项目",
+    "family": "家族",
+    "size": "规模",
+    "minutes": "分钟",
+    "precision": "精度",
+    "steps": "步数",
+    "tokens": "词元数",
+    "asked tokens": "要求的词元数",
+    "unigram entropy": "一元熵",
+    "mlm loss": "掩码损失（nat）",
+    "mlm accuracy": "掩码准确率",
+    "utilisation": "占矩阵乘峰值",
+    "score ours": "得分：本项目",
+    "score people": "得分：常规",
+    "score expert": "得分：专家",
+    "cosine ours": "余弦：本项目",
+    "loss": "目标损失",
+    "loss ours": "本项目的损失",
+    "peak mib": "显存峰值",
+    "threads": "线程",
+    "commit": "提交",
+    "load": "负载",
+}
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Ours and both kinds of peer, a line of results a row."""
+
+    results: str
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """Figures beside the times: key → format, such as `{"utilisation": "{:.0%}"}`."""
+
+    def render(self, say: Callable[[str], str]) -> list[str]:
+        """Returns the lines of the table."""
+        rows = latest(self.results)
+        if not rows:
+            return [say(NOTHING) + "."]
+        heads = ["what", OURS, "as people write it", "as an expert writes it", *self.shown]
+        cells = [
+            [
+                row["name"],
+                spread(row["rounds"][OURS], row["unit"]),
+                against(row, PEOPLE),
+                against(row, EXPERT),
+                *(self.shown[key].format(row["figures"][key]) if key in row["figures"] else "" for key in self.shown),
+            ]
+            for row in rows
+        ]
+        return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures that are no comparison: what was learned, what was found."""
+
+    results: str
+    titles: Sequence[str]
+    """Keys of a line whose values together name its row."""
+    shown: Mapping[str, str]
+    """Key of a line → format."""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """What a line must say to be in the table."""
+
+    def render(self, say: Callable[[str], str]) -> list[str]:
+        """Returns the lines of the table."""
+        rows = latest(self.results, self.titles, self.where)
+        if not rows:
+            return [say(NOTHING) + "."]
+        heads = [*self.titles, *self.shown]
+        cells = [
+            [str(row[key]) for key in self.titles]
+            + [form.format(row[key]) if key in row else "" for key, form in self.shown.items()]
+            for row in rows
+        ]
+        return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A row of the README: the same work in every precision that was measured."""
+
+    english: str
+    chinese: str
+    results: str
+    names: Mapping[str, str]
+    """What stands behind a ratio, such as a precision → name of the line."""
+    command: str
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The table of the README: ratios alone."""
+
+    rows: Sequence[Ratio]
+
+    def render(self, say: Callable[[str], str]) -> list[str]:
+        """Returns the lines of the table."""
+        cells, used = [], []
+        for row in self.rows:
+            found = {row_["name"]: row_ for row_ in latest(row.results)}
+            lines = {short: found[name] for short, name in row.names.items() if name in found}
+            used += lines.values()
+            title = row.chinese if say("what") != "what" else row.english
+            ratios = [
+                " · ".join(f"{mark}{ratio(line, kind):.2f}x{mark} {short}".strip() for short, line in lines.items())
+                if lines and all(ratio(line, kind) for line in lines.values())
+                else say(NOTHING)
+                for kind, mark in ((EXPERT, "**"), (PEOPLE, ""))
+            ]
+            cells.append([title, *ratios, f"`{row.command}`"])
+        heads = ["what", "as an expert writes it", "as people write it", "command"]
+        return [*grid([say(head) for head in heads], cells), "", *sources(used, say)]
+
+
+def latest(results: str, titles: Sequence[str] = ("name",), where: Mapping[str, Any] | None = None) -> list[Row]:
+    """Returns the last line of every name, in the order in which names first came."""
+    rows = read_rows(RESULTS / f"{results}.jsonl")
+    if rows and "side" in rows[0]:
+        rows = comparisons(rows)
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if (where or {}).items() <= row.items():
+            found[tuple(row[key] for key in titles)] = row
+    return list(found.values())
+
+
+def comparisons(rows: Sequence[Row]) -> list[Row]:
+    """Returns lines of whole runs, one a side and seed, as comparisons: the runs of a side are its rounds.
+
+    Of several commits the last one with lines of a name counts.
+    """
+    found: dict[str, Row] = {}
+    for name in dict.fromkeys(row["name"] for row in rows):
+        same = [row for row in rows if row["name"] == name]
+        same = [row for row in same if row["commit"] == same[-1]["commit"] and row["model"] == same[-1]["model"]]
+        sides = {side: [row for row in same if row["side"] == side] for side in dict.fromkeys(r["side"] for r in same)}
+        seconds = {side: [row["seconds"] for row in runs] for side, runs in sides.items()}
+        figures: Row = {}
+        for side, runs in sides.items():
+            scores = [row["score"] for row in runs]
+            error = f" ± {statistics.stdev(scores) / len(scores) ** 0.5:.3f}" if len(scores) > 1 else ""
+            figures[f"score {side}"] = f"{statistics.mean(scores):.3f}{error}"
+            figures[f"MiB {side}"] = round(statistics.median(row["peak_mib"] for row in runs))
+        found[name] = {**same[-1], "unit": "s", "rounds": seconds, "figures": figures}
+    return list(found.values())
+
+
+def best_of(row: Row, kind: str) -> str | None:
+    """Returns the contender of a kind with the best median, or None where there is none."""
+    names = [name for name in row["rounds"] if name.split(":")[0] == kind]
+    best = max if is_rate(row["unit"]) else min
+    return best(names, key=lambda name: statistics.median(row["rounds"][name])) if names else None
+
+
+def ratio(row: Row, kind: str) -> float:
+    """Returns how many times as good ours is as the best peer of a kind; 0 where there is none."""
+    peer = best_of(row, kind)
+    if peer is None:
+        return 0.0
+    ours, theirs = statistics.median(row["rounds"][OURS]), statistics.median(row["rounds"][peer])
+    return ours / theirs if is_rate(row["unit"]) else theirs / ours
+
+
+def is_rate(unit: str) -> bool:
+    """Returns whether more is better."""
+    return unit.endswith("/s") or unit == "words/piece"
+
+
+def against(row: Row, kind: str) -> str:
+    """Returns the cell of a kind of peer: the ratio, and the peer's own figure."""
+    peer = best_of(row, kind)
+    if peer is None:
+        return ""
+    which = peer.partition(": ")[2]
+    shown = f"{ratio(row, kind):.2f}x ({spread(row['rounds'][peer], row['unit'])})"
+    return f"{shown}, {which}" if which else shown
+
+
+def spread(values: Sequence[float], unit: str) -> str:
+    """Returns the median with the lowest and the highest, in a unit that reads well."""
+    middle = statistics.median(values)
+    scale, shown = (1000.0, "ms") if unit == "s" and middle < 2 else (1.0, unit)
+    digits = 0 if scale * middle >= 100 else 1 if scale * middle >= 10 else 2
+    low, high = (f"{scale * value:,.{digits}f}" for value in (min(values), max(values)))
+    return f"{scale * middle:,.{digits}f} {shown}" + (f" ({low}–{high})" if len(values) > 1 else "")
+
+
+def grid(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lays cells out as Markdown."""
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *cells)]
+
+
+def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
+    """Returns the line below a table: peers, machines, commits."""
+    machines = dict.fromkeys(machine_of(row, say) for row in rows)
+    return ["; ".join(machines) + "."] if machines else []
+
+
+def machine_of(row: Row, say: Callable[[str], str]) -> str:
+    """Returns where a line was measured."""
+    if "commit" not in row:
+        return say("measured before lines named their commit")
+    wide = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in row["features"]][:1]
+    device = row.get("device") or f"{row['processor']} ({', '.join(wide)})"
+    packages = [f"{name} {row['versions'][name]}" for name in ("torch", "transformers") if name in row["versions"]]
+    where = [device, f"{row['threads']} {say('threads')}", *packages, f"{say('commit')} {row['commit']}", row["date"]]
+    return ", ".join(where)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Prints comparisons as they will stand in the documentation."""
+    cells = [
+        [row["name"], spread(row["rounds"][OURS], row["unit"])]
+        + [against(row, kind) for kind in (PEOPLE, EXPERT)]
+        + ["; ".join(f"{key} {value}" for key, value in row["figures"].items())]
+        for row in rows
+    ]
+    print("\n".join([*grid(["what", OURS, "people", "expert", "other figures"], cells), "", *sources(rows, str)]))
+
+
+def said_in(page: Path) -> Callable[[str], str]:
+    """Returns what translates a heading for a page."""
+    is_chinese = "zh" in page.parts or "zh-CN" in page.name
+    return (lambda text: CHINESE.get(text, text)) if is_chinese else str
+
+
+def updated(page: Path) -> str:
+    """Returns the text of a page with its tables made anew.
+
+    Raises:
+        KeyError: the page names a table that is not declared.
+    """
+    say = said_in(page)
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + "\n".join(TABLES[found[2]].render(say)) + "\n" + found[3]
+
+    return MARKED.sub(table, page.read_text(encoding="utf-8"))
+
+
+def pages() -> list[Path]:
+    """Returns all pages with tables."""
+    found = [*ROOT.glob("README*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if MARKED.search(page.read_text(encoding="utf-8"))]
+
+
+def _precisions(prefix: str, *more: str) -> dict[str, str]:
+    """Returns the lines of a name in bf16 and float32, and in other precisions."""
+    return {precision: f"{prefix}{precision}" for precision in ("bf16", "float32", *more)}
+
+
+README_ROWS = (
+    Ratio(
+        "a pre-training step of BERT mini; `transformers`",
+        "BERT mini 的一步预训练；对 `transformers`",
+        "pretrain_step",
+        _precisions("bert-mini "),
+        "python benchmarks/pretrain_step.py",
+    ),
+    Ratio(
+        "the same, BERT base",
+        "同上，BERT base",
+        "pretrain_step",
+        _precisions("bert-base "),
+        "python benchmarks/pretrain_step.py",
+    ),
+    Ratio(
+        "the same, ModernBERT mini",
+        "同上，ModernBERT mini",
+        "pretrain_step",
+        _precisions("modernbert-mini "),
+        "python benchmarks/pretrain_step.py",
+    ),
+    Ratio(
+        "states of 400 sentences, 6 layers; `transformers`",
+        "400 个句子的状态，6 层；对 `transformers`",
+        "model_forward",
+        _precisions("forward, MiniLM 6/384, "),
+        "python benchmarks/model_forward.py",
+    ),
+    Ratio(
+        "fine-tuning on SST-2; `Trainer`",
+        "SST-2 微调；对 `Trainer`",
+        "finetune",
+        _precisions("sst2, "),
+        "python benchmarks/finetune.py",
+    ),
+    Ratio(
+        "1,000 sentences to vectors; `sentence-transformers`; the best of ONNX Runtime and OpenVINO",
+        "1,000 个句子变成向量；对 `sentence-transformers`；专家取 ONNX Runtime 与 OpenVINO 中较快者",
+        "embed",
+        _precisions("1,000 sentences, ", "int8"),
+        "python benchmarks/embed.py",
+    ),
+    Ratio(
+        "one request of 8 words; the same peers",
+        "一次 8 个词的请求；对手同上",
+        "latency",
+        {
+            "torch": "one request of 8 words, float32, torch",
+            "onnxruntime": "one request of 8 words, float32, onnxruntime",
+        },
+        "python benchmarks/latency.py",
+    ),
+    Ratio(
+        "32 connections; FastAPI + `sentence-transformers`, plain and batching",
+        "32 个连接；对 FastAPI + `sentence-transformers`，不攒批与攒批",
+        "serve",
+        _precisions("32 connections, "),
+        "python benchmarks/serve.py",
+    ),
+    Ratio(
+        "tokenizing 10 MB on one core and on two; `tokenizers`",
+        "10 MB 文本分词，一个核与两个核；对 `tokenizers`",
+        "tokenizer",
+        {"one core": "English to arrays, empty cache", "two cores": "English to arrays, two cores"},
+        "python benchmarks/tokenizer.py",
+    ),
+)
+
+LEARNED = {
+    "steps": "{:,}",
+    "tokens": "{:,}",
+    "unigram_entropy": "{:.3f}",
+    "mlm_loss": "{:.3f}",
+    "mlm_accuracy": "{:.1%}",
+}
+
+TABLES: dict[str, Comparisons | Figures | Ratios] = {
+    "readme": Ratios(README_ROWS),
+    "pretrain_step": Comparisons("pretrain_step", {"utilisation": "{:.0%}"}),
+    "model_forward": Comparisons("model_forward"),
+    "families": Comparisons("families"),
+    "finetune": Comparisons("finetune", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
+    "train_embed": Comparisons("train_embed", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
+    "embed": Comparisons("embed", {f"cosine {OURS}": "{:.4f}"}),
+    "latency": Comparisons("latency", {f"cosine {OURS}": "{:.4f}"}),
+    "serve": Comparisons("serve"),
+    "search": Comparisons("search"),
+    "search_quality": Figures("search_quality", ("name",), dict.fromkeys(("recall@1", "recall@10", "mrr"), "{:.3f}")),
+    "tokenizer": Comparisons("tokenizer"),
+    "stream": Comparisons("stream"),
+    "corpus": Comparisons("corpus"),
+    "adapters_memory": Comparisons("adapters_memory"),
+    "time_to_loss": Comparisons("time_to_loss", {"loss": "{:.3f}", "loss_ours": "{:.3f}"}),
+    "families_learning": Figures(
+        "families_learning", ("family", "size", "minutes", "precision"), LEARNED, {"what": "pre-training"}
+    ),
+    "scaling": Figures(
+        "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
+    ),
+    "gpu": Comparisons("gpu", {"utilisation": "{:.0%}", "peak_mib": "{:,} MiB"}),
+}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(f"{name}\n", *TABLES[name].render(str), "", sep="\n")
+    for page in [] if sys.argv[1:] else pages():
+        page.write_text(updated(page), encoding="utf-8")
+        print(page.relative_to(ROOT))

@@ -1,0 +1,142 @@
+"""What MkDocs is taught beyond its plugins: links to the code, pages made from the code, names of sections in Chinese.
+
+- A page may link to any file of the project as GitHub reads it (`../../../src/bertsmith/model/block.py`). The site has
+  a page for every source file and a copy of every picture and report that is linked, so it needs no repository.
+- `<!-- commands -->` is replaced by every command with its options, `<!-- names -->` by the public names, and
+  `<!-- changelog -->` by the changelog: none can be out of date.
+- Each language is a site of its own, with its own index to search; `extra.sections` translates the navigation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.nav import Navigation, Section
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(ROOT / "src"))
+
+from commands import command_pages  # noqa: E402
+from names import names_table  # noqa: E402
+
+COPIED = {".png", ".svg", ".gif", ".html", ".json"}
+LANGUAGE_OF = {".py": "python", ".toml": "toml", ".md": "markdown", ".json": "json", ".css": "css", ".sh": "bash"}
+_CODE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=indent)(?P=fence) *$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Changes what stands outside fenced blocks of code."""
+    parts, end = [], 0
+    for block in _CODE.finditer(text):
+        parts += [change(text[end : block.start()]), block.group()]
+        end = block.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def linked_file(page: Path, path: str) -> Path | None:
+    """Returns the file of the project that a link leads to; none where it leads into the web."""
+    if re.match(r"[a-z]+:", path):
+        return None
+    target = Path(os.path.normpath(page.parent / path))
+    return target if target.is_relative_to(ROOT) else None
+
+
+def place_in_site(target: Path, pages: Path) -> str | None:
+    """Returns where a file from outside the pages of a language stands in the site; none for a page."""
+    if target.is_relative_to(pages) or not target.is_file():
+        return None
+    name = target.relative_to(ROOT).as_posix()
+    return f"assets/{name}" if target.suffix in COPIED else f"source/{name}.md"
+
+
+def source_page(target: Path) -> str:
+    """Returns a page that shows a file."""
+    name = target.relative_to(ROOT).as_posix()
+    kind = LANGUAGE_OF.get(target.suffix, "text")
+    # 围栏比文件里任何一行都长，文件自己的 ``` 就不会提前结束它
+    fence = "`" * 12
+    text = target.read_text(encoding="utf-8")
+    return f"---\nsearch:\n  exclude: true\nhide: [toc]\n---\n# {name}\n\n{fence}{kind}\n{text}\n{fence}\n"
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Adds the pictures of the theme, and every file outside the pages that a page links to."""
+    pages = Path(config.docs_dir)
+    for picture in (ROOT / "docs/site/assets").iterdir():
+        files.append(File.generated(config, f"assets/{picture.name}", abs_src_path=str(picture)))
+    found: set[Path] = set()
+    for page in pages.rglob("*.md"):
+        for link in _LINK.finditer(page.read_text(encoding="utf-8")):
+            target = linked_file(page, link["path"])
+            if target is not None and place_in_site(target, pages):
+                found.add(target)
+    for target in sorted(found):
+        place = place_in_site(target, pages) or ""
+        if target.suffix in COPIED:
+            files.append(File.generated(config, place, abs_src_path=str(target)))
+        elif not target.is_relative_to(ROOT / "docs" / other_language(pages)):
+            hidden = InclusionLevel.NOT_IN_NAV
+            files.append(File.generated(config, place, content=source_page(target), inclusion=hidden))
+    return files
+
+
+def other_language(pages: Path) -> str:
+    """Returns `zh` for the English pages, `en` for the Chinese."""
+    return "zh" if pages.name == "en" else "en"
+
+
+def on_nav(nav: Navigation, *, config: MkDocsConfig, **_: Any) -> Navigation:
+    """Translates the names of the sections."""
+
+    def translate(items: list[Any]) -> None:
+        for item in items:
+            if isinstance(item, Section):
+                item.title = config.extra["sections"].get(item.title, item.title)
+                translate(item.children)
+
+    translate(nav.items)
+    return nav
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Fills in what is made from the code, and turns links to files of the project into links of the site."""
+    if page.file.abs_src_path is None:
+        return markdown
+    here, pages = Path(page.file.abs_src_path), Path(config.docs_dir)
+    if "<!-- commands -->" in markdown:
+        markdown = markdown.replace("<!-- commands -->", command_pages(pages.name))
+    if "<!-- names -->" in markdown:
+        markdown = markdown.replace("<!-- names -->", names_table(pages.name))
+    if "<!-- changelog -->" in markdown:
+        text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2]
+        # 更新日志的链接从项目根算起
+        markdown = markdown.replace("<!-- changelog -->", re.sub(r"\]\((?![a-z]+:|#)", "](../../../", text))
+
+    def relinked(link: re.Match[str]) -> str:
+        target = linked_file(here, link["path"])
+        if target is None:
+            return link.group()
+        translated = ROOT / "docs" / other_language(pages)
+        if target.is_relative_to(translated):
+            # 另一种语言是另一个站点：MkDocs 不认识那里的页，所以写成 HTML 链接
+            url = target.relative_to(translated).with_suffix("").as_posix().removesuffix("index")
+            up = "../" * (page.url.count("/") + 1)
+            text = link["before"][1:-2]
+            return f'<a href="{up}{translated.name}/{url.rstrip("/")}/{link["anchor"] or ""}">{text}</a>'
+        place = place_in_site(target, pages)
+        if place is not None:
+            path = os.path.relpath(place, Path(page.file.src_uri).parent)
+            return f"{link['before']}{path})"
+        return f"{link['before']}{os.path.relpath(target, here.parent)}{link['anchor'] or ''})"
+
+    return outside_code(markdown, lambda text: _LINK.sub(relinked, text))

@@ -1,0 +1,85 @@
+"""The documentation site: where it is, and a server for it.
+
+A wheel holds the built site as package data (`make release` puts it there). A checkout builds it when it is first asked
+for, and again when a page or the code is newer than what was built.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+
+from bertsmith.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SITE = PACKAGE / "site"
+CHECKOUT = PACKAGE.parents[1]
+
+
+def find_site(site: Path = SITE, checkout: Path = CHECKOUT) -> Path:
+    """Returns the folder of the built site, after building it where that is possible and needed.
+
+    Args:
+        site: where the built site is or goes.
+        checkout: the project, if the package is used from one.
+
+    Raises:
+        ConfigError: no site is there, and none can be built; or the build failed.
+    """
+    script = checkout / "docs/site/build.py"
+    can_build = script.is_file() and find_spec("mkdocs") is not None and find_spec("mkdocstrings") is not None
+    if can_build and is_stale(site, checkout):
+        print("Building the documentation, which takes about a minute ...", flush=True)
+        # 读者只要能读：警告不该挡住他；严格的检查在 make docs
+        done = subprocess.run([sys.executable, str(script), "--no-strict"], check=False, capture_output=True, text=True)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise ConfigError(f"{script}: the documentation could not be built: {lines[-1]}")
+    if (site / "index.html").is_file():
+        return site
+    if script.is_file():
+        raise ConfigError("the documentation is not built; pip install -c constraints.txt -e '.[docs]' first")
+    raise ConfigError("this installation holds no documentation; install a wheel made by `make release`")
+
+
+def is_stale(site: Path, checkout: Path) -> bool:
+    """Returns whether a page or the code is newer than the built site, or there is none."""
+    built = site / "index.html"
+    if not built.is_file():
+        return True
+    sources = [*checkout.glob("mkdocs*.yml"), checkout / "CHANGELOG.md"]
+    for folder in ("docs/en", "docs/zh", "docs/site", "docs/images"):
+        sources += (path for path in (checkout / folder).rglob("*") if path.suffix != ".pyc")
+    sources += (checkout / "src/bertsmith").rglob("*.py")
+    made = built.stat().st_mtime
+    return any(path.is_file() and path.stat().st_mtime > made for path in sources)
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Tells nothing of each request: the terminal shows the address alone."""
+
+
+def site_server(site: Path, port: int) -> ThreadingHTTPServer:
+    """Returns a server of the site on this machine's own address, not yet running.
+
+    Args:
+        site: folder of the built site.
+        port: port to listen on; 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), partial(_QuietHandler, directory=str(site)))
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise ConfigError(
+            f"port {port}: {error.strerror}; take another with --port, or a free one with --port 0"
+        ) from None

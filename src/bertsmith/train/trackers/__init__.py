@@ -1,0 +1,1 @@
+"""Where the figures of a run can go, a file each: a listener (`train.tracking.RunListener`) called `TRACKER`."""

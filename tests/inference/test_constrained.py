@@ -1,0 +1,114 @@
+"""Tags that keep to their scheme: the best path against every path there is, and seqeval as a judge of the scheme."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from seqeval.metrics import f1_score
+from seqeval.scheme import IOB2
+
+from bertsmith.cli import main
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.tasks.tag import TaggingTask
+from bertsmith.inference.entities import best_path, transitions_of
+from bertsmith.inference.tag import Tag
+from bertsmith.model import BertConfig, BertForTokenClassification
+from bertsmith.tokenizer import WordPieceTokenizer
+
+BIO = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
+BIOES = ["B-X", "I-X", "E-X", "S-X", "O"]
+
+
+def test_which_tags_may_follow_which():
+    bio = transitions_of(BIO)
+
+    def allowed(*tags):
+        return bio.allow([BIO.index(tag) for tag in tags])
+
+    assert allowed("B-PER", "I-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-LOC")
+    assert not any(
+        allowed(*tags) for tags in (("I-PER",), ("O", "I-PER"), ("B-LOC", "I-PER"), ("B-PER", "I-PER", "I-LOC"))
+    )
+    bioes = transitions_of(BIOES)
+    good = (["S-X", "O"], ["B-X", "I-X", "E-X"], ["B-X", "E-X", "S-X"])
+    bad = (["B-X"], ["B-X", "O"], ["I-X", "E-X"], ["E-X"], ["S-X", "I-X"], ["B-X", "B-X", "E-X"])
+    assert all(bioes.allow([BIOES.index(tag) for tag in tags]) for tags in good)
+    assert not any(bioes.allow([BIOES.index(tag) for tag in tags]) for tags in bad)
+    assert transitions_of(["NOUN", "VERB"]) is None
+
+
+@pytest.mark.parametrize("labels", [BIO, BIOES])
+def test_the_best_path_is_the_best_of_all_that_are_allowed(labels):
+    rng, transitions = np.random.default_rng(1), transitions_of(labels)
+    for length in (0, 1, 2, 4, 5):
+        scores = np.log(rng.dirichlet(np.ones(len(labels)), size=length)) if length else np.zeros((0, len(labels)))
+        paths = [path for path in itertools.product(range(len(labels)), repeat=length) if transitions.allow(path)]
+        expected = max(paths, key=lambda path: sum(scores[place, tag] for place, tag in enumerate(path)))
+        assert best_path(scores, transitions) == list(expected)
+
+
+@pytest.fixture
+def tagger(tiny_model, tmp_path):
+    torch.manual_seed(3)
+    config = BertConfig.load(tiny_model).changed(id2label=dict(enumerate(BIO)), initializer_range=0.3)
+    BertForTokenClassification(config).save_pretrained(tmp_path / "tagger")
+    WordPieceTokenizer.load(tiny_model).save(tmp_path / "tagger")
+    return tmp_path / "tagger"
+
+
+def test_a_pipeline_keeps_to_the_scheme_also_over_windows(tagger):
+    sentences = [["the", "man", "eats", "bread", "."], ["a", "book"] * 40, [], ["woman"]]
+    greedy, constrained = Tag.load(tagger), Tag.load(tagger)
+    constrained.constrained = True
+    free, kept = greedy.tag_words(sentences), constrained.tag_words(sentences)
+    assert [len(tags) for tags in kept] == [len(words) for words in sentences]
+    transitions = transitions_of(BIO)
+    numbers = [[BIO.index(tag) for tag in tags] for tags in kept]
+    assert all(transitions.allow(row) for row in numbers)
+    assert not all(transitions.allow([BIO.index(tag) for tag in tags]) for tags in free)
+    # 守规矩的标签，seqeval 的严格模式与宽松模式读出的实体相同
+    truth = [["B-PER"] + ["O"] * (len(tags) - 1) for tags in kept if tags]
+    found = [tags for tags in kept if tags]
+    assert f1_score(truth, found) == f1_score(truth, found, mode="strict", scheme=IOB2)
+    rows = constrained.score_words(sentences[:1])[0]
+    assert all(0 < value <= 1 for value in rows.probabilities)
+
+
+def test_fine_tuning_and_predicting_with_it(tiny_model, tagger, tmp_path, capsys):
+    (tmp_path / "a.conll").write_text("the\tO\nman\tB-PER\neats\tI-PER\n\na\tO\nbook\tO\n\n" * 4)
+    files = ["--train", tmp_path / "a.conll", "--dev", tmp_path / "a.conll"]
+    words = [
+        "finetune",
+        "tag",
+        "--model",
+        tiny_model,
+        *files,
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        1,
+        "--constrained",
+    ]
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    assert caught.value.code == 0
+    assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["constrained"] is True
+    assert Tag.load(tmp_path / "run" / "model").constrained
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["predict", "the man eats", "--model", str(tagger), "--constrained", "--json"])
+    expected = Tag.load(tagger)
+    expected.constrained = True
+    found = json.loads(capsys.readouterr().out)["entities"]
+    assert [one["text"] for one in found] == [one.text for one in expected(["the man eats"])[0]]
+
+
+def test_tags_that_have_no_scheme_or_break_it_are_refused():
+    iob1 = [TaggedWords(("the", "man"), ("O", "I-PER")), TaggedWords(("a", "b"), ("B-PER", "O"))]
+    with pytest.raises(InputError, match=r"sentence 1: its tags are not BIO or BIOES \(O I-PER\)"):
+        TaggingTask.of(iob1, constrained=True)
+    with pytest.raises(ConfigError, match="these tags have no scheme"):
+        TaggingTask.of([TaggedWords(("the", "man"), ("DET", "NOUN"))], constrained=True)

@@ -1,0 +1,159 @@
+"""The built site in a real browser: both languages, wide and narrow, search, every link, language and theme."""
+
+import functools
+import re
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import pytest
+
+from bertsmith.errors import ConfigError
+from bertsmith.reporting.site import find_site, site_server
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+needs_mkdocs = pytest.mark.skipif(
+    find_spec("material") is None or find_spec("mkdocstrings") is None, reason="the extra `docs` is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, str(ROOT / "docs/site/build.py"), "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with site_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("no /usr/bin/chromium")
+    with sync.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+
+
+@functools.cache
+def html_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_every_link_of_the_site_leads_to_a_page_and_a_place_in_it(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 100
+    broken = []
+    for page in pages:
+        # 研究的报告是别的程序写的完整网页，不属于站点；404 页的链接从根算起
+        if "assets" in page.parts or page.name == "404.html":
+            continue
+        for link in set(re.findall(r'\b(?:href|src)="([^"]+)"', html_of(page))):
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, anchor = urldefrag(urljoin(f"/{page.relative_to(site).as_posix()}", link))
+            target = site / unquote(urlsplit(path).path).lstrip("/")
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (anchor and f'id="{unquote(anchor)}"' not in html_of(target)):
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert not broken, broken[:20]
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_the_site_asks_nothing_of_the_network(site):
+    for page in site.rglob("*.html"):
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]+src="(https?:[^"]+)"', html_of(page))
+        loaded += re.findall(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="(https?:[^"]+)"', html_of(page))
+        assert not loaded, page
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_every_public_name_and_command_is_in_the_built_reference(site):
+    import bertsmith
+
+    names = html_of(site / "en/reference/api/overview/index.html")
+    assert all(f"<code>{name}</code>" in names for name in bertsmith.__all__)
+    commands = html_of(site / "zh/reference/commands/index.html")
+    assert 'id="finetune"' in commands
+    assert "--mask-rate" in commands
+
+
+SEARCHED = {"en": ("pre-training", "en/"), "zh": ("预训练", "zh/")}
+
+
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_reader_searches_and_switches_language_and_theme(address, browser, language, width):
+    asked, other = SEARCHED[language][0], {"en": "zh", "zh": "en"}[language]
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
+    foreign, errors = [], []
+    page.on("request", lambda request: None if request.url.startswith(address) else foreign.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.set_default_timeout(60_000)
+
+    page.goto(f"{address}{language}/how-to/pretrain/")
+    assert page.locator("html").get_attribute("lang") == language
+    # 窄屏也不能横向滚动：宽的东西在自己的框里滚
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    if width < 1000:
+        page.locator("label.md-header__button[for=__search]").click()
+    box = page.locator(".md-search__input")
+    box.click()
+    box.press_sequentially(asked)
+    page.locator(".md-search-result__item").first.wait_for()
+    found = page.locator(".md-search-result__link")
+    assert found.count() > 2
+    assert all(
+        f"/{language}/" in link.get_attribute("href") or not link.get_attribute("href").startswith("http")
+        for link in found.all()
+    )
+    found.first.click()
+    page.wait_for_url(f"{address}{language}/**")
+
+    page.goto(f"{address}{language}/how-to/pretrain/")
+    page.locator(".md-header__option .md-select button").hover()
+    page.locator(f".md-select__link[hreflang={other}]").click()
+    page.wait_for_url(f"{address}{other}/how-to/pretrain/")
+
+    assert page.locator("body").get_attribute("data-md-color-scheme") == "default"
+    page.locator("form[data-md-component=palette] label:visible").click()
+    assert page.locator("body").get_attribute("data-md-color-scheme") == "slate"
+    page.close()
+    assert not foreign
+    assert not errors
+
+
+def test_the_site_of_a_wheel_is_served_as_it_is(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/index.html").write_text("hello")
+    assert find_site(tmp_path / "site", tmp_path) == tmp_path / "site"
+
+
+def test_without_a_site_one_line_says_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match="holds no documentation; install"):
+        find_site(tmp_path / "site", tmp_path)
+
+
+def test_a_taken_port_is_named(tmp_path):
+    with site_server(tmp_path, 0) as server, pytest.raises(ConfigError, match=f"port {server.server_port}: .*--port"):
+        site_server(tmp_path, server.server_port)

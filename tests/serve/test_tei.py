@@ -1,0 +1,98 @@
+"""Clients of Text Embeddings Inference get from this server what they get from TEI."""
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+
+from bertsmith.inference import load_pipeline
+
+TEXTS = ["the man eats bread .", "the woman reads a book !", ""]
+
+
+def ask(server, path, **body):
+    response = server.post(path, body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_the_hubs_client_gets_vectors_from_a_real_process(run_server, models):
+    process = run_server("--model", models["base"], "--model", models["rank"], "--port", 0, "--threads", 1)
+    url = process.wait_ready()
+    pipeline = load_pipeline("embed", models["base"])
+    # TEI 的文档里客户端指向根地址，也有人指向 /embed
+    for address in (url, f"{url}/embed"):
+        client = InferenceClient(model=address)
+        np.testing.assert_allclose(client.feature_extraction(TEXTS), pipeline(TEXTS), atol=1e-5)
+        one = client.feature_extraction(TEXTS[0], normalize=False, truncate=True, dimensions=8)
+        np.testing.assert_allclose(one, pipeline(TEXTS[:1], normalize=False, dims=8), atol=1e-5)
+        with pytest.raises(HfHubHTTPError, match="no prompt"):
+            client.feature_extraction("a", prompt_name="nothing")
+    body = {"query": "who eats ?", "texts": TEXTS, "raw_scores": False, "return_text": True, "truncate": True}
+    ranked = httpx.post(f"{url}/rerank", json=body).raise_for_status().json()
+    expected = load_pipeline("rank", models["rank"])("who eats ?", TEXTS)
+    assert [(row["index"], row["text"]) for row in ranked] == [(row.index, row.text) for row in expected]
+    assert [row["score"] for row in ranked] == pytest.approx([row.score for row in expected], abs=1e-5)
+
+
+def test_rerank_with_raw_scores_and_without_texts(server, models):
+    pipeline = load_pipeline("rank", models["rank"])
+    logits = pipeline.logits(["who ?"] * len(TEXTS), TEXTS).tolist()
+    ranked = ask(server, "/rerank", query="who ?", texts=TEXTS, raw_scores=True, model="rank")
+    assert [row["score"] for row in ranked] == pytest.approx(sorted(logits, reverse=True), abs=1e-4)
+    assert all(row.keys() == {"index", "score"} for row in ranked)
+    # 没有 TEI 字段的请求仍得到我们自己的答案
+    assert ask(server, "/rerank", query="who ?", texts=TEXTS, model="rank").keys() == {"model", "results", "tokens"}
+
+
+def test_predict_takes_a_text_a_pair_and_a_batch(server, models):
+    pipeline = load_pipeline("classify", models["classify"])
+
+    def expected(text, pair=None):
+        found = pipeline([text], None if pair is None else [pair])[0].probabilities
+        return sorted(found.items(), key=lambda one: -one[1])
+
+    def shown(rows):
+        return [(row["label"], pytest.approx(row["score"], abs=1e-5)) for row in rows]
+
+    assert expected(TEXTS[0]) == shown(ask(server, "/predict", inputs=TEXTS[0], model="classify"))
+    assert expected(*TEXTS[:2]) == shown(ask(server, "/predict", inputs=TEXTS[:2], model="classify"))
+    mixed = ask(server, "/predict", inputs=[TEXTS[:1], TEXTS[:2], [TEXTS[1]]], model="classify")
+    assert [expected(TEXTS[0]), expected(*TEXTS[:2]), expected(TEXTS[1])] == [shown(row) for row in mixed]
+    raw = ask(server, "/predict", inputs=TEXTS[0], raw_scores=True, model="classify")
+    assert sorted(row["score"] for row in raw) == pytest.approx(
+        sorted(pipeline.logits(TEXTS[:1], None)[0].tolist()), abs=1e-4
+    )
+    client = InferenceClient(model=server.url)
+    # 根地址做第一个模型的事；这台服务器的第一个是分类器
+    assert [one.label for one in client.text_classification(TEXTS[0])] == [label for label, _ in expected(TEXTS[0])]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/embed", {"inputs": ["bread " * 99], "truncate": False, "model": "base"}, 413, "the model reads 64"),
+        ("/embed", {"inputs": [1, 2], "model": "base"}, 422, "inputs"),
+        ("/embed", {"inputs": ["a"], "texts": ["a"], "model": "base"}, 422, "texts"),
+        ("/embed", {"inputs": [], "model": "base"}, 422, "inputs"),
+        ("/predict", {"inputs": [["a", "b", "c"]], "model": "classify"}, 422, "inputs"),
+        ("/predict", {"inputs": "a", "model": "base"}, 422, "not made for this endpoint"),
+        ("/rerank", {"query": "a", "texts": ["a"], "truncate": "yes", "model": "rank"}, 422, "truncate"),
+        ("/embed", {"inputs": "a", "truncation_direction": "left", "model": "base"}, 422, "truncation_direction"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_its_place(server, path, body, status, words):
+    response = server.post(path, body)
+    assert response.status_code == status
+    assert words in response.text
+
+
+def test_info_has_the_fields_that_clients_of_tei_read(start, models):
+    said = start().client.get("/info").json()
+    assert said["model_id"] == "base"
+    assert said["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert (said["max_input_length"], said["max_client_batch_size"], said["auto_truncate"]) == (64, 2048, True)
+    said = start({"classify": models["classify"]}).client.get("/info").json()
+    assert said["model_type"]["classifier"]["label2id"] == {"bad": 0, "fair": 1, "good": 2}
+    assert "reranker" in start({"rank": models["rank"]}).client.get("/info").json()["model_type"]

@@ -1,0 +1,117 @@
+"""The frame of the benchmarks: lines answer for their own code and machine alone, tables are those of the lines."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("measured")
+
+
+@pytest.fixture
+def tables(measured):
+    return importlib.import_module("tables")
+
+
+def test_every_table_of_the_pages_is_made_from_the_committed_lines(tables):
+    stale = [page.name for page in tables.pages() if tables.updated(page) != page.read_text(encoding="utf-8")]
+    assert not stale, f"{stale} differ from benchmarks/results; run make bench-tables"
+
+
+def test_readme_and_both_pages_have_tables(tables):
+    assert {"README.md", "README.zh-CN.md"} <= {page.name for page in tables.pages()}
+    assert len([page for page in tables.pages() if page.name == "benchmarks.md"]) == 2
+
+
+def test_every_line_says_where_it_comes_from(measured):
+    for path in (BENCHMARKS / "results").glob("*.jsonl"):
+        for row in measured.read_rows(path):
+            if "commit" in row:
+                assert {"versions", "processor", "features", "threads", "load_before", "load_after"} <= row.keys()
+                assert not row["commit"].endswith("+changed"), f"{path.name}: measured with changes not committed"
+
+
+def test_a_line_answers_for_its_own_commit_only(measured, tmp_path, monkeypatch):
+    taken = []
+
+    def measure():
+        taken.append(1)
+        return {"seconds": 1.0}
+
+    monkeypatch.setattr(measured, "commit", lambda: "abc")
+    first = measured.Results("x", threads=2, folder=tmp_path)
+    assert first.get({"name": "a"}, measure)["seconds"] == 1.0
+    measured.Results("x", threads=2, folder=tmp_path).get({"name": "a"}, measure)
+    assert len(taken) == 1
+    measured.Results("x", threads=1, folder=tmp_path).get({"name": "a"}, measure)
+    measured.Results("x", threads=2, folder=tmp_path).get({"name": "b"}, measure)
+    assert len(taken) == 3
+    monkeypatch.setattr(measured, "commit", lambda: "def")
+    measured.Results("x", threads=2, folder=tmp_path).get({"name": "a"}, measure)
+    assert len(taken) == 4
+
+
+def test_what_is_not_committed_is_measured_every_time(measured, tmp_path, monkeypatch):
+    monkeypatch.setattr(measured, "commit", lambda: "abc+changed")
+    results, taken = measured.Results("x", threads=2, folder=tmp_path), []
+    for _ in range(2):
+        results.get({"name": "a"}, lambda: {"number": len(taken), "_": taken.append(1)})
+    assert len(taken) == 2
+
+
+def test_a_quick_run_leaves_the_results_alone(measured):
+    assert measured.Results("x", threads=2, quick=True).path.parent != measured.RESULTS
+
+
+def test_a_ratio_is_of_medians_and_of_the_best_expert(tables):
+    row = {"unit": "s", "rounds": {"ours": [2.0, 1.0, 9.0], "expert: a": [6.0], "expert: b": [3.0]}}
+    assert tables.ratio(row, "expert") == 1.5
+    assert tables.ratio(row, "people") == 0.0
+    rate = {"unit": "texts/s", "rounds": {"ours": [10.0], "people": [4.0], "expert: a": [20.0], "expert: b": [5.0]}}
+    assert tables.ratio(rate, "people") == 2.5
+    assert tables.ratio(rate, "expert") == 0.5
+
+
+def test_runs_of_sides_become_one_comparison(tables):
+    def run(side, seed, seconds, commit="b"):
+        return {
+            "name": "sst2", "side": side, "seed": seed, "seconds": seconds, "score": 0.5, "peak_mib": 10.0,
+            "commit": commit, "model": "m",
+        }  # fmt: skip
+
+    rows = [run("ours", 0, 99.0, commit="a"), run("ours", 0, 1.0), run("expert", 0, 2.0), run("ours", 1, 3.0)]
+    (row,) = tables.comparisons(rows)
+    assert row["rounds"] == {"ours": [1.0, 3.0], "expert": [2.0]}
+
+
+def test_without_a_gpu_the_gpu_benchmark_says_what_it_would_measure():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = subprocess.run([sys.executable, BENCHMARKS / "gpu.py"], capture_output=True, text=True, check=True)
+    assert "no GPU here" in done.stdout
+    for part in ("base at 128", "base at 512", "large at 512", "compiled", "two processes", "against the CPU"):
+        assert part in done.stdout
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_runs_on_the_cpu_and_goes_on_where_it_stopped(tmp_path):
+    command = [sys.executable, BENCHMARKS / "gpu.py", "--device", "cpu", "--quick", "--results", tmp_path]
+    done = subprocess.run([*command, "--minutes", "0"], capture_output=True, text=True, check=True)
+    assert "out of time" in done.stdout
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert [line["unit"] for line in lines] == ["tokens/s", "texts/s"]
