@@ -137,7 +137,7 @@ def cuda_tests() -> dict[str, Any]:
 
 def step(setting: Setting, quick: bool) -> dict[str, Any]:
     """Times steps of ours and of the peers; the figures are in tokens a second."""
-    found = measure(setting, 1 if quick else ROUNDS, compiled=False)
+    found = measure(setting, 1 if quick else ROUNDS, compiled=False, clock="wall")
     return in_tokens(found, setting)
 
 

@@ -55,7 +55,7 @@ CHINESE = {
     "peak mib": "显存峰值",
     "threads": "线程",
     "commit": "提交",
-    "load": "负载",
+    "processor time": "处理器时间",
 }
 
 
@@ -241,7 +241,15 @@ def machine_of(row: Row, say: Callable[[str], str]) -> str:
     wide = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in row["features"]][:1]
     device = row.get("device") or f"{row['processor']} ({', '.join(wide)})"
     packages = [f"{name} {row['versions'][name]}" for name in ("torch", "transformers") if name in row["versions"]]
-    where = [device, f"{row['threads']} {say('threads')}", *packages, f"{say('commit')} {row['commit']}", row["date"]]
+    seconds = [say("processor time")] if row.get("clock") == "processor" else []
+    where = [
+        device,
+        f"{row['threads']} {say('threads')}",
+        *seconds,
+        *packages,
+        f"{say('commit')} {row['commit']}",
+        row["date"],
+    ]
     return ", ".join(where)
 
 

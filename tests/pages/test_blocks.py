@@ -38,9 +38,9 @@ class Block:
     def replaced(self, rules: list[str]) -> "Block":
         code = self.code
         for rule in rules:
-            mark = rule[1]
-            assert rule[0] == "s", f"{rule!r} is no rule of the form s/OLD/NEW/"
-            assert rule.count(mark) == 3, f"{rule!r} is no rule of the form s/OLD/NEW/"
+            mark = rule[1:2]
+            understood = rule.startswith("s") and mark and rule.count(mark) == 3
+            assert understood, f"{rule!r} is no rule of the form s/OLD/NEW/"
             old, new = rule[2:-1].split(mark)
             assert old in code, f"{rule!r} replaces nothing in\n{code}"
             code = code.replace(old, new)

@@ -85,10 +85,12 @@ def test_the_site_asks_nothing_of_the_network(site):
 @needs_mkdocs
 @pytest.mark.slow
 def test_every_public_name_and_command_is_in_the_built_reference(site):
-    import bertsmith
+    import bertsmith.inference
 
     names = html_of(site / "en/reference/api/overview/index.html")
     assert all(f"<code>{name}</code>" in names for name in bertsmith.__all__)
+    shown = html_of(site / "zh/reference/api/inference/index.html")
+    assert all(f'id="bertsmith.inference.{name}"' in shown for name in bertsmith.inference.__all__)
     commands = html_of(site / "zh/reference/commands/index.html")
     assert 'id="finetune"' in commands
     assert "--mask-rate" in commands

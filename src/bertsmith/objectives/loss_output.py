@@ -13,6 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from bertsmith.kernels.processor import ASYNCHRONOUS
+
 Figure: TypeAlias = "float | Tensor"
 """A number, or a scalar on a GPU that nobody has read yet."""
 
@@ -63,8 +65,8 @@ class RunningAverages:
 
 
 def figure(value: Tensor) -> Figure:
-    """Returns a scalar to report: as a number on the CPU, elsewhere unread, in float64."""
-    return float(value.detach()) if value.device.type == "cpu" else value.detach().double()
+    """Returns a scalar to report: on CUDA unread, in float64, elsewhere as a number."""
+    return value.detach().double() if value.device.type in ASYNCHRONOUS else float(value.detach())
 
 
 def average_of(measures: Iterable[LossOutput]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from bertsmith.sklearn.inputs import EstimatorError, as_value_error, targets_of,
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned):  # type: ignore[misc]
     """Turns texts into vectors; with `n_epochs`, it first learns vectors that lie close together within a class.
 
-    Example:
+    Examples:
         >>> from sklearn.linear_model import LogisticRegression
         >>> from sklearn.pipeline import make_pipeline
         >>> from bertsmith.sklearn import BertEmbedder

@@ -56,7 +56,7 @@ class TextEstimator(FineTuned):
 class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     """Fine-tunes a model to give texts, or pairs of texts, one of several classes.
 
-    Example:
+    Examples:
         >>> from bertsmith.sklearn import BertClassifier
         >>> texts, labels = ["a lovely story", "a dull story"] * 8, ["good", "bad"] * 8
         >>> classifier = BertClassifier("run/model", n_epochs=1, random_state=0).fit(texts, labels)
@@ -162,7 +162,7 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 class BertRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     """Fine-tunes a model to give texts, or pairs of texts, a number; its parameters are those of `BertClassifier`.
 
-    Example:
+    Examples:
         >>> from bertsmith.sklearn import BertRegressor
         >>> texts, scores = ["a lovely story", "a dull story"] * 8, [4.5, 1.0] * 8
         >>> BertRegressor("run/model", n_epochs=1, random_state=0).fit(texts, scores).predict(["a story"]).shape
