@@ -136,7 +136,7 @@ def _end_with_launcher() -> None:
     if sys.platform != "linux":
         return
     launcher = os.getppid()
-    # 训练中收到 SIGTERM 会存下状态再停；还在互相等待时则立即结束，不占着运行文件夹的锁
+    # 不占着运行文件夹的锁：同一条命令马上就能从最后的状态接着做
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != launcher:
         os.kill(os.getpid(), signal.SIGTERM)
