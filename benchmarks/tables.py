@@ -55,7 +55,7 @@ CHINESE = {
     "peak mib": "显存峰值",
     "threads": "线程",
     "commit": "提交",
-    "load": "负载",
+    "processor time": "处理器时间",
 }
 
 
@@ -132,7 +132,8 @@ class Ratios:
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
-        cells, used = [], []
+        cells: list[Any] = []
+        used: list[Any] = []
         for row in self.rows:
             found = {row_["name"]: row_ for row_ in latest(row.results)}
             lines = {short: found[name] for short, name in row.names.items() if name in found}
@@ -195,7 +196,7 @@ def ratio(row: Row, kind: str) -> float:
     if peer is None:
         return 0.0
     ours, theirs = statistics.median(row["rounds"][OURS]), statistics.median(row["rounds"][peer])
-    return ours / theirs if is_rate(row["unit"]) else theirs / ours
+    return float(ours / theirs if is_rate(row["unit"]) else theirs / ours)
 
 
 def is_rate(unit: str) -> bool:
@@ -240,7 +241,15 @@ def machine_of(row: Row, say: Callable[[str], str]) -> str:
     wide = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in row["features"]][:1]
     device = row.get("device") or f"{row['processor']} ({', '.join(wide)})"
     packages = [f"{name} {row['versions'][name]}" for name in ("torch", "transformers") if name in row["versions"]]
-    where = [device, f"{row['threads']} {say('threads')}", *packages, f"{say('commit')} {row['commit']}", row["date"]]
+    seconds = [say("processor time")] if row.get("clock") == "processor" else []
+    where = [
+        device,
+        f"{row['threads']} {say('threads')}",
+        *seconds,
+        *packages,
+        f"{say('commit')} {row['commit']}",
+        row["date"],
+    ]
     return ", ".join(where)
 
 

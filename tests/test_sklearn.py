@@ -25,13 +25,13 @@ QUICK = {"n_epochs": 2, "batch_size": 4, "learning_rate": 3e-3, "random_state": 
 
 
 def test_a_classifier_learns_and_gives_the_classes_it_was_given(tiny_model):
-    classifier = BertClassifier(str(tiny_model), **QUICK).fit(TEXTS, LABELS)
+    classifier = BertClassifier(str(tiny_model), **{**QUICK, "n_epochs": 6}).fit(TEXTS, LABELS)
     assert classifier.score(TEXTS, LABELS) == 1.0
     assert classifier.classes_.tolist() == ["eats", "reads"]
     found = classifier.predict_proba(np.array(["the man reads", "eats bread"]))
     assert found.shape == (2, 2)
     assert found.sum(1) == pytest.approx(1)
-    assert 1 <= classifier.n_iter_ <= 2
+    assert 1 <= classifier.n_iter_ <= 6
     # whole numbers come back as whole numbers, and pairs are columns of a frame
     pairs = pd.DataFrame({"one": TEXTS, "two": TEXTS[::-1]}, index=range(100, 120))
     numbered = BertClassifier(tiny_model, class_weight={7: 2.0}, **QUICK).fit(pairs, pd.Series([7, 3] * 10))
