@@ -127,7 +127,7 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         for number, label in enumerate(labels):
             if label is None or label != label:
                 raise EstimatorError(f"y: row {number} (from 0) is NaN or empty; give a class for each row")
-            if isinstance(label, (list, float)) and label != (int(label) if isinstance(label, float) else None):
+            if isinstance(label, list) or (isinstance(label, float) and not label.is_integer()):
                 raise EstimatorError(f"Unknown label type: y: row {number} (from 0) is {label}, no class")
         self.classes_, codes = np.unique(np.asarray(labels), return_inverse=True)
         if len(self.classes_) < 2:
@@ -141,7 +141,8 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """Returns [N] classes, each the likeliest."""
-        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)] if self._fitted() else self.classes_
+        codes = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[codes]
         return found
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
