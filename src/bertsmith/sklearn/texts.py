@@ -187,6 +187,8 @@ class BertRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
             if isinstance(value, (str, list)) or value is None or not np.isfinite(value):
                 raise EstimatorError(f"y: row {number} (from 0) is {value}; give a finite number, not NaN or inf")
             scores.append(float(value))
+        if len(rows) < 2:
+            raise EstimatorError("X has one row only (n_samples = 1); at least two different numbers are needed")
         examples = [ScoredText(text, pair, score) for (text, pair), score in zip(rows, scores, strict=True)]
         with as_value_error():
             # 回归没有类别可分层：随机留出一部分
