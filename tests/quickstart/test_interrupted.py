@@ -30,6 +30,7 @@ def run(out):
     return quickstart(QuickstartOptions(corpus=[], out=out, size="1/64"), Console(quiet=True))
 
 
+@pytest.mark.slow
 def test_a_quickstart_that_is_stopped_between_any_two_files_ends_the_same(tmp_path, small, monkeypatch):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole)
