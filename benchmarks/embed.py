@@ -56,7 +56,7 @@ def main() -> None:
         folder = Path(name)
         make_graphs(folder)
         for precision in chosen:
-            what = {"name": f"{len(sentences):,} sentences, {precision}", "sentences": len(sentences)}
+            what = {"name": f"bulk, {precision}", "sentences": len(sentences)}
             rows.append(results.get(what, partial(measure, precision, sentences, folder, options)))
         what = {"name": "start of a process to its first vector"}
         rows.append(results.get(what, partial(start_times, folder, options)))
