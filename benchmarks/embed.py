@@ -57,7 +57,7 @@ def main() -> None:
         folder = Path(name)
         make_graphs(folder)
         for precision in chosen:
-            what = {"name": f"{len(sentences):,} sentences, {precision}", "sentences": len(sentences)}
+            what = {"name": f"bulk, {precision}", "sentences": len(sentences)}
             rows.append(results.get(what, partial(measure, precision, sentences, folder, options)))
         for how, script in {"": OUR_START, ", engine onnxruntime": OUR_QUICK_START}.items():
             what = {"name": f"start of a process to its first vector{how}"}

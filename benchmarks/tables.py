@@ -79,11 +79,17 @@ class Comparisons:
                 spread(row["rounds"][OURS], row["unit"]),
                 against(row, PEOPLE),
                 against(row, EXPERT),
-                *(self.shown[key].format(row["figures"][key]) if key in row["figures"] else "" for key in self.shown),
+                *(self._figure(row, key) for key in self.shown),
             ]
             for row in rows
         ]
         return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
+
+    def _figure(self, row: Row, key: str) -> str:
+        # 峰值是按墙上时间测的：忙的机器上偏低，不能与处理器时间相比
+        if key not in row["figures"] or (key == "utilisation" and row.get("clock") == "processor"):
+            return ""
+        return self.shown[key].format(row["figures"][key])
 
 
 @dataclass(frozen=True)
@@ -318,8 +324,8 @@ README_ROWS = (
         "python benchmarks/pretrain_step.py",
     ),
     Ratio(
-        "states of 400 sentences, 6 layers; `transformers`",
-        "400 个句子的状态，6 层；对 `transformers`",
+        "states of short sentences, 6 layers; `transformers`",
+        "短句的状态，6 层；对 `transformers`",
         "model_forward",
         _precisions("forward, MiniLM 6/384, "),
         "python benchmarks/model_forward.py",
@@ -332,10 +338,10 @@ README_ROWS = (
         "python benchmarks/finetune.py",
     ),
     Ratio(
-        "1,000 sentences to vectors; `sentence-transformers`; the best of ONNX Runtime and OpenVINO",
-        "1,000 个句子变成向量；对 `sentence-transformers`；专家取 ONNX Runtime 与 OpenVINO 中较快者",
+        "sentences to vectors; `sentence-transformers`; the best of ONNX Runtime and OpenVINO",
+        "句子变成向量；对 `sentence-transformers`；专家取 ONNX Runtime 与 OpenVINO 中较快者",
         "embed",
-        _precisions("1,000 sentences, ", "int8"),
+        _precisions("bulk, ", "int8"),
         "python benchmarks/embed.py",
     ),
     Ratio(

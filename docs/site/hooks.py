@@ -151,3 +151,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: An
         return f"{link['before']}{os.path.relpath(target, here.parent)}{link['anchor'] or ''})"
 
     return outside_code(markdown, lambda text: _LINK.sub(relinked, text))
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Takes out the links by which the theme would look for other languages in a map of the site.
+
+    The map has full addresses alone, and the address of this site is not known: it is served anywhere. The switch of
+    languages is a plain link to the same page.
+    """
+    return re.sub(r'<link rel="alternate"[^>]*>', "", output)

@@ -99,6 +99,7 @@ RUNNING = [page for page in ENGLISH if re.search("^```(bash|python)$", page.read
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("page", RUNNING, ids=named)
 def test_the_blocks_of_a_page_run(page, sample, shell, tmp_path, monkeypatch):
     folder = tmp_path / "page"

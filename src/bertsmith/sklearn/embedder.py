@@ -80,6 +80,12 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
         self.verbose = verbose
         self.settings = settings
 
+    def __sklearn_tags__(self) -> Any:
+        """Says besides that the dtype of the vectors is not that of the inputs."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
     def fit(self, X: Any, y: Any = None) -> BertEmbedder:  # noqa: N803
         """Loads the model, and fine-tunes it on the classes where `n_epochs` says so.
 
