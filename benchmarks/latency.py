@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import transformers
 
-from bertsmith.inference import Embed
+from bertsmith.inference import load_pipeline
 from measured import CLOCKS, add_options, precisions, results_of
 from side_by_side import OURS, PEOPLE, rounds_of
 from tables import print_table
@@ -95,7 +95,7 @@ def measure(way: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 def contender(who: str, way: str, folder: Path, threads: int) -> Contender:
     """Loads a contender by its name."""
     if who == OURS:
-        embed: Contender = Embed.load(MINILM, device="cpu", **WAYS[way])  # type: ignore[arg-type]
+        embed: Contender = load_pipeline("embed", MINILM, device="cpu", **WAYS[way])  # type: ignore[arg-type]
         return embed
     return sentence_transformers_peer() if who == PEOPLE else expert_peers(precision_of(way), folder, threads)[who]()
 

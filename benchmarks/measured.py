@@ -109,7 +109,7 @@ def read_rows(path: Path) -> list[Row]:
 @cache
 def commit() -> str:
     """Returns the last commit of `src` and of the running script, with `+changed` where something is not committed."""
-    loaded = {Path(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)}
+    loaded = {Path(file) for module in sys.modules.values() if (file := getattr(module, "__file__", None))}
     scripts = {path.resolve() for path in (*loaded, Path(sys.argv[0])) if path.resolve().parent == HERE}
     files = ["src", *sorted(f"benchmarks/{path.name}" for path in scripts if path.name not in NOT_TIMED)]
     try:

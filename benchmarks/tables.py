@@ -138,7 +138,8 @@ class Ratios:
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
-        cells, used = [], []
+        cells: list[Any] = []
+        used: list[Any] = []
         for row in self.rows:
             found = {row_["name"]: row_ for row_ in latest(row.results)}
             lines = {short: found[name] for short, name in row.names.items() if name in found}
@@ -201,7 +202,7 @@ def ratio(row: Row, kind: str) -> float:
     if peer is None:
         return 0.0
     ours, theirs = statistics.median(row["rounds"][OURS]), statistics.median(row["rounds"][peer])
-    return ours / theirs if is_rate(row["unit"]) else theirs / ours
+    return float(ours / theirs if is_rate(row["unit"]) else theirs / ours)
 
 
 def is_rate(unit: str) -> bool:

@@ -49,7 +49,7 @@ def test_rows_in_memory_give_what_the_command_gives_for_a_file(tiny_model, tmp_p
         ({"dropout": 1.5}, "dropout is 1.5; give at least 0 and at most 0.9"),
         ({"precision": "int3"}, "precision 'int3' is unknown; use auto, bf16, float32"),
         ({"stride": 64}, "--stride is not for classify; leave it out"),
-        ({"search": "paper", "epochs": 2}, "--epochs: --search tries several by itself"),
+        ({"search": "paper", "epochs": 2}, "--epochs: --search paper tries several by itself"),
         ({"encoding": "latin-1"}, "--encoding is for files, and train is a table in memory"),
     ],
 )

@@ -25,13 +25,13 @@ QUICK = {"n_epochs": 2, "batch_size": 4, "learning_rate": 3e-3, "random_state": 
 
 
 def test_a_classifier_learns_and_gives_the_classes_it_was_given(tiny_model):
-    classifier = BertClassifier(str(tiny_model), **QUICK).fit(TEXTS, LABELS)
+    classifier = BertClassifier(str(tiny_model), **{**QUICK, "n_epochs": 6}).fit(TEXTS, LABELS)
     assert classifier.score(TEXTS, LABELS) == 1.0
     assert classifier.classes_.tolist() == ["eats", "reads"]
     found = classifier.predict_proba(np.array(["the man reads", "eats bread"]))
     assert found.shape == (2, 2)
     assert found.sum(1) == pytest.approx(1)
-    assert 1 <= classifier.n_iter_ <= 2
+    assert 1 <= classifier.n_iter_ <= 6
     # whole numbers come back as whole numbers, and pairs are columns of a frame
     pairs = pd.DataFrame({"one": TEXTS, "two": TEXTS[::-1]}, index=range(100, 120))
     numbered = BertClassifier(tiny_model, class_weight={7: 2.0}, **QUICK).fit(pairs, pd.Series([7, 3] * 10))
@@ -194,6 +194,8 @@ def over_numbers(kind):
     for name in ("predict", "predict_proba", "transform", "score"):
         if hasattr(kind, name):
             setattr(OverNumbers, name, _over(kind, name))
+    # a pickle finds the class by its name here
+    OverNumbers.__name__ = OverNumbers.__qualname__ = f"{kind.__name__}OverNumbers"
     return OverNumbers
 
 
@@ -207,26 +209,25 @@ def _over(kind, name):
     return call_with_y if name == "score" else call
 
 
-NUMBERS_ONLY = "inputs are texts: there is no number of columns, no sparse matrix and no dtype to check"
-EXPECTED = dict.fromkeys(
-    (
-        "check_n_features_in_after_fitting",
-        "check_n_features_in",
-        "check_estimator_sparse_tag",
-        "check_estimator_sparse_array",
-        "check_estimator_sparse_matrix",
-    ),
-    NUMBERS_ONLY,
-)
+BertClassifierOverNumbers = over_numbers(BertClassifier)
+BertRegressorOverNumbers = over_numbers(BertRegressor)
+BertEmbedderOverNumbers = over_numbers(BertEmbedder)
+
+SPARSE = "inputs are texts: there is no sparse matrix of them"
+EXPECTED = {
+    "check_estimator_sparse_tag": SPARSE,
+    "check_estimator_sparse_array": SPARSE,
+    "check_estimator_sparse_matrix": SPARSE,
+    "check_transformer_general": "texts have no number of columns that could differ between fit and transform",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [BertClassifier, BertRegressor, BertEmbedder])
+@pytest.mark.parametrize("kind", [BertClassifierOverNumbers, BertRegressorOverNumbers, BertEmbedderOverNumbers])
 def test_the_checks_of_scikit_learn_pass(kind, tiny_model):
-    results = check_estimator(
-        over_numbers(kind)(str(tiny_model)), expected_failed_checks=EXPECTED, on_fail=None, on_skip=None
-    )
+    results = check_estimator(kind(str(tiny_model)), expected_failed_checks=EXPECTED, on_fail=None, on_skip=None)
     failed = {one["check_name"]: repr(one["exception"])[:300] for one in results if one["status"] == "failed"}
     assert not failed
+    assert {one["check_name"] for one in results if one["status"] == "xfail"} <= EXPECTED.keys()
     assert sum(one["status"] == "passed" for one in results) > 25

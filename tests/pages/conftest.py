@@ -32,7 +32,7 @@ def shell(tmp_path_factory):
         data = {"XDG_DATA_HOME": str(folder / "data-home")}
         command = ["bash", "-euo", "pipefail", "-c", code]
         done = subprocess.run(
-            command, cwd=folder, env={**settings, **data}, capture_output=True, text=True, timeout=500, check=False
+            command, cwd=folder, env={**settings, **data}, capture_output=True, text=True, timeout=2400, check=False
         )
         assert done.returncode == 0, f"{code}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 

@@ -43,7 +43,7 @@ def finetune(
 ) -> Result[FineTuningResult]:
     """Fine-tunes a model on labelled rows; goes on where an earlier call was broken off.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> rows = [{"text": "a warm and lovely story", "label": "good"}, {"text": "a dull story", "label": "bad"}] * 8
         >>> tuned = bertsmith.finetune("classify", "run/model", "tuned", train=rows, dev=rows, epochs=1)
@@ -130,7 +130,7 @@ def evaluate(
 ) -> Result[Evaluation]:
     """Scores a fine-tuned model on labelled rows, with the thresholds that its run found.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> rows = [{"text": "a lovely story", "label": "good"}, {"text": "a dull story", "label": "bad"}]
         >>> found = bertsmith.evaluate("tuned/model", rows)

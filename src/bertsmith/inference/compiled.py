@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bertsmith.batch import AttentionMask, RaggedBatch
 from bertsmith.errors import ConfigError
-from bertsmith.files import make_folder
+from bertsmith.files import held, make_folder
 from bertsmith.inference.engine import EngineKind
 from bertsmith.inference.graph_cache import (
     cache_folder,
@@ -140,13 +140,15 @@ def _session(backbone: Backbone, name: str) -> Any:
     from bertsmith.model.graph import write_backbone
 
     folder = make_folder(cache_folder()) / name
-    if folder.exists():
-        try:
-            return open_graph(folder, torch.get_num_threads())
-        except Exception:
-            shutil.rmtree(folder, ignore_errors=True)
-    write_optimized(folder, lambda file: write_backbone(backbone, file))
-    return open_graph(folder, torch.get_num_threads())
+    # 两个进程同时要同一张图：后到的等先到的做好，而不是各做一份、互相清掉半成品
+    with held(folder):
+        if folder.exists():
+            try:
+                return open_graph(folder, torch.get_num_threads())
+            except Exception:
+                shutil.rmtree(folder, ignore_errors=True)
+        write_optimized(folder, lambda file: write_backbone(backbone, file))
+        return open_graph(folder, torch.get_num_threads())
 
 
 @torch.inference_mode()

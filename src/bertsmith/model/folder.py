@@ -22,7 +22,15 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.stored_tensors import CHECKSUM, INT8_WEIGHTS, WEIGHTS, StoredTensors, checksum_of, in_8_bits
+from bertsmith.model.stored_tensors import (
+    CHECKSUM,
+    INT8_WEIGHTS,
+    WEIGHTS,
+    StoredTensors,
+    checksum_of,
+    in_8_bits,
+    order_notes,
+)
 
 if TYPE_CHECKING:
     from bertsmith.model.family import PublishedNames
@@ -115,7 +123,9 @@ def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(tensors)})
+        notes = {"format": "pt", CHECKSUM: checksum_of(tensors)}
+        save_file(tensors, temporary, metadata=notes)
+        order_notes(temporary, notes)
         _sort_notes(temporary)
 
 

@@ -25,7 +25,7 @@ def distil(
 ) -> Result[DistillationResult]:
     """Trains a smaller model to say what a larger one says, on text without labels.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> small = bertsmith.distil("run/model", "texts", "small", size="1/64", minutes=0.05)
         >>> sorted(small.metrics)

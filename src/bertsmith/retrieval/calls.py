@@ -20,7 +20,7 @@ def index(
 ) -> Result[Indexed]:
     """Makes a folder of text searchable, or brings its index up to date: what is unchanged is not embedded again.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> bertsmith.index("texts", "run/model", "texts.index").metrics["documents"] > 0
         True

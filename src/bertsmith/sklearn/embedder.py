@@ -20,7 +20,7 @@ from bertsmith.sklearn.inputs import EstimatorError, as_value_error, targets_of,
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned):  # type: ignore[misc]
     """Turns texts into vectors; with `n_epochs`, it first learns vectors that lie close together within a class.
 
-    Example:
+    Examples:
         >>> from sklearn.linear_model import LogisticRegression
         >>> from sklearn.pipeline import make_pipeline
         >>> from bertsmith.sklearn import BertEmbedder
@@ -79,6 +79,12 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
         self.run_folder = run_folder
         self.verbose = verbose
         self.settings = settings
+
+    def __sklearn_tags__(self) -> Any:
+        """Says besides that the dtype of the vectors is not that of the inputs."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
     def fit(self, X: Any, y: Any = None) -> BertEmbedder:  # noqa: N803
         """Loads the model, and fine-tunes it on the classes where `n_epochs` says so.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from bertsmith.errors import BertsmithError
 from bertsmith.finetune.datasets.tables import Cell
 
@@ -53,6 +55,8 @@ def rows_of(inputs: Any) -> list[Any]:
     Raises:
         EstimatorError: it is a single text, cannot be counted, or is empty.
     """
+    if not isinstance(inputs, Iterable) and hasattr(inputs, "__array__"):
+        inputs = np.asarray(inputs)
     if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
         raise EstimatorError(f"X: is a {type(inputs).__name__}; give a list of texts, such as [text]")
     # 数据框迭代出来的是列名：取它的值

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords
-from bertsmith.finetune.tasks.spec import NoOptions
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference.tag import WordTags
 from bertsmith.sklearn.inputs import EstimatorError, as_value_error, rows_of
@@ -16,7 +15,7 @@ from bertsmith.sklearn.texts import TextEstimator
 class BertTagger(TextEstimator):
     """Fine-tunes a model to tag words: entities, parts of speech; its parameters are those of `BertClassifier`.
 
-    Example:
+    Examples:
         >>> from bertsmith.sklearn import BertTagger
         >>> words, tags = [["Ann", "sang"], ["a", "song"]] * 8, [["B-PER", "O"], ["O", "O"]] * 8
         >>> tagger = BertTagger("run/model", n_epochs=1, random_state=0).fit(words, tags)
@@ -39,7 +38,7 @@ class BertTagger(TextEstimator):
         """
         examples = _examples(X, y)
         with as_value_error():
-            task = TaggingTask.learned_from(examples, NoOptions())
+            task = TaggingTask.of(examples)
             self.classes_ = list(task.labels)
             # 有实体的句子和没有的分别留出：验证行里必须有实体
             self._fine_tune(task, examples, [len(set(example.tags)) > 1 for example in examples])

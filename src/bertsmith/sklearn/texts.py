@@ -56,7 +56,7 @@ class TextEstimator(FineTuned):
 class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     """Fine-tunes a model to give texts, or pairs of texts, one of several classes.
 
-    Example:
+    Examples:
         >>> from bertsmith.sklearn import BertClassifier
         >>> texts, labels = ["a lovely story", "a dull story"] * 8, ["good", "bad"] * 8
         >>> classifier = BertClassifier("run/model", n_epochs=1, random_state=0).fit(texts, labels)
@@ -127,7 +127,7 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         for number, label in enumerate(labels):
             if label is None or label != label:
                 raise EstimatorError(f"y: row {number} (from 0) is NaN or empty; give a class for each row")
-            if isinstance(label, (list, float)) and label != (int(label) if isinstance(label, float) else None):
+            if isinstance(label, list) or (isinstance(label, float) and not label.is_integer()):
                 raise EstimatorError(f"Unknown label type: y: row {number} (from 0) is {label}, no class")
         self.classes_, codes = np.unique(np.asarray(labels), return_inverse=True)
         if len(self.classes_) < 2:
@@ -141,7 +141,8 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """Returns [N] classes, each the likeliest."""
-        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)] if self._fitted() else self.classes_
+        codes = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[codes]
         return found
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
@@ -162,7 +163,7 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 class BertRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     """Fine-tunes a model to give texts, or pairs of texts, a number; its parameters are those of `BertClassifier`.
 
-    Example:
+    Examples:
         >>> from bertsmith.sklearn import BertRegressor
         >>> texts, scores = ["a lovely story", "a dull story"] * 8, [4.5, 1.0] * 8
         >>> BertRegressor("run/model", n_epochs=1, random_state=0).fit(texts, scores).predict(["a story"]).shape
@@ -186,6 +187,8 @@ class BertRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
             if isinstance(value, (str, list)) or value is None or not np.isfinite(value):
                 raise EstimatorError(f"y: row {number} (from 0) is {value}; give a finite number, not NaN or inf")
             scores.append(float(value))
+        if len(rows) < 2:
+            raise EstimatorError("X has one row only (n_samples = 1); at least two different numbers are needed")
         examples = [ScoredText(text, pair, score) for (text, pair), score in zip(rows, scores, strict=True)]
         with as_value_error():
             # 回归没有类别可分层：随机留出一部分

@@ -40,7 +40,7 @@ def pretrain(
 
     The run ends with the first of `minutes`, `steps`, `tokens` and `flops`. Under torchrun the processes share it.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> run = bertsmith.pretrain("corpus", "vocabulary", "run", size="1/64", steps=4)
         >>> sorted(run.metrics)[:2]

@@ -34,7 +34,7 @@ def learn_vocabulary(
 ) -> Result[Tokenizer]:
     """Learns a vocabulary from text: WordPiece, byte-level BPE or Unigram.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> vocabulary = bertsmith.learn_vocabulary("texts", "vocabulary", vocab_size=500)
         >>> vocabulary.metrics["files"], vocabulary.details.vocab_size <= 500
@@ -75,7 +75,7 @@ def build_corpus(
 ) -> Result[TokenCorpus]:
     """Turns text into token shards for pre-training; goes on where an earlier call was broken off.
 
-    Example:
+    Examples:
         >>> import bertsmith
         >>> corpus = bertsmith.build_corpus("texts", "vocabulary", "corpus", documents="blank-line")
         >>> corpus.metrics["documents"] > 0
