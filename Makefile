@@ -52,7 +52,7 @@ test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained,
 chaos: $(VENV)/.installed-test  ## kill commands at random moments and compare what they end with: MINUTES=10 SEED=0
 	$(BIN)/python tests/chaos.py --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
-mutants: $(VENV)/.installed-mutants  ## change one operator or number at a time and see whether a test notices: about an hour
+mutants: $(VENV)/.installed-mutants  ## change one operator or number at a time and see whether a test notices
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run --max-children $(or $(CORES),2)
 	$(BIN)/python -m mutmut results
 

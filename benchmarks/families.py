@@ -19,7 +19,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,9 +30,8 @@ import transformers
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import ModelForPreTraining, family_named
-from measured import add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from model_forward import (
     LIBRARY,
     PRECISIONS,
@@ -47,7 +45,6 @@ from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
 
 FAMILIES = ("bert", "roberta", "modernbert")
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 PIECES, LENGTH, FORWARD_BATCH = 30522, 128, 32
 LONG_TEXTS, LONG_LENGTH = 2, 4096
 
@@ -58,7 +55,6 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--layers", type=int, default=3, help="of the model that reads long texts; 22 is the whole")
     parser.add_argument("--only", choices=("forward", "long"))
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -68,21 +64,20 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
-    precisions = [options.precision] if options.precision else native
+    chosen = [options.precision] if options.precision else precisions()
     if options.child:
-        read_long_texts(options.child[0], options.child[1], PRECISIONS[precisions[0]], options)
+        read_long_texts(options.child[0], options.child[1], PRECISIONS[chosen[0]], options)
         return
     results, rows = results_of("families", options), []
-    for precision in precisions:
+    for precision in chosen:
         for family in FAMILIES if options.only != "long" else ():
             for texts, lengths in text_lengths(options.quick).items():
                 name = f"forward, {family} 6/384, {texts}, {precision}"
-                what = {"name": name, "clock": options.clock}
+                what = {"name": name}
                 rows.append(results.get(what, partial(forward, family, precision, lengths, options)))
         if options.only != "forward":
             what = {"name": f"two texts of 4,096 tokens, modernbert {options.layers}/768, {precision}"}
-            rows.append(results.get({**what, "clock": options.clock}, partial(long_texts, precision, options)))
+            rows.append(results.get(what, partial(long_texts, precision, options)))
     print_table(rows)
 
 

@@ -31,7 +31,7 @@ from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
 from bertsmith.train.start import make_trainer, open_stream
 from measured import add_options, results_of
@@ -81,7 +81,7 @@ def pretrained(
         recipe = recipe.changed(steps=steps_within(60 * options.minutes, recipe, corpus, tokenizer))
     else:
         recipe = PreTrainingRecipe.load(run)
-    result = pretrain(run, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    result = pretrain(run, corpus, tokenizer, recipe, console=Console(), listeners=())
     part = run / "model" / recipe.build_objective().folders[-1]
     curve = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "heldout"]
     steps = result.recipe.trainer.total_steps

@@ -137,7 +137,7 @@ def cuda_tests() -> dict[str, Any]:
 
 def step(setting: Setting, quick: bool) -> dict[str, Any]:
     """Times steps of ours and of the peers; the figures are in tokens a second."""
-    found = measure(setting, 1 if quick else ROUNDS, quick=True)
+    found = measure(setting, 1 if quick else ROUNDS, compiled=False, clock="wall")
     return in_tokens(found, setting)
 
 
@@ -200,7 +200,7 @@ def embedding(size: str, precision: str, device: str, quick: bool) -> dict[str, 
                 states.append(peers[who](input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state)
         return states
 
-    work = {OURS: read, **{who: partial(read_padded, who) for who in peers}}
+    work: dict[str, Callable[[], object]] = {OURS: read, **{who: partial(read_padded, who) for who in peers}}
     times = in_turn({who: finished(each, device) for who, each in work.items()}, rounds=1 if quick else ROUNDS)
     rates = {who: [len(sequences) / seconds for seconds in each] for who, each in times.items()}
     return rounds_of(rates, peers=forward_names(precision), unit="texts/s")

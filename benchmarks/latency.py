@@ -20,7 +20,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,8 @@ from typing import Any
 import torch
 import transformers
 
-from bertsmith.inference import Embed
-from bertsmith.kernels.layers import native_precision
-from measured import add_options, results_of
+from bertsmith.inference import load_pipeline
+from measured import CLOCKS, add_options, precisions, results_of
 from side_by_side import OURS, PEOPLE, rounds_of
 from tables import print_table
 from vector_peers import MINILM, SHORT, Contender, expert_peers, make_graphs, names_of, sentence_transformers_peer
@@ -59,9 +57,9 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     if options.child:
         who, way, folder = options.child
-        print(json.dumps(timed(contender(who, way, Path(folder), options.threads), options.requests)))
+        print(json.dumps(timed(contender(who, way, Path(folder), options.threads), options.requests, options.clock)))
         return
-    ways = [way for way in WAYS if native_precision("cpu") == "bf16" or not way.startswith("bf16")]
+    ways = [way for way in WAYS if "bf16" in precisions() or not way.startswith("bf16")]
     results, rows = results_of("latency", options), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -85,7 +83,7 @@ def measure(way: str, folder: Path, options: argparse.Namespace) -> dict[str, An
     for _ in range(options.rounds):
         for who, each in found.items():
             command = [sys.executable, __file__, "--child", who, way, str(folder), "--threads", str(options.threads)]
-            command += ["--requests", str(options.requests)]
+            command += ["--requests", str(options.requests), "--clock", options.clock]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             each.append(json.loads(said.splitlines()[-1]))
     figures = {f"p99_ms {who}": [one["p99_ms"] for one in each] for who, each in found.items()}
@@ -97,20 +95,20 @@ def measure(way: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 def contender(who: str, way: str, folder: Path, threads: int) -> Contender:
     """Loads a contender by its name."""
     if who == OURS:
-        embed: Contender = Embed.load(MINILM, device="cpu", **WAYS[way])  # type: ignore[arg-type]
+        embed: Contender = load_pipeline("embed", MINILM, device="cpu", **WAYS[way])  # type: ignore[arg-type]
         return embed
     return sentence_transformers_peer() if who == PEOPLE else expert_peers(precision_of(way), folder, threads)[who]()
 
 
-def timed(work: Contender, requests: int) -> dict[str, float]:
+def timed(work: Contender, requests: int, clock: str) -> dict[str, float]:
     """Returns median (s) and 99th percentile (ms) of requests, and the cosine with sentence-transformers."""
     for _ in range(min(WARMUP, requests)):
         work([SHORT])
     taken = []
     for _ in range(requests):
-        begun = time.perf_counter()
+        begun = CLOCKS[clock]()
         work([SHORT])
-        taken.append(time.perf_counter() - begun)
+        taken.append(CLOCKS[clock]() - begun)
     taken.sort()
     # 余弦放在最后算：sentence-transformers 的线程不会占到计时
     cosine = float((work([SHORT]) * sentence_transformers_peer()([SHORT])).sum())

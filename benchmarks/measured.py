@@ -14,6 +14,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import date
 from functools import cache
@@ -26,6 +27,8 @@ RESULTS = HERE / "results"
 QUICK_RESULTS = HERE.parent / "runs" / "bench-quick"
 PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino", "numpy")
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.process_time}
+"""`processor` counts the seconds of all threads of the process: who waits for a core is not slower. For one thread."""
 NOT_TIMED = {"measured.py", "tables.py", "real_data.py"}
 """Files here that may change without making a measurement old."""
 
@@ -83,16 +86,19 @@ class Results:
 
 
 def add_options(parser: argparse.ArgumentParser, *, threads: int = 2) -> None:
-    """Adds the options that every benchmark has: `--quick`, `--threads` and `--results`."""
+    """Adds the options that every benchmark has: `--quick`, `--threads`, `--clock` and `--results`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="little work, to see that the script runs: no results")
     parser.add_argument("--threads", type=int, default=threads)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: on a busy machine, with one thread")
     parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
 
 
 def results_of(name: str, options: argparse.Namespace) -> Results:
     """Opens the lines that the options ask for."""
-    return Results(name, threads=options.threads, quick=options.quick, folder=options.results)
+    results = Results(name, threads=options.threads, quick=options.quick, folder=options.results)
+    results.key["clock"] = options.clock
+    return results
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -103,7 +109,7 @@ def read_rows(path: Path) -> list[Row]:
 @cache
 def commit() -> str:
     """Returns the last commit of `src` and of the running script, with `+changed` where something is not committed."""
-    loaded = {Path(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)}
+    loaded = {Path(file) for module in sys.modules.values() if (file := getattr(module, "__file__", None))}
     scripts = {path.resolve() for path in (*loaded, Path(sys.argv[0])) if path.resolve().parent == HERE}
     files = ["src", *sorted(f"benchmarks/{path.name}" for path in scripts if path.name not in NOT_TIMED)]
     try:
@@ -149,6 +155,11 @@ def flags() -> tuple[str, ...]:
 def features() -> list[str]:
     """Returns which of the instructions that matter here the processor has."""
     return [feature for feature in FEATURES if feature in flags()]
+
+
+def precisions() -> list[str]:
+    """Returns the precisions to compare in: bf16 wherever there are instructions for it, fast or not."""
+    return ["float32", *(["bf16"] if any("bf16" in flag for flag in flags()) else [])]
 
 
 def has_vnni() -> bool:

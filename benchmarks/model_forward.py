@@ -32,10 +32,9 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.inference.engine import packs_by_length
-from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import Backbone, BertConfig, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
-from measured import add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
@@ -60,7 +59,6 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     if options.quick:
         options.rounds, options.sentences = 2, 40
-    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
     results, rows = results_of("model_forward", options), []
     with tempfile.TemporaryDirectory() as name:
         base = Path(name) / "base"
@@ -71,12 +69,12 @@ def main() -> None:
             del folders["base 12/768"]
         for title, (folder, count) in folders.items():
             sequences = real_sentences(count)
-            for precision in native:
+            for precision in precisions():
                 what = {"name": f"forward, {title}, {precision}", "sentences": len(sequences)}
-                rows.append(results.get(what, partial(inference, folder, sequences, precision, options.rounds)))
-        for precision in native[: 0 if options.quick else None]:
+                rows.append(results.get(what, partial(inference, folder, sequences, precision, options)))
+        for precision in precisions()[: 0 if options.quick else None]:
             what = {"name": f"forward and backward, base 12/768, {precision}", "batch": "8 x 128"}
-            rows.append(results.get(what, partial(training_step, base, precision, options.rounds)))
+            rows.append(results.get(what, partial(training_step, base, precision, options)))
         what = {"name": "loading base from disk"}
         rows.append(results.get(what, partial(loading, base, 2 if options.quick else 5)))
     print_table(rows)
@@ -146,7 +144,7 @@ def closeness(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> dict[str, fl
     return {"cosine": round(float(cosine.mean()), 6), "lowest_cosine": round(float(cosine.min()), 6)}
 
 
-def inference(folder: Path, sequences: list[list[int]], precision: str, rounds: int) -> dict[str, Any]:
+def inference(folder: Path, sequences: list[list[int]], precision: str, options: argparse.Namespace) -> dict[str, Any]:
     """Compares the states of all sentences with the float32 peer's, then times all sides."""
     ours = BertModel.from_pretrained(folder, need_pooler=False).eval()
     ours.set_compute_dtype(PRECISIONS[precision])
@@ -154,10 +152,11 @@ def inference(folder: Path, sequences: list[list[int]], precision: str, rounds: 
     figures = closeness(our_states(ours, sequences), peer_states(peers[PEOPLE], sequences, PEOPLE, "float32"))
     work: dict[str, Callable[[], object]] = {OURS: lambda: our_states(ours, sequences)}
     work |= {who: partial(peer_states, peer, sequences, who, precision) for who, peer in peers.items()}
-    return rounds_of(in_turn(work, rounds=rounds), peers=forward_names(precision), figures=figures)
+    times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
+    return rounds_of(times, peers=forward_names(precision), figures=figures)
 
 
-def training_step(folder: Path, precision: str, rounds: int) -> dict[str, Any]:
+def training_step(folder: Path, precision: str, options: argparse.Namespace) -> dict[str, Any]:
     """Forward and backward of base in training mode."""
     ids = torch.randint(1000, 30000, (8, 128), generator=torch.Generator().manual_seed(0))
     ours = BertModel.from_pretrained(folder, need_pooler=False)
@@ -187,7 +186,8 @@ def training_step(folder: Path, precision: str, rounds: int) -> dict[str, Any]:
     figures = {"gradient_cosine": gradient_cosine(ours, peer, work)}
     cast = ", bf16 autocast" * (precision == "bf16")
     peers = {PEOPLE: f"{LIBRARY}{cast}, with a mask", EXPERT: f"{LIBRARY}{cast}, without a mask"}
-    return rounds_of(in_turn(work, rounds=rounds), peers=peers, figures=figures)
+    times = in_turn(work, rounds=options.rounds, clock=CLOCKS[options.clock])
+    return rounds_of(times, peers=peers, figures=figures)
 
 
 def gradient_cosine(ours: BertModel, peer: Any, work: dict[str, Callable[[], object]]) -> float:

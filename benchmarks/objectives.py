@@ -27,7 +27,7 @@ from bertsmith.kernels.layers import native_precision
 from bertsmith.objectives.loss_output import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import heldout_set
@@ -70,7 +70,7 @@ def learned(name: str, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, optio
     """Pre-trains with one objective; returns its losses on the way, and on the masks of plain `mlm`."""
     recipe = recipe_for(options.size, minutes=options.minutes, precision=native_precision("cpu"), **RUNS[name])
     folder = options.out / name.replace(" ", "-")
-    result = pretrain(folder, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    result = pretrain(folder, corpus, tokenizer, recipe, console=Console(), listeners=())
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "heldout"]
     steps = result.recipe.trainer.total_steps
     # 每个时刻取不晚于它的最后一次评估

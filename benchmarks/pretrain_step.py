@@ -34,13 +34,12 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.model import ModelForPreTraining, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives import objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
-from measured import add_options, results_of
+from measured import CLOCKS, add_options, precisions, results_of
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
 
@@ -92,24 +91,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=MODELS, nargs="+", default=list(MODELS))
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: compiling takes minutes")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if options.quick:
         options.only, options.rounds = ["bert-mini"], 2
-    native = ["float32", *(["bf16"] if best_compute_dtype() == torch.bfloat16 else [])]
+    compiled = not (options.quick or options.no_compile) and shutil.which("g++") is not None
     results, rows = results_of("pretrain_step", options), []
     for name in options.only:
-        for precision in [options.precision] if options.precision else native:
+        for precision in [options.precision] if options.precision else precisions():
             family, size = name.split("-")
             setting = Setting(family, size, 2 if options.quick else MODELS[name], precision)
             what = {"name": f"{name} {precision}", "batch": f"{setting.sequences} x {LENGTH}", "masked": MASKED}
-            rows.append(results.get(what, partial(measure, setting, options.rounds, options.quick)))
+            rows.append(results.get(what, partial(measure, setting, options.rounds, compiled, options.clock)))
     print_table(rows)
 
 
-def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
+def measure(setting: Setting, rounds: int, compiled: bool, clock: str) -> dict[str, Any]:
     """Builds all sides from one set of weights and times them in turn."""
     torch.manual_seed(0)
     config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
@@ -119,7 +119,7 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
     ours = ModelForPreTraining(config, pair_head=setting.has_pairs)
     dtype = PRECISIONS[setting.precision]
     whole = transformers.BertForPreTraining if setting.has_pairs else transformers.AutoModelForMaskedLM
-    names = [PEOPLE, EXPERT, *([COMPILED] if shutil.which("g++") and not quick else [])]
+    names = [PEOPLE, EXPERT, *([COMPILED] if compiled else [])]
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
         # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖
@@ -144,11 +144,13 @@ def measure(setting: Setting, rounds: int, quick: bool) -> dict[str, Any]:
     )
     work: dict[str, Callable[[], object]] = {OURS: lambda: trainer.train_batch(on_host)}
     work |= {name: peer_step(setting, peers[name], losses[name], fused=name != PEOPLE) for name in names}
-    times = in_turn({name: finished(each, setting.device) for name, each in work.items()}, rounds=rounds, warmup=2)
+    work = {name: finished(each, setting.device) for name, each in work.items()}
+    times = in_turn(work, rounds=rounds, warmup=2, clock=CLOCKS[clock])
     cost = BatchCosts(config, setting.sequences, setting.length)
     peak = measure_matmul_flops(config.hidden_size, cost.num_tokens, dtype, setting.device)
-    figures["utilisation"] = round(cost.training_flops / statistics.median(times[OURS]) / peak, 3)
-    figures["matmul_gflops"] = round(peak / 1e9, 1)
+    if clock == "wall":
+        figures["utilisation"] = round(cost.training_flops / statistics.median(times[OURS]) / peak, 3)
+        figures["matmul_gflops"] = round(peak / 1e9, 1)
     library = f"transformers {transformers.__version__}"
     cast = ", bf16 autocast" * (setting.precision == "bf16")
     ways = {PEOPLE: "", EXPERT: ", masked positions gathered, fused AdamW", COMPILED: ", the same under torch.compile"}

@@ -29,7 +29,7 @@ from bertsmith.model.sizes import ParameterCounts
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.forecast import MILLION, LossLaw
 from bertsmith.train.monitor import read_metrics
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import recipe_for
 from measured import add_options, results_of
 from objectives import prepare
@@ -86,7 +86,7 @@ def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what
         what["size"], family=what["family"], tokens=what["asked_tokens"], precision=native_precision("cpu")
     )
     run = out / f"{what['family']}-{what['size']}-{what['asked_tokens']}"
-    result = pretrain(run, corpus, tokenizer, recipe, RunOptions(tensorboard=False), console=Console())
+    result = pretrain(run, corpus, tokenizer, recipe, console=Console(), listeners=())
     curve = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "heldout"]
     steps = result.recipe.trainer.total_steps
     return {

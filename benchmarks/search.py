@@ -17,6 +17,7 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -161,6 +162,7 @@ def query_times(who: str, folder: Path, count: int, threads: int) -> dict[str, A
     # 问题是库中向量加上噪声：真正的近邻确有其物，不是随机的
     asked = vectors[rng.choice(count, QUERIES)] + 0.5 / WIDTH**0.5 * rng.standard_normal((QUERIES, WIDTH))
     asked = (asked / np.linalg.norm(asked, axis=1, keepdims=True)).astype(np.float32)
+    search: Callable[[Any], Any]
     if who == OURS:
         dense = DenseSearch(vectors, open_codes(folder / "codes.faiss"))
         search = lambda query: dense.search(query, 10)[0]  # noqa: E731

@@ -41,9 +41,8 @@ import numpy as np
 import sentence_transformers
 
 from bertsmith.cli import ENVIRONMENT
-from bertsmith.kernels.layers import native_precision
 from embed import real_sentences
-from measured import Row, add_options, results_of
+from measured import Row, add_options, precisions, results_of
 from side_by_side import EXPERT, OURS, PEOPLE, rounds_of
 from tables import print_table
 from vector_peers import MINILM
@@ -214,11 +213,10 @@ def main() -> None:
     parser.add_argument("--precision", choices=("float32", "bf16"), help="one instead of all that there are")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.rounds, options.sentences, options.minutes = 1.0, 1, 50, 0.02
+        options.seconds, options.rounds, options.sentences, options.minutes = 5.0, 1, 50, 0.02
     sentences = real_sentences(options.sentences)
-    native = list(dict.fromkeys(["float32", native_precision("cpu")]))
     results, rows = results_of("serve", options), []
-    for precision in [options.precision] if options.precision else native:
+    for precision in [options.precision] if options.precision else precisions():
         at_full = {"connections": options.connections, "seconds": options.seconds}
         name = f"{options.connections} connections, {precision}"
         row = results.get({"name": name, **at_full}, partial(full_load, sentences, precision, options))

@@ -85,8 +85,9 @@ def main() -> None:
     rows.append(two.get({"name": "learning 30,522 pieces, two cores"}, partial(learning, english, min(rounds, 3))))
     rows.append(one.get({"name": "words per piece of the learned, held out"}, partial(compression, english)))
     for name, letter in (("one word", "a"), ("punctuation", "!"), ("Chinese", "北"), ("accents", "é")):
-        what = {"name": f"twice the text in twice the time: {name}", "millions": 1 if options.quick else 5}
-        rows.append(one.get(what, partial(growth, letter, what["millions"])))
+        millions = 1 if options.quick else 5
+        growing = {"name": f"twice the text in twice the time: {name}", "millions": millions}
+        rows.append(one.get(growing, partial(growth, letter, millions)))
     if options.large:
         rows.append(two.get({"name": "learning from 1 GB, two cores"}, partial(learning_large, english)))
     print_table(rows)

@@ -64,7 +64,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-length", type=int, default=256)
     parser.add_argument("--pairs", type=int, help="fewer of the pairs")
-    parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
     options = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -84,18 +83,10 @@ def main() -> None:
                 "model": "MiniLM 6/384",
                 "seed": seed,
                 "max_length": options.max_length,
-                "clock": options.clock,
             }
-            measure = partial(in_own_process, options.threads, partial(_timed, options.clock, run, setting))
+            measure = partial(in_own_process, options.threads, partial(run, setting), options.clock)
             results.get(what, measure)
     print_table(comparisons(results.rows))
-
-
-def _timed(clock: str, run: Callable[[Setting], dict[str, float]], setting: Setting) -> dict[str, float]:
-    """Runs a side, with the seconds of the processor in the place of those of the wall where they are asked for."""
-    if clock == "processor":
-        time.perf_counter = time.monotonic = time.process_time
-    return run(setting)
 
 
 def _split() -> tuple[list[RelatedTexts], list[RelatedTexts]]:

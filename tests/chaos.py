@@ -275,7 +275,7 @@ def run_trial(
                 process.wait(min(moment, duration * 10 + PATIENCE))
             except subprocess.TimeoutExpired:
                 if moment == float("inf"):
-                    os.killpg(process.pid, signal.SIGKILL)
+                    kill_all(process.pid)
                     return ended("hung", "it did not end by itself")
                 victims = descendants(process.pid) if is_part else []
                 if victims:
@@ -285,11 +285,11 @@ def run_trial(
                         # 少了一个进程：要么自己补上，要么一行话结束，不能永远等下去
                         process.wait(duration * 3 + PATIENCE)
                     except subprocess.TimeoutExpired:
-                        os.killpg(process.pid, signal.SIGKILL)
+                        kill_all(process.pid)
                         return ended("hung", "one of its processes was killed")
                 else:
                     kills += 1
-                    os.killpg(process.pid, signal.SIGKILL)
+                    kill_all(process.pid)
                     process.wait()
             said.seek(0)
             message = said.read()
@@ -314,6 +314,13 @@ def descendants(pid: int) -> list[int]:
             found += children
             waiting += children
     return found
+
+
+def kill_all(pid: int) -> None:
+    """Kills a command with all its processes; `torchrun` gives each rank a group of its own."""
+    others = descendants(pid)
+    for each in (pid, *others):
+        kill_quietly(each)
 
 
 def kill_quietly(pid: int) -> None:

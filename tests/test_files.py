@@ -105,7 +105,7 @@ def test_all_of_a_folder_is_on_the_disk_before_it_gets_its_name(tmp_path, order)
 @pytest.fixture(params=[True, False], ids=["a file system", "a limit"])
 def full_disk(request, small_disk):
     """A place of 1 MiB: a file system of its own, or by a limit on files where none can be mounted."""
-    return small_disk(1 << 20, may_mount=request.param)
+    return small_disk(1 << 20, limit=600 << 10, may_mount=request.param)
 
 
 def test_a_full_disk_loses_nothing(full_disk):

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.data.corpus.build import build_from_documents
-from bertsmith.data.corpus.shards import SPLITS, TokenCorpus
+from bertsmith.data.corpus.manifest import SPLITS
+from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.errors import BertsmithError
 from bertsmith.inference import embed_files as embedding
@@ -134,7 +135,7 @@ def test_a_run_that_was_broken_off(world, tmp_path, monkeypatch):
     recipe = recipe_for("1/64", sequence_length=16, batch_size=2, steps=6, precision="float32", dropout=0.1)
 
     def start(folder, **options):
-        pretrain(folder, corpus, tokenizer, recipe, RunOptions(evaluations=1, tensorboard=False, **options))
+        pretrain(folder, corpus, tokenizer, recipe, RunOptions(evaluations=1, **options), listeners=())
 
     original = BertTrainer.train_batch
     with monkeypatch.context() as patch:

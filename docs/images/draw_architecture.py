@@ -17,7 +17,7 @@ BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "ground",
         (
             (
-                "errors · files · hub · json_files · options · seeding · progress · batch · cores · parallel",
+                "errors · files · hub · json_files · options · seeding · progress · batch · cores · parallel · result",
                 "used everywhere",
             ),
         ),
@@ -50,6 +50,7 @@ BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("neighbours", "before BERT"),
             ("quickstart", "the main job"),
             ("study", "the paper's tables"),
+            ("sklearn", "estimators"),
             ("serve", "HTTP"),
             ("learn", "lessons"),
             ("lab", "browser"),

@@ -48,6 +48,10 @@ def build(site: Path = SITE, *, strict: bool = True) -> int:
         print("\n".join(told), file=sys.stderr)
         if done.returncode:
             return done.returncode
+    # 源码映射只有调试主题的人用，另外两个是日语和泰语的分词：都不必进轮子
+    for name in ("*.map", "wordcut.js", "tinyseg.js"):
+        for unused in fresh.rglob(name):
+            unused.unlink()
     (fresh / "index.html").write_text(FRONT, encoding="utf-8")
     # 两种语言都成了才换：建到一半失败，旧站点还在
     shutil.rmtree(site, ignore_errors=True)

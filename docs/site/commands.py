@@ -39,21 +39,21 @@ def _cell(text: str) -> str:
 
 
 def _kind(parameter: Any) -> str:
-    """Returns what a parameter takes: `PATH`, `INT 0..65535`, `en|zh` and the like; nothing for a switch."""
+    """Returns what a parameter takes: `PATH`, `INT 0..65535`, `en, zh` and the like; nothing for a switch."""
     if parameter.metavar:
-        return str(parameter.metavar)
+        return str(parameter.metavar).replace("|", ", ")
     kind = parameter.type_descriptor.annotation
     # list[Path]、int | None：一层层取到里面的类
     while get_args(kind) and get_origin(kind) is not Literal:
         kind = next(one for one in get_args(kind) if one is not type(None))
     if get_origin(kind) is Literal:
-        return "|".join(str(one) for one in get_args(kind))
+        return ", ".join(str(one) for one in get_args(kind))
     if not isinstance(kind, type):
         return "TEXT"
     if kind is bool:
         return ""
     if issubclass(kind, Enum):
-        return "|".join(str(one.value) for one in kind)
+        return ", ".join(str(one.value) for one in kind)
     name = {"str": "TEXT"}.get(kind.__name__, kind.__name__.upper())
     low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
     if low is not None and high is not None:
@@ -83,7 +83,7 @@ def _row(parameter: Any, words: dict[str, str]) -> str:
     if parameter.required:
         default = f"*{words['required']}*"
     default = _cell(default) if default else _default(parameter)
-    return f"| {label.replace('|', chr(92) + '|')} | {_cell(text)} | {default} |"
+    return f"| {label} | {_cell(text)} | {default} |"
 
 
 def command_page(name: str, command: Any, language: str) -> str:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -108,6 +109,14 @@ def on_nav(nav: Navigation, *, config: MkDocsConfig, **_: Any) -> Navigation:
     return nav
 
 
+def with_names(module: re.Match[str]) -> str:
+    """Adds to the reference of a module its public names, which a reader of the source alone may not find."""
+    # 有的包用到名字时才导入：`__all__` 是算出来的，只读源码的 griffe 不知道
+    names = getattr(importlib.import_module(module[1]), "__all__", None)
+    members = f"    options:\n      members: [{', '.join(names)}]\n" if names else ""
+    return f"::: {module[1]}\n{members}\n"
+
+
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Fills in what is made from the code, and turns links to files of the project into links of the site."""
     if page.file.abs_src_path is None:
@@ -117,6 +126,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: An
         markdown = markdown.replace("<!-- commands -->", command_pages(pages.name))
     if "<!-- names -->" in markdown:
         markdown = markdown.replace("<!-- names -->", names_table(pages.name))
+    if page.file.src_uri.startswith("reference/api/"):
+        markdown = re.sub(r"^::: ([\w.]+)\n(?! )", with_names, markdown + "\n", flags=re.MULTILINE)
     if "<!-- changelog -->" in markdown:
         text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2]
         # 更新日志的链接从项目根算起
@@ -140,3 +151,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: An
         return f"{link['before']}{os.path.relpath(target, here.parent)}{link['anchor'] or ''})"
 
     return outside_code(markdown, lambda text: _LINK.sub(relinked, text))
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Takes out the links by which the theme would look for other languages in a map of the site.
+
+    The map has full addresses alone, and the address of this site is not known: it is served anywhere. The switch of
+    languages is a plain link to the same page.
+    """
+    return re.sub(r'<link rel="alternate"[^>]*>', "", output)

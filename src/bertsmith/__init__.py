@@ -31,16 +31,27 @@ _HOMES = {
     "TokenClassifier": "bertsmith.model",
     "TransformerBlock": "bertsmith.model",
     "WordPieceTokenizer": "bertsmith.tokenizer",
+    "build_corpus": "bertsmith.data.corpus.calls",
+    "distil": "bertsmith.quickstart.calls",
+    "evaluate": "bertsmith.finetune.calls",
+    "finetune": "bertsmith.finetune.calls",
+    "index": "bertsmith.retrieval.calls",
     "learn_tokenizer": "bertsmith.tokenizer",
+    "learn_vocabulary": "bertsmith.data.corpus.calls",
     "load_index": "bertsmith.retrieval",
     "load_pipeline": "bertsmith.inference",
     "load_tokenizer": "bertsmith.tokenizer",
+    "pretrain": "bertsmith.train.calls",
 }
 
 __all__ = [*_HOMES]
 
 if TYPE_CHECKING:
     from bertsmith.batch import RaggedBatch as RaggedBatch
+    from bertsmith.data.corpus.calls import build_corpus as build_corpus
+    from bertsmith.data.corpus.calls import learn_vocabulary as learn_vocabulary
+    from bertsmith.finetune.calls import evaluate as evaluate
+    from bertsmith.finetune.calls import finetune as finetune
     from bertsmith.inference import load_pipeline as load_pipeline
     from bertsmith.model import BertConfig as BertConfig
     from bertsmith.model import BertEmbedding as BertEmbedding
@@ -59,10 +70,13 @@ if TYPE_CHECKING:
     from bertsmith.model import TransformerBlock as TransformerBlock
     from bertsmith.objectives import MaskedLMLoss as MaskedLMLoss
     from bertsmith.objectives import NSPLoss as NSPLoss
+    from bertsmith.quickstart.calls import distil as distil
     from bertsmith.retrieval import load_index as load_index
+    from bertsmith.retrieval.calls import index as index
     from bertsmith.tokenizer import WordPieceTokenizer as WordPieceTokenizer
     from bertsmith.tokenizer import learn_tokenizer as learn_tokenizer
     from bertsmith.tokenizer import load_tokenizer as load_tokenizer
+    from bertsmith.train.calls import pretrain as pretrain
     from bertsmith.train.trainer import BertTrainer as BertTrainer
 
 

@@ -218,8 +218,13 @@ class RaggedBatch:
     @torch.inference_mode(False)
     def to(self, device: torch.device | str) -> RaggedBatch:
         """Returns the same batch on another device; see `sent`."""
-        tensors = (self.input_ids, self.token_type_ids, self.position_ids, self.cu_seqlens)
-        return RaggedBatch(*(sent(each, device) for each in tensors), self.max_seqlen)
+        return RaggedBatch(
+            sent(self.input_ids, device),
+            sent(self.token_type_ids, device),
+            sent(self.position_ids, device),
+            sent(self.cu_seqlens, device),
+            self.max_seqlen,
+        )
 
 
 def sent(values: Tensor, device: torch.device | str) -> Tensor:

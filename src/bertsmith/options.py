@@ -11,11 +11,12 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertsmith.errors import ConfigError
-from bertsmith.json_files import from_json
+from bertsmith.json_files import from_json, to_json
 
 SettingsT = TypeVar("SettingsT")
 ThingT = TypeVar("ThingT")
@@ -218,6 +219,60 @@ def _by_path(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any
     if unknown:
         raise ConfigError(f"there is no setting {unknown[0]!r}; there are {', '.join(paths)}")
     return {paths[name]: value for name, value in values.items()}
+
+
+def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[str, Any]]:
+    """Divides settings among the dataclasses that declare them, and checks each: what a call in Python was given.
+
+    Args:
+        values: name → value, as the options of a command with underscores; None means "as declared".
+        *kinds: the dataclasses, no two with a setting of the same name.
+        command: that has these options, for messages.
+
+    Returns:
+        For each dataclass its settings.
+
+    Raises:
+        ConfigError: there is no such setting, or a value has the wrong type or is out of range.
+    """
+    # 只写在文件里的设置不是选项：是找出来的，不是选出来的
+    known = [{one.name: one for one in settings_of(kind) if not one.option.in_file_only} for kind in kinds]
+    names = [name for settings in known for name in settings]
+    for name in values:
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise ConfigError(f"{name}: there is no such setting; {meant}All are in `bertsmith {command} --help`")
+    return [
+        {
+            name: _checked(settings[name], value)
+            for name, value in values.items()
+            if name in settings and value is not None
+        }
+        for settings in known
+    ]
+
+
+def _checked(setting: Setting, value: Any) -> Any:
+    """Returns a value as the type of its setting has it."""
+    if not setting.is_many:
+        setting.require_choice(value, setting.name)
+    try:
+        found = from_json(setting.type, to_json(value), setting.name)
+    except (ValueError, TypeError) as error:
+        if not isinstance(value, str) or setting.option.parse is None:
+            raise ConfigError(str(error)) from None
+        # 命令行上的写法也认，如 tokens="1e9"
+        found = setting.option.parse(value)
+    least, most = setting.option.min, setting.option.max
+    if isinstance(found, (int, float)) and not (
+        (least is None or found >= least or found == setting.default) and (most is None or found <= most)
+    ):
+        wanted = " and ".join(
+            f"at {word} {end:g}" for word, end in (("least", least), ("most", most)) if end is not None
+        )
+        raise ConfigError(f"{setting.name} is {found}; give {wanted}")
+    return found
 
 
 def values_of(settings: Any) -> dict[str, Any]:

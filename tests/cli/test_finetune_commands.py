@@ -156,7 +156,7 @@ def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsy
         jobs.append(job)
         raise TrainingStopped(job.out, 0, 1)
 
-    monkeypatch.setattr("bertsmith.finetune.job.run_job", stopped)
+    monkeypatch.setattr("bertsmith.finetune.calls.run_job", stopped)
     files = ["--model", tiny_model, "--train", "a", "--dev", "b", "--test", "c", "--out", tmp_path / "run"]
     words = [f"--{name.replace('_', '-')}={value}" for part in EVERY_OPTION.values() for name, value in part.items()]
     run(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",

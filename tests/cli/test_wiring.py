@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-import bertsmith.data.corpus.build
+import bertsmith.data.corpus.calls
 import bertsmith.data.corpus.vocabulary
 import bertsmith.interop
 import bertsmith.lab.run
@@ -133,7 +133,7 @@ def test_every_option_of_corpus_reaches_the_building(told, tiny_model, tmp_path,
         " --encoding latin-1 --text-field body --workers 3 --engine ray --shard-tokens 99 --keep-duplicates"
         " --near-duplicates 0.7 --words jieba"
     )
-    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.build, "build_corpus", *words.split())
+    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.calls, "build_shards", *words.split())
     assert (list(text), out) == (["a.txt", "b.txt"], tmp_path / "out")
     assert tokenizer.vocab == WordPieceTokenizer.load(tiny_model).vocab
     assert options == CorpusOptions(

@@ -126,7 +126,7 @@ def test_labels_in_another_order_are_the_same_labels(start, teachers):
     teacher = make_task("classify", [*TASKS["classify"]])
     rows = torch.tensor([[1.0, 2.0]])
     assert task.from_teacher(teacher, rows).equal(rows)
-    turned = type(task)(tuple(reversed(task.labels)))
+    turned = type(task)(tuple(reversed(task.labels)))  # type: ignore[call-arg]
     assert turned.from_teacher(teacher, rows).tolist() == [[2.0, 1.0]]
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_teach(start, teachers, tmp_path):
     with pytest.raises(ConfigError, match="fine-tuned for tag, not for classify"):
         taught(task, teachers("tag"))
     with pytest.raises(ConfigError, match="other labels"):
-        taught(type(task)(("good", "awful")), teachers("classify"))
+        taught(type(task)(("good", "awful")), teachers("classify"))  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="another vocabulary"):
         taught(task, teachers("classify"), WordPieceTokenizer.train(["other words entirely"], vocab_size=40))
     with pytest.raises(ConfigError, match="reads 32 pieces"):

@@ -8,7 +8,7 @@ import torch
 
 from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference import Embed, InferenceConfig, compiled
+from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
 from bertsmith.inference.pipeline import load_pipeline
 from bertsmith.model import family_named
 
@@ -37,6 +37,10 @@ def backbone_of(family="bert"):
     return config.family.backbone(config, need_pooler=family == "bert").eval()
 
 
+def compile_backbone(backbone, kind):
+    return compiled.use_graph(backbone, compiled.graph_of(backbone, kind), kind)
+
+
 def drawn(lengths, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return RaggedBatch.from_sequences([torch.randint(5, 50, (n,), generator=generator).tolist() for n in lengths])
@@ -47,7 +51,7 @@ def test_the_graph_gives_what_the_model_gives(family):
     backbone = backbone_of(family)
     with torch.inference_mode():
         expected = [backbone(drawn(lengths)) for lengths in LENGTHS]
-        assert compiled.compile_backbone(backbone, "onnxruntime") == "onnxruntime"
+        assert compile_backbone(backbone, "onnxruntime") == "onnxruntime"
         found = [backbone(drawn(lengths)) for lengths in LENGTHS]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.hidden_states, theirs.hidden_states, atol=1e-5, rtol=1e-5)
@@ -59,7 +63,7 @@ def test_the_graph_gives_what_the_model_gives(family):
 
 def test_what_the_graph_does_not_give_the_model_does(monkeypatch):
     backbone = backbone_of()
-    compiled.compile_backbone(backbone, "onnxruntime")
+    compile_backbone(backbone, "onnxruntime")
     graph = vars(backbone)["forward"]
     runs = []
     real = graph.session
@@ -94,36 +98,36 @@ def test_pipelines_give_equal_results(tiny_model):
 def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(shared_cache, own_cache, monkeypatch):
     backbone = backbone_of()
     made = shared_cache / compiled.graph_name(backbone)
-    if made.is_file():
-        shutil.copytree(shared_cache, own_cache, ignore=lambda _, names: set(names) - {made.name})
-    compiled.compile_backbone(backbone, "onnxruntime")
-    (file,) = own_cache.iterdir()
+    if made.is_dir():
+        shutil.copytree(made, own_cache / made.name)
+    compile_backbone(backbone, "onnxruntime")
+    file = next(own_cache.glob("*/graph.onnx"))
     monkeypatch.setattr("bertsmith.model.graph.write_graph", lambda *_, **__: pytest.fail("made again"))
-    compiled.compile_backbone(backbone_of(), "onnxruntime")
+    compile_backbone(backbone_of(), "onnxruntime")
     monkeypatch.undo()
     monkeypatch.setenv("BERTSMITH_CACHE", str(own_cache))
     file.write_bytes(file.read_bytes()[:1000])
     mended = backbone_of()
-    compiled.compile_backbone(mended, "onnxruntime")
+    compile_backbone(mended, "onnxruntime")
     with torch.inference_mode():
         torch.testing.assert_close(mended(drawn([7])).cls, backbone_of()(drawn([7])).cls, atol=1e-5, rtol=1e-5)
     other = backbone_of()
     with torch.no_grad():
         other.embedding.word.weight[0] += 1
     assert compiled.graph_name(other) != compiled.graph_name(backbone_of())
-    monkeypatch.setattr(compiled, "__version__", "99")
-    assert compiled.graph_name(backbone_of()) != file.name
+    monkeypatch.setattr(graph_cache, "__version__", "99")
+    assert compiled.graph_name(backbone_of()) != file.parent.name
 
 
 def test_auto_keeps_torch_where_the_graph_is_no_faster_or_not_installed(monkeypatch):
     monkeypatch.setattr(compiled, "is_installed", lambda: False)
-    assert compiled.compile_backbone(backbone_of(), "auto") == "torch"
+    assert compile_backbone(backbone_of(), "auto") == "torch"
     with pytest.raises(ConfigError, match=r"bertsmith\[onnx\]"):
-        compiled.compile_backbone(backbone_of(), "onnxruntime")
+        compile_backbone(backbone_of(), "onnxruntime")
     monkeypatch.undo()
     times = iter([1.0, 0.95, 1.0, 0.5])
     monkeypatch.setattr(compiled, "_seconds", lambda *_: next(times))
-    assert [compiled.compile_backbone(backbone_of(), "auto") for _ in range(2)] == ["torch", "onnxruntime"]
+    assert [compile_backbone(backbone_of(), "auto") for _ in range(2)] == ["torch", "onnxruntime"]
 
 
 def test_what_does_not_go_together(tiny_model):
@@ -131,5 +135,14 @@ def test_what_does_not_go_together(tiny_model):
         InferenceConfig(engine="tvm")
     with pytest.raises(ConfigError, match="computes in float32, not in int8"):
         Embed.load(tiny_model, precision="int8", engine="onnxruntime")
-    # 别的精度下 auto 不改变什么
-    assert Embed.load(tiny_model, precision="bf16", engine="auto").engine.kind == "torch"
+
+
+def test_auto_measures_against_the_precision_that_is_asked_for(tiny_model, monkeypatch):
+    times = iter([1.0, 0.5])
+    monkeypatch.setattr(compiled, "_seconds", lambda *_: next(times))
+    mixed = Embed.load(tiny_model, precision="bf16", engine="auto")
+    assert (mixed.engine.precision, mixed.engine.kind) == ("bf16", "onnxruntime")
+    exact = Embed.load(tiny_model, precision="float32")
+    # 短批次由 float32 的图来算，比 bf16 更准；长批次仍是 bf16
+    np.testing.assert_allclose(mixed(["a woman"]), exact(["a woman"]), atol=1e-5)
+    assert (mixed(["the man " * 60]) * exact(["the man " * 60])).sum() > 0.999

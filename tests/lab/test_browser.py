@@ -168,6 +168,7 @@ def test_training_is_live_and_lessons_compute(open_page, runs):
     page.wait_for_selector("#card-turn:visible")
 
 
+@pytest.mark.slow
 def test_script_in_a_text_is_shown_and_never_run(open_page):
     page = open_page()
     for tab, field, button, shown in (
@@ -242,7 +243,8 @@ def test_masks_are_filled_by_keyboard_alone(open_page):
     assert "[MASK]" not in page.input_value("#fill-text textarea")
 
 
-@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_tab_fits_a_telephone_and_is_reached_by_keyboard(open_page, language):
     page = open_page(language, width=390)
     names, more = TABS[language]

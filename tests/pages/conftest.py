@@ -32,7 +32,7 @@ def shell(tmp_path_factory):
         data = {"XDG_DATA_HOME": str(folder / "data-home")}
         command = ["bash", "-euo", "pipefail", "-c", code]
         done = subprocess.run(
-            command, cwd=folder, env={**settings, **data}, capture_output=True, text=True, timeout=500, check=False
+            command, cwd=folder, env={**settings, **data}, capture_output=True, text=True, timeout=2400, check=False
         )
         assert done.returncode == 0, f"{code}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
@@ -67,7 +67,7 @@ def sample(tmp_path_factory, shell) -> Path:
     squad = {"version": "1.1", "data": [{"title": "village", "paragraphs": asked}]}
     (folder / "answers.json").write_text(json.dumps(squad), encoding="utf-8")
     shell(
-        "bertsmith quickstart texts --documents blank-line --family bert --size 2/128 --steps 10 --out runs/mine\n"
+        "bertsmith quickstart texts --documents blank-line --family bert --size 2/128 --minutes 0.05 --out runs/mine\n"
         "bertsmith finetune classify --model runs/mine/model --train train.tsv --dev dev.tsv --epochs 1"
         " --out runs/reviews\n"
         "bertsmith index texts --model runs/mine/model --out runs/mine.index\n",

@@ -20,7 +20,7 @@ from bertsmith.quickstart.distillation import DistillationOptions, distil
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import learn_tokenizer
 
-SHORT = {"minutes": 0.08}
+SHORT = {"minutes": 0.05}
 
 
 @pytest.fixture(scope="module")

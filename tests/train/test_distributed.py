@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+
+from bertsmith.files import locked
 
 SCRIPT = Path(__file__).with_name("watched_run.py")
 STEPS = 50
@@ -87,3 +90,25 @@ def test_an_error_on_the_first_rank_is_said_once_and_ends_all(village, tmp_path)
     assert bad.returncode != 0
     assert bad.stderr.count("holds a run with other settings (seed 0 there, 1 now)") == 1
     assert "bertsmith/train" not in bad.stderr, "a traceback besides torchrun's own"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process of its parent's death")
+def test_ranks_end_with_the_launcher_that_was_killed(village, tmp_path):
+    """They let go of the folder: the same command goes on at once."""
+    folder, run = village[2], tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "bertsmith", "pretrain", "--corpus", str(folder / "corpus"), "--out", str(run), "--steps", "3000"]
+    command += ["--tokenizer", str(folder / "tokenizer"), "--size", "1/64", "--sequence-length", "32", "--batch-size=8"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    log = run / "metrics.jsonl"
+    # 有了训练的一行，各进程就都在训练，文件夹已上锁
+    while not (log.exists() and '"train"' in log.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    launcher.kill()
+    launcher.wait()
+    with locked(run, patience=60):
+        assert not (run / "model").exists()

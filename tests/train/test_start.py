@@ -194,3 +194,13 @@ def test_a_process_that_draws_batches_and_dies_is_named(village, tmp_path, monke
     monkeypatch.setattr(PrefetchedStream, "__next__", dies)
     with pytest.raises(BertsmithError, match=r"prepares batches died \(signal 9\).*run the same command again"):
         pretrain(tmp_path, corpus, tokenizer, recipe_for("1/64", **{**SMALL, "steps": 60}), RunOptions(workers=1))
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "on_weights"), [("cuda", "bf16", 0.0), ("cuda", "float32", 0.1), ("cpu", "bf16", 0.1)]
+)
+def test_only_a_gpu_in_bf16_takes_the_dropout_from_attention_weights(village, device, precision, on_weights):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("2/64", family="bert", precision=precision, dropout=0.1, steps=1)
+    config = build_model(recipe, corpus, tokenizer, device).config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, on_weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,12 +38,10 @@ def corpus(
     """Turn text into token shards for pre-training."""
     from rich.console import Console
 
-    from bertsmith.data.corpus.build import build_corpus
+    from bertsmith.data.corpus.calls import build_corpus
     from bertsmith.data.corpus.manifest import HELDOUT, TRAIN, read_manifest
     from bertsmith.progress import LiveProgress
-    from bertsmith.tokenizer import load_tokenizer
 
-    chosen, loaded = options.build(), load_tokenizer(tokenizer)
     with LiveProgress(Console(stderr=True)) as progress:
 
         def show(done: int, total: int, ids: int) -> None:
@@ -52,15 +49,18 @@ def corpus(
             rate = progress.rate("tokenizing", done)
             progress.update("tokenizing", done, total, figures + (f", {rate / 1e6:.1f} MB/s" if rate else ""))
 
-        built = build_corpus(text, loaded, out, chosen, engine=engine.value, workers=workers, on_progress=show)
+        built = build_corpus(
+            text, tokenizer, out, engine=engine.value, workers=workers, on_progress=show, **options.values
+        )
     for split in (TRAIN, HELDOUT):
-        counts = built.counts[split]
+        counts = built.details.counts[split]
         print(f"{split}: {counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens")
-    found = json.loads((out / "statistics.json").read_text(encoding="utf-8"))
-    exact, near = found["duplicates"]["exact"], found["duplicates"]["near"]
+    found = built.metrics
+    exact, near = found["exact_duplicates"], found["near_duplicates"]
+    looked_for_near = "near_duplicates" in options.values
     print(
         f"{found['pieces_per_word']:.3f} pieces per word; [UNK] {100 * found['unknown_rate']:.3f} %; "
-        f"dropped {exact:,} duplicates" + (f" and {near:,} near-duplicates" if chosen.near_duplicates else "")
+        f"dropped {exact:,} duplicates" + (f" and {near:,} near-duplicates" if looked_for_near else "")
     )
     rule = read_manifest(out).settings["documents"]
-    print(f"unigram entropy {built.unigram_entropy:.3f} nats; documents: {rule}; in {out}")
+    print(f"unigram entropy {found['unigram_entropy']:.3f} nats; documents: {rule}; in {out}")

@@ -24,6 +24,6 @@ def distil(
     """Distil a model into a smaller one on text without labels: some of its layers, or a fresh model of a size."""
     from rich.console import Console
 
-    from bertsmith.quickstart.distillation import distil as run_distillation
+    from bertsmith.quickstart.calls import distil as run_distillation
 
-    run_distillation(teacher, text, out, options.build(), Console())
+    run_distillation(teacher, text, out, console=Console(), **options.values)

@@ -64,43 +64,16 @@ def finetune(
     tracking: Given[TrackingOptions],
 ) -> None:
     """Fine-tune a model on labelled files; interrupted, the same command goes on."""
-    from dataclasses import replace
-
     from rich.console import Console
 
-    from bertsmith.errors import ConfigError
-    from bertsmith.finetune.job import Job, run_job, usual_rate
-    from bertsmith.finetune.tasks.registry import task_named
-    from bertsmith.kernels.layers import best_device
+    from bertsmith.finetune.calls import finetune as run_finetuning
     from bertsmith.train.stopping import TrainingStopped
 
-    compared, chosen = comparison.build(), settings.build()
-    for option in settings.typed("epochs", "batch_size"):
-        if compared.search == "paper":
-            raise ConfigError(f"{option}: --search paper tries several by itself; leave one of the two out")
-    if not settings.typed("learning_rate"):
-        chosen = replace(chosen, learning_rate=usual_rate(task, model, chosen.adapter))
-    if not settings.typed("batch_size"):
-        chosen = replace(chosen, batch_size=task_named(task).spec.batch_size)
-    job = Job(
-        task,
-        model,
-        train,
-        dev,
-        out,
-        chosen,
-        test=test,
-        unlabelled=unlabelled,
-        reading=reading.build(),
-        options=options.values,
-        comparison=compared,
-        further=further.build(),
-        teaching=teaching.build(),
-        listeners=tracking.build().listeners() or (),
-        fixed=tuple(settings.values),
-    )
+    groups = (reading, options, settings, further, comparison, teaching, tracking)
+    given: dict[str, Any] = {name: value for group in groups for name, value in group.values.items()}
+    given |= {"train": train, "dev": dev, "test": test, "unlabelled": unlabelled}
     try:
-        result = run_job(job, console=Console(), device=best_device())
+        result = run_finetuning(task, model, out, console=Console(), **given).details
     except TrainingStopped as stopped:
         # 被叫停不是错误：进度已存盘，同一条命令接着跑，退出码是 0
         print(stopped)
@@ -128,12 +101,12 @@ def evaluate(
     from rich.text import Text
 
     from bertsmith.files import require_other_file
-    from bertsmith.finetune.evaluate import evaluate_folder
+    from bertsmith.finetune.calls import evaluate as score
     from bertsmith.json_files import write_json
 
     if out is not None:
         require_other_file(out, Path(file))
-    found = evaluate_folder(model, file, reading.build(), adapter=adapter, precision=precision)
+    found = score(model, file, adapter=adapter, precision=precision, **reading.values).details
     print(_line(file, found))
     if out is not None:
         write_json(out, found)

@@ -45,35 +45,21 @@ def pretrain(
     """
     from rich.console import Console
 
-    from bertsmith.data.corpus.shards import TokenCorpus
-    from bertsmith.kernels.layers import native_precision
-    from bertsmith.tokenizer import load_tokenizer
+    from bertsmith.train.calls import pretrain as run_pretraining
     from bertsmith.train.distributed import connected_ranks
-    from bertsmith.train.pretraining import pretrain as run_pretraining
-    from bertsmith.train.recipe import chosen_recipe
     from bertsmith.train.stopping import TrainingStopped
 
+    settings = {**recipe.values, **options.values, **tracking.values}
     with connected_ranks() as (ranks, device):
-        resolved = chosen_recipe(recipe.values, recipe_file, precision=native_precision(device), run=out)
-        listeners = tracking.build().listeners()
-        loaded = load_tokenizer(tokenizer)
-        shards, console = TokenCorpus(corpus, loaded), Console()
         try:
-            result = run_pretraining(
-                out,
-                shards,
-                loaded,
-                resolved,
-                options.build(),
-                console=console,
-                device=device,
-                ranks=ranks,
-                listeners=listeners,
+            run = run_pretraining(
+                corpus, tokenizer, out, recipe=recipe_file, console=Console(), device=device, ranks=ranks, **settings
             )
         except TrainingStopped as stopped:
             if ranks.is_first:
                 print(stopped)
             return
     if ranks.is_first:
+        result = run.details
         figures = ", ".join(f"{name} {value:.3f}" for name, value in result.heldout.items())
-        print(f"held out: {figures}; unigram entropy {result.unigram_entropy:.3f} nats; model in {out / 'model'}")
+        print(f"held out: {figures}; unigram entropy {result.unigram_entropy:.3f} nats; model in {run.model_folder}")

@@ -42,7 +42,7 @@ def index(
     from rich.console import Console
 
     from bertsmith.progress import LiveProgress
-    from bertsmith.retrieval import build_index
+    from bertsmith.retrieval.calls import index as make_index
 
     with LiveProgress(Console(stderr=True)) as progress:
 
@@ -51,7 +51,7 @@ def index(
             figures = f"{done:,} of {total:,} passages" + (f", {rate:,.0f} passages/s" if rate else "")
             progress.update("embedding", done, total, figures)
 
-        found = build_index(folder, model, out, settings.build(), on_progress=show)
+        found = make_index(folder, model, out, on_progress=show, **settings.values).details
     changes = f"{found.added:,} new, {found.changed:,} changed, {found.deleted:,} deleted"
     print(f"{out}: {found.documents:,} files ({changes}), {found.passages:,} passages, {found.embedded:,} embedded")
 

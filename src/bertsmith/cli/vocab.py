@@ -26,7 +26,7 @@ def vocab(
     """Learn a vocabulary from text: WordPiece, byte-level BPE or Unigram."""
     from rich.console import Console
 
-    from bertsmith.data.corpus.vocabulary import learn_vocabulary
+    from bertsmith.data.corpus.calls import learn_vocabulary
     from bertsmith.progress import LiveProgress
 
     with LiveProgress(Console(stderr=True)) as progress:
@@ -36,5 +36,5 @@ def vocab(
             counted = f"{done / 1e6:,.0f} million characters, {rate:.1f} a second"
             progress.update(stage, done, total, f"{done:,} pieces" if stage == "merging" else counted)
 
-        tokenizer, num_files = learn_vocabulary(text, out, options.build(), workers=workers, on_progress=show)
-    print(f"{tokenizer.vocab_size:,} pieces from {num_files} file(s) in {out}")
+        learned = learn_vocabulary(text, out, workers=workers, on_progress=show, **options.values)
+    print(f"{learned.metrics['pieces']:,} pieces from {learned.metrics['files']} file(s) in {out}")

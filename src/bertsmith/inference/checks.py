@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.model import ModelConfig
 from bertsmith.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertsmith.model import ModelConfig
 
 PART = 4096
 """Inputs encoded and sorted by length at a time: enough to sort well, few enough that memory does not grow."""

@@ -5,62 +5,73 @@ and reads them better; for long batches the ragged kernels of this package are f
 of a model keeps its own forward, and hands batches of few tokens to the graph. Heads and pooling are the model's own:
 every pipeline works, with the same results to rounding.
 
-The graph is made once (some ten seconds) and kept in a cache folder, under a name that tells the weights, the shape and
-the versions of everything that wrote it: another version never reads it. A file that does not load is made again.
+The graph is made once (some ten seconds) and kept, see `bertsmith.inference.graph_cache`. A file that does not load is
+made again.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
-import os
+import shutil
 import time
 from dataclasses import asdict
-from importlib import metadata, util
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bertsmith import __version__
 from bertsmith.batch import AttentionMask, RaggedBatch
 from bertsmith.errors import ConfigError
-from bertsmith.files import make_folder
+from bertsmith.files import held, make_folder
 from bertsmith.inference.engine import EngineKind
+from bertsmith.inference.graph_cache import (
+    cache_folder,
+    circumstances,
+    digest_of,
+    is_installed,
+    open_graph,
+    write_optimized,
+)
+from bertsmith.inference.quick import FEW_TOKENS
 from bertsmith.model import Backbone, BackboneOutput
 
-FEW_TOKENS = 64
-"""Batches of at most so many tokens go through the graph."""
-
-_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 _TIMED_TOKENS, _ROUNDS, _WORTH = 12, 15, 0.9
 
 
-def is_installed() -> bool:
-    """Tells whether the packages of the extra `onnx` are there."""
-    return all(util.find_spec(name) is not None for name in _PACKAGES)
-
-
-def compile_backbone(backbone: Backbone, kind: EngineKind) -> str:
-    """Gives a backbone the engine for short batches that is asked for.
+def graph_of(backbone: Backbone, kind: EngineKind) -> CompiledForward | None:
+    """Returns the graph of a backbone, made now or before.
 
     Args:
-        backbone: in evaluation mode, on the CPU, in float32.
-        kind: `onnxruntime`; `auto` takes it where it is installed and by a tenth faster; `torch` changes nothing.
+        backbone: in evaluation mode, on the CPU, computing in float32.
+        kind: the engine that is asked for.
 
     Returns:
-        `torch` or `onnxruntime`: what short batches run on from now on.
+        None for `torch`, and for `auto` where a package is missing.
 
     Raises:
         ConfigError: a package is missing.
     """
     if kind == "torch" or (kind == "auto" and not is_installed()):
-        return "torch"
+        return None
     if not is_installed():
         raise ConfigError("engine onnxruntime needs onnx, onnxruntime and onnxscript; pip install 'bertsmith[onnx]'")
-    graph = CompiledForward(backbone, _session(backbone))
+    name = graph_name(backbone)
+    return CompiledForward(backbone, _session(backbone, name), name)
+
+
+def use_graph(backbone: Backbone, graph: CompiledForward | None, kind: EngineKind) -> str:
+    """Lets a graph compute the short batches of a backbone, if it is to.
+
+    Args:
+        backbone: in the precision in which it is to compute.
+        graph: from `graph_of`.
+        kind: `onnxruntime`; `auto` takes the graph where it is by a tenth faster than the backbone itself.
+
+    Returns:
+        `torch` or `onnxruntime`: what short batches run on from now on.
+    """
+    if graph is None:
+        return "torch"
     if kind == "auto":
         batch = RaggedBatch.from_sequences([[backbone.config.pad_token_id] * _TIMED_TOKENS])
         own, other = _seconds(backbone, batch), _seconds(graph, batch)
@@ -74,8 +85,9 @@ def compile_backbone(backbone: Backbone, kind: EngineKind) -> str:
 class CompiledForward:
     """A backbone's forward: short batches through the graph, all others as before."""
 
-    def __init__(self, backbone: Backbone, session: Any) -> None:
+    def __init__(self, backbone: Backbone, session: Any, name: str) -> None:
         self.own = backbone.forward
+        self.name = name
         self.session = session
         self.inputs = [each.name for each in session.get_inputs()]
         self.outputs = [each.name for each in session.get_outputs()]
@@ -114,45 +126,29 @@ class CompiledForward:
         return {name: made[name]() for name in self.inputs}
 
 
-def cache_folder() -> Path:
-    """Returns where graphs are kept: `BERTSMITH_CACHE`, else `bertsmith` in the user's cache folder."""
-    told = os.environ.get("BERTSMITH_CACHE")
-    if told:
-        return Path(told)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertsmith"
-
-
 def graph_name(backbone: Backbone) -> str:
-    """Returns the name of a backbone's graph: a digest of its weights, its shape, and all versions concerned."""
-    digest = hashlib.blake2b(digest_size=16)
-    versions = {name: metadata.version(name) for name in ("torch", *_PACKAGES)}
-    digest.update(json.dumps([__version__, versions, asdict(backbone.config)], sort_keys=True, default=str).encode())
+    """Returns the name of a backbone's graph: a digest of its weights, its shape, all versions, and the processor."""
+    weights = hashlib.blake2b(digest_size=16)
     for name, tensor in backbone.state_dict().items():
-        digest.update(name.encode())
-        digest.update(memoryview(tensor.detach().contiguous().numpy()).cast("B"))
-    return f"{digest.hexdigest()}.onnx"
+        weights.update(name.encode())
+        weights.update(memoryview(tensor.detach().contiguous().numpy()).cast("B"))
+    return digest_of(circumstances(), asdict(backbone.config), weights.hexdigest())
 
 
-def _session(backbone: Backbone) -> Any:
+def _session(backbone: Backbone, name: str) -> Any:
     """Returns a session of the backbone's graph, from the cache where it is there and whole."""
-    import onnxruntime
-
     from bertsmith.model.graph import write_backbone
 
-    file = make_folder(cache_folder()) / graph_name(backbone)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    # 等待时不空转：别的库的线程要用同样的核心
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    opened = functools.partial(onnxruntime.InferenceSession, str(file), options, providers=["CPUExecutionProvider"])
-    if file.exists():
-        try:
-            return opened()
-        except Exception:
-            file.unlink()
-    write_backbone(backbone, file)
-    return opened()
+    folder = make_folder(cache_folder()) / name
+    # 两个进程同时要同一张图：后到的等先到的做好，而不是各做一份、互相清掉半成品
+    with held(folder):
+        if folder.exists():
+            try:
+                return open_graph(folder, torch.get_num_threads())
+            except Exception:
+                shutil.rmtree(folder, ignore_errors=True)
+        write_optimized(folder, lambda file: write_backbone(backbone, file))
+        return open_graph(folder, torch.get_num_threads())
 
 
 @torch.inference_mode()

@@ -194,12 +194,17 @@ class Engine:
 
     def _compiled(self, kind: EngineKind) -> str:
         """Gives short batches the engine that is asked for, where it can be had."""
-        from bertsmith.inference.compiled import compile_backbone
+        from bertsmith.inference.compiled import graph_of, use_graph
 
-        is_for_it = self.device.type == "cpu" and self.precision == "float32"
-        if kind == "onnxruntime" and not is_for_it:
-            raise ConfigError(f"engine onnxruntime is for the CPU, not for {self.device.type}; leave it out")
-        return compile_backbone(self.model.backbone, kind) if is_for_it else "torch"
+        if self.device.type != "cpu":
+            if kind == "onnxruntime":
+                raise ConfigError(f"engine onnxruntime is for the CPU, not for {self.device.type}; leave it out")
+            return "torch"
+        # 图是按 float32 核对的：做图时先换回来；量快慢则用实际的精度，短请求因此只会更准，不会更糙
+        apply_precision(self.model, "float32", self.device)
+        graph = graph_of(self.model.backbone, kind)
+        apply_precision(self.model, self.precision, self.device)
+        return use_graph(self.model.backbone, graph, kind)
 
     @torch.inference_mode()
     def run(

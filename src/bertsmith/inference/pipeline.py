@@ -7,13 +7,14 @@ checking that tokenizer and model fit, and being found by name. A subclass decla
     class Classify(TextPipeline, name="classify"):
         architectures = (ModelForSequenceClassification,)
 
-A pipeline is known as soon as its module is imported. Those of this package are imported with it; one from elsewhere is
-found by its name when its package names the module as an entry point of the group `bertsmith.pipelines`.
+A pipeline is known as soon as its module is imported. Those of this package are imported when one is asked for by its
+name; one from elsewhere is found by its name when its package names the module as an entry point of the group
+`bertsmith.pipelines`.
 """
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -195,7 +196,15 @@ def label_names(config: ModelConfig) -> list[str]:
 
 def all_pipelines() -> dict[str, type[Pipeline]]:
     """Returns every pipeline that is known so far, by name."""
+    _import_own()
     return dict(_REGISTRY)
+
+
+def _import_own() -> None:
+    """Imports the pipelines of this package, which registers them."""
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        if file.stem != "__init__":
+            import_module(f"bertsmith.inference.{file.stem}")
 
 
 def pipeline_named(name: str) -> type[Pipeline]:
@@ -204,6 +213,8 @@ def pipeline_named(name: str) -> type[Pipeline]:
     Raises:
         ConfigError: none has that name.
     """
+    if name not in _REGISTRY:
+        _import_own()
     if name not in _REGISTRY:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
             entry.load()

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import torch
 
+ASYNCHRONOUS = ("cuda", "meta")
+"""Devices ahead of which the host runs, so that reading a number back makes it wait. `meta`, whose tensors have shapes
+and no numbers, stands for CUDA in tests: whatever reads a number fails there."""
+
 
 @functools.cache
 def is_intel() -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith.batch import AttentionMask, RaggedBatch
+from bertsmith.kernels.processor import ASYNCHRONOUS
 
 Equation = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 """(query, key, value [N, A, S, D], hidden keys [N or 1, 1, S or 1, S] bool or None) → [N, A, S, D]."""
@@ -62,7 +63,8 @@ def ragged_attention(
         [T, A D], the heads concatenated.
     """
     on_cpu = qkv.device.type == "cpu"
-    if not on_cpu and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout and mask.prefix_lengths is None:
+    has_varlen = qkv.device.type in ASYNCHRONOUS
+    if has_varlen and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout and mask.prefix_lengths is None:
         return _attend_varlen(qkv, batch, mask)
 
     def attend(qkv: Tensor) -> Tensor:

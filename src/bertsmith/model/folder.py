@@ -22,7 +22,15 @@ from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.files import atomic_path, make_folder
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.stored_tensors import CHECKSUM, INT8_WEIGHTS, WEIGHTS, StoredTensors, checksum_of, in_8_bits
+from bertsmith.model.stored_tensors import (
+    CHECKSUM,
+    INT8_WEIGHTS,
+    WEIGHTS,
+    StoredTensors,
+    checksum_of,
+    in_8_bits,
+    order_notes,
+)
 
 if TYPE_CHECKING:
     from bertsmith.model.family import PublishedNames
@@ -115,7 +123,22 @@ def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(tensors)})
+        notes = {"format": "pt", CHECKSUM: checksum_of(tensors)}
+        save_file(tensors, temporary, metadata=notes)
+        order_notes(temporary, notes)
+        _sort_notes(temporary)
+
+
+def _sort_notes(path: Path) -> None:
+    """Puts the notes in the header of a safetensors file in order: the library writes them in a random one."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        # 同样的权重存出同样的字节：续跑与不中断的一样，靠这个核对
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        file.seek(8)
+        file.write(ordered.ljust(size))
 
 
 @dataclass(frozen=True)

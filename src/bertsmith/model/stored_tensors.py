@@ -12,6 +12,7 @@ each there is `NAME_scale`, by which every row is multiplied.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -168,6 +169,30 @@ def checksum_of(tensors: Mapping[str, Tensor]) -> str:
         for start in range(0, len(numbers), _AT_ONCE):
             checksum = google_crc32c.extend(checksum, numbers[start : start + _AT_ONCE].tobytes())
     return f"{checksum:08x}"
+
+
+def order_notes(path: Path, notes: Mapping[str, str]) -> None:
+    """Puts the notes in the header of a safetensors file in the order of their names.
+
+    The library writes them in an order of chance; the same tensors must make the same bytes.
+
+    Args:
+        path: of the file.
+        notes: what it was written with.
+    """
+
+    def written(text: Mapping[str, str]) -> bytes:
+        return json.dumps({"__metadata__": text}, separators=(",", ":"))[:-1].encode()
+
+    ordered = written(dict(sorted(notes.items())))
+    with path.open("r+b") as file:
+        file.seek(8)
+        found = file.read(len(ordered))
+        # 长度不变，只换次序：文件头里记的位置都还对
+        if found not in [written(dict(each)) for each in itertools.permutations(notes.items())]:
+            raise AssertionError(f"{path}: the notes do not stand at the beginning of the header")
+        file.seek(8)
+        file.write(ordered)
 
 
 def in_8_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from bertsmith.kernels.processor import ASYNCHRONOUS
+
 Figure: TypeAlias = "float | Tensor"
 """A number, or a scalar on a GPU that nobody has read yet."""
 
@@ -34,14 +36,16 @@ class LossOutput:
 class RunningAverages:
     """Adds up the sums of many batches."""
 
-    totals: dict[str, tuple[Figure, Figure]] = field(default_factory=dict)
+    totals: Mapping[str, tuple[Figure, Figure]] = field(default_factory=dict)
 
     def add(self, sums: Mapping[str, tuple[Figure, Figure]]) -> None:
         """Adds one batch."""
         # 加总“和”与“个数”，最后才相除：各批大小不同，平均数的平均会偏
+        totals = dict(self.totals)
         for name, (value, count) in sums.items():
-            old_value, old_count = self.totals.get(name, (0.0, 0))
-            self.totals[name] = (old_value + value, old_count + count)
+            old_value, old_count = totals.get(name, (0.0, 0))
+            totals[name] = (old_value + value, old_count + count)
+        self.totals = totals
 
     def read(self) -> dict[str, tuple[float, int]]:
         """Returns the totals as numbers, and keeps them so; waits for the device once where they lie there."""
@@ -52,7 +56,7 @@ class RunningAverages:
         for name, pair in self.totals.items():
             value, count = (next(numbers) if isinstance(each, Tensor) else each for each in pair)
             found[name] = (float(value), round(count))
-        self.totals.update(found)
+        self.totals = found
         return found
 
     def averages(self) -> dict[str, float]:
@@ -61,8 +65,8 @@ class RunningAverages:
 
 
 def figure(value: Tensor) -> Figure:
-    """Returns a scalar to report: as a number on the CPU, elsewhere unread, in float64."""
-    return float(value.detach()) if value.device.type == "cpu" else value.detach().double()
+    """Returns a scalar to report: on CUDA unread, in float64, elsewhere as a number."""
+    return value.detach().double() if value.device.type in ASYNCHRONOUS else float(value.detach())
 
 
 def average_of(measures: Iterable[LossOutput]) -> dict[str, float]:

@@ -46,7 +46,7 @@ Smaller batches learn the words as fast, and the next sentence later."""
 
 OWN_MINUTES = 10.0
 OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
-"""What learns most from a text in the same time ("What learns best" in docs/notes/measurements.md), the paper's model."""
+"""What learns most in the same time ("What learns best" in docs/notes/measurements.md), and the paper's model."""
 
 
 def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.hub import model_folder
-from bertsmith.inference import Pipeline, load_pipeline
+from bertsmith.inference.pipeline import Pipeline, load_pipeline
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import ModelConfig
 from bertsmith.serve.batching import Batcher, BatchingEngine

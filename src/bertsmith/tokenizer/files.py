@@ -12,7 +12,6 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, write_text
-from bertsmith.hub import model_folder
 from bertsmith.json_files import read_json
 from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens
 from bertsmith.tokenizer.vocabulary import check_vocab, read_vocab
@@ -314,8 +313,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_length_limit(path: Path) -> int | None:
     """Reads most ids of a row out of a folder's `tokenizer_config.json`; None where nothing sensible is there."""
-    folder = model_folder(path, weights=False)
-    limit = read_config(folder).get("model_max_length") if folder.is_dir() else None
+    limit = read_config(path).get("model_max_length") if path.is_dir() else None
     # transformers 没有上限时写 1e30：那不是长度
     return limit if isinstance(limit, int) and 0 < limit < 1 << 31 else None
 

@@ -154,11 +154,12 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             InputError: a file is missing or malformed, or asks for something other than BERT's tokenization.
         """
-        vocab, settings = read_tokenizer(model_folder(path, weights=False))
+        folder = model_folder(path, weights=False)
+        vocab, settings = read_tokenizer(folder)
         if lowercase is not None:
             settings = settings._replace(lowercase=lowercase)
         made = _rebuild(vocab, settings)
-        made.model_max_length = read_length_limit(Path(path))
+        made.model_max_length = read_length_limit(folder)
         return made
 
     def with_pieces(self, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> "WordPieceTokenizer":

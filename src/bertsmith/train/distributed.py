@@ -10,7 +10,10 @@ shares add up to what one process computes, up to the order of the additions.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -28,6 +31,8 @@ from bertsmith.kernels.layers import best_device
 Result = TypeVar("Result")
 _LAST_RELEASE = 0.2
 """Seconds that gloo's threads get to let go of the last exchange before Python ends."""
+_SET_PARENT_DEATH_SIGNAL = 1
+"""`PR_SET_PDEATHSIG` of prctl(2)."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,17 @@ class Ranks:
         return nullcontext()
 
 
+def _end_with_launcher() -> None:
+    """Asks Linux for a SIGTERM when `torchrun` dies: killed, it leaves processes behind that wait for each other."""
+    if sys.platform != "linux":
+        return
+    launcher = os.getppid()
+    # 不占着运行文件夹的锁：同一条命令马上就能从最后的状态接着做
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != launcher:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 @contextmanager
 def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
     """Joins the processes that `torchrun` started, or is alone.
@@ -140,6 +156,7 @@ def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield Ranks(), chosen
         return
+    _end_with_launcher()
     cuda = chosen.type == "cuda"
     local_rank = int(os.environ["LOCAL_RANK"])
     if cuda and local_rank >= torch.cuda.device_count():

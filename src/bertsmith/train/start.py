@@ -18,6 +18,7 @@ from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import commit_of, model_folder
+from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.seeding import torch_seed
@@ -81,7 +82,7 @@ def build_model(
     """
     torch.manual_seed(torch_seed(recipe.seed, "train/initial weights"))
     objective, start = recipe.build_objective(), recipe.model.start_from
-    has_kernel = torch.device(device).type != "cpu" and recipe.model.precision == "bf16"
+    has_kernel = torch.device(device).type in ASYNCHRONOUS and recipe.model.precision == "bf16"
     on_weights = 0.0 if has_kernel else recipe.model.dropout or 0.0
     if start:
         dropout = recipe.model.dropout or 0.0

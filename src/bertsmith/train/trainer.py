@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, TrainingError
+from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.options import option
 from bertsmith.seeding import torch_seed
@@ -152,7 +153,7 @@ class BertTrainer(Generic[ModelT]):
             matrix_factor=settings.matrix_rate / settings.learning_rate,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
-        self.reads_late = self.device.type != "cpu"
+        self.reads_late = self.device.type in ASYNCHRONOUS
         self._unread = UnreadSkips(self.device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._with_loss = self.ranks.parallel(_ModelWithLoss(self.model, objective), self.device)

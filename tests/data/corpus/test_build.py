@@ -157,9 +157,9 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
 
 
 def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_chunks, small_disk):
-    text.write_text("\n\n".join(make_texts(3000)))
+    text.write_text("\n\n".join(make_texts(1500)))
     # 限制单个文件时：各部分放得下，合成的分片放不下
-    disk = small_disk(512 << 10, limit=100 << 10)
+    disk = small_disk(256 << 10, limit=50 << 10)
     with pytest.raises(RunFolderError, match=disk.message):
         build_corpus([text], tokenizer, disk.path / "out", workers=2)
     kept = len(list((disk.path / "out" / ".parts").glob("0????")))

@@ -117,6 +117,15 @@ def test_a_document_of_one_sentence_has_no_label():
     assert len(pair.second) == 0
 
 
+@pytest.mark.parametrize("length", [1, MAX_TOKENS - 1, MAX_TOKENS])
+def test_a_document_of_one_sentence_that_fits_is_whole(length):
+    (document,) = make_document(1, [length])
+    for seed in range(20):
+        (pair,) = pairs_of([document], seed=seed)
+        assert pair.first.tolist() == document.tolist()
+        assert len(pair.second) == 0
+
+
 @pytest.mark.parametrize("max_tokens", [2, 3])
 def test_the_smallest_targets_work(max_tokens):
     for seed in range(50):

@@ -90,7 +90,7 @@ def test_tfidf_is_scikit_learn_with_features_by_script(shared_data, tiny_model, 
     vectorizer = TfidfVectorizer(sublinear_tf=True, **arguments).fit([example.text for example in files[0]])
     expected = best_regression(lambda examples: vectorizer.transform([e.text for e in examples]), files)
     truth = [example.label for example in files[2]]
-    found = scores_of(*files, tiny_model, ["tfidf"])["tfidf"]
+    found = scores_of(*files, tiny_model, ["tfidf"])["tfidf"]  # type: ignore[call-arg]
     assert found.metrics["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(expected, truth, strict=True)]))
     labels = sorted(set(truth))
     assert found.confusion == [
@@ -130,9 +130,9 @@ def test_the_same_seed_gives_the_same_figures_and_leaves_other_draws_alone(tiny_
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first = scores_of(*files, tiny_model, [*NEURAL_BASELINES], 1)
+    first = scores_of(*files, tiny_model, [*NEURAL_BASELINES], 1)  # type: ignore[call-arg]
     assert torch.equal(torch.rand(3), expected)
-    assert scores_of(*files, tiny_model, [*reversed(NEURAL_BASELINES)], 1) == first
+    assert scores_of(*files, tiny_model, [*reversed(NEURAL_BASELINES)], 1) == first  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", list(NEURAL_BASELINES))

@@ -6,6 +6,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Features
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.choices import CHOICES
@@ -50,26 +51,22 @@ def test_rows_in_memory_are_read_as_rows_of_a_file(reader, tmp_path):
     assert reader.read(pd.read_parquet(parquet).set_index(np.arange(len(records)) + 7)) == expected
 
 
-def named(**features):
-    return datasets.Features(features)
-
-
 def test_numbers_of_classes_are_read_by_their_names(tmp_path):
     text, tag = datasets.Value("string"), datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
     entities = datasets.Dataset.from_dict(
         {"id": ["0", "1"], "tokens": [["Ann", "Lee", "sat"], ["no"]], "ner_tags": [[1, 2, 0], [0]]},
-        features=named(id=text, tokens=datasets.Sequence(text), ner_tags=datasets.Sequence(tag)),
+        features=Features(id=text, tokens=datasets.Sequence(text), ner_tags=datasets.Sequence(tag)),
     )
     first, second = TAGGED.read(entities)
     assert (first.tags, second.tags) == (("B-PER", "I-PER", "O"), ("O",))
     reviews = datasets.Dataset.from_dict(
         {"text": ["a", "b"], "label": [1, 0]},
-        features=named(text=text, label=datasets.ClassLabel(names=["neg", "pos"])),
+        features=Features(text=text, label=datasets.ClassLabel(names=["neg", "pos"])),
     )
     assert [example.label for example in LABELLED.read(reviews)] == ["pos", "neg"]
     assert [example.score for example in SCORED.read(reviews)] == [1.0, 0.0], "a number is wanted here, not a name"
     several = datasets.Dataset.from_dict(
-        {"text": ["a", "b"], "labels": [[0, 2], []]}, features=named(text=text, labels=datasets.Sequence(tag))
+        {"text": ["a", "b"], "labels": [[0, 2], []]}, features=Features(text=text, labels=datasets.Sequence(tag))
     )
     assert [example.labels for example in MULTILABELLED.read(several)] == [("O", "I-PER"), ()]
     # what `datasets` writes into a Parquet file says the names, too
@@ -142,7 +139,7 @@ def test_bad_rows_are_named(reader, rows, message):
 def test_a_class_without_a_name_and_options_of_files_are_refused():
     unlabelled_test_split = datasets.Dataset.from_dict(
         {"text": ["a"], "label": [-1]},
-        features=named(text=datasets.Value("string"), label=datasets.ClassLabel(names=["n", "p"])),
+        features=Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["n", "p"])),
     )
     with pytest.raises(InputError, match="row 0 .from 0.: the label -1 is none of the 2 classes"):
         LABELLED.read(unlabelled_test_split)

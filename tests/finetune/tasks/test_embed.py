@@ -359,9 +359,9 @@ def test_text_without_labels_is_learned_from(tiny_model, tmp_path, capsys):
     assert "dev: ndcg_at_10" in said
     assert "texts" in (out / "model" / "README.md").read_text(encoding="utf-8")
     for more, message in (
-        ([], "give --train and --dev, or --unlabelled"),
-        (["--train", "a.tsv"], "give --train and --dev, or --unlabelled"),
-        (["--train", "a.tsv", "--unlabelled", texts], "give --train and --dev, or --unlabelled"),
+        ([], "give --train and --dev, or --train and --folds"),
+        (["--train", "a.tsv"], "give --train and --dev, or --train and --folds"),
+        (["--train", "a.tsv", "--unlabelled", texts], "give --train and --dev, or --train and --folds"),
     ):
         assert message in run(capsys, *command[:5], tmp_path / "other", *more, code=2)
     data = tmp_path / "pairs.tsv"

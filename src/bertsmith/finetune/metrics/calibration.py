@@ -99,8 +99,9 @@ def softened(probabilities: Floats, temperature: float) -> Floats:
         temperature: positive.
     """
     logits = np.log(np.clip(probabilities, _TINY, None)) / temperature
-    weights: Floats = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: Floats = weights / weights.sum(-1, keepdims=True)
+    return shares
 
 
 def softened_decisions(probabilities: Floats, temperature: float) -> Floats:

@@ -52,7 +52,8 @@ class Lamb(torch.optim.Optimizer):
                     self._move(parameter, parameter.grad, group)
 
     def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state, learned = self.state[parameter], 1.0
+        state = self.state[parameter]
+        learned: float | Tensor = 1.0
         if self.found_inf is not None:
             # 跳过的一步：梯度当作 0，各处的变化再乘以 0
             gradient, learned = torch.where(self.found_inf > 0, 0.0, gradient), 1 - self.found_inf

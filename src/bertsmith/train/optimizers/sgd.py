@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.train.optimizers.kind import Groups, OptimizerKind
 
 
 def build(groups: Groups, _epsilon: float) -> torch.optim.Optimizer:
-    """Returns torch's own; off the CPU the fused one, which can leave a step out without being asked by the host."""
-    on_cpu = all(parameter.device.type == "cpu" for group in groups for parameter in group["params"])
-    return torch.optim.SGD(groups, lr=0.0, fused=None if on_cpu else True)
+    """Returns torch's own; on CUDA the fused one, which can leave a step out without being asked by the host."""
+    on_cuda = any(parameter.device.type in ASYNCHRONOUS for group in groups for parameter in group["params"])
+    return torch.optim.SGD(groups, lr=0.0, fused=True if on_cuda else None)
 
 
 OPTIMIZER = OptimizerKind(build)

@@ -1,0 +1,233 @@
+"""The estimators do what scikit-learn asks of estimators, on texts."""
+
+import copy
+import io
+import pickle
+import pickletools
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from bertsmith import load_pipeline
+from bertsmith.errors import BertsmithError
+from bertsmith.sklearn import BertClassifier, BertEmbedder, BertRegressor, BertTagger
+
+TEXTS = ["the man reads a book", "the woman eats bread"] * 10
+LABELS = ["reads", "eats"] * 10
+QUICK = {"n_epochs": 2, "batch_size": 4, "learning_rate": 3e-3, "random_state": 0}
+
+
+def test_a_classifier_learns_and_gives_the_classes_it_was_given(tiny_model):
+    classifier = BertClassifier(str(tiny_model), **{**QUICK, "n_epochs": 6}).fit(TEXTS, LABELS)
+    assert classifier.score(TEXTS, LABELS) == 1.0
+    assert classifier.classes_.tolist() == ["eats", "reads"]
+    found = classifier.predict_proba(np.array(["the man reads", "eats bread"]))
+    assert found.shape == (2, 2)
+    assert found.sum(1) == pytest.approx(1)
+    assert 1 <= classifier.n_iter_ <= 6
+    # whole numbers come back as whole numbers, and pairs are columns of a frame
+    pairs = pd.DataFrame({"one": TEXTS, "two": TEXTS[::-1]}, index=range(100, 120))
+    numbered = BertClassifier(tiny_model, class_weight={7: 2.0}, **QUICK).fit(pairs, pd.Series([7, 3] * 10))
+    assert set(numbered.predict(pairs).tolist()) <= {3, 7}
+    with pytest.raises(ValueError, match="the model was trained on pairs of texts"):
+        numbered.predict(TEXTS)
+
+
+def test_a_grid_over_two_rates_runs(tiny_model):
+    model = make_pipeline(BertClassifier(str(tiny_model), **{**QUICK, "n_epochs": 6}))
+    grid = GridSearchCV(model, {"bertclassifier__learning_rate": [1e-8, 3e-3]}, cv=2).fit(TEXTS, LABELS)
+    assert grid.best_params_ == {"bertclassifier__learning_rate": 3e-3}
+    assert grid.predict(TEXTS[:2]).tolist() == LABELS[:2]
+
+
+def test_the_same_seed_gives_the_same_model_and_fits_leave_no_trace(tiny_model):
+    model = BertClassifier(str(tiny_model), **QUICK)
+    first = model.fit(TEXTS, LABELS).predict_proba(TEXTS)
+    assert np.array_equal(clone(model).fit(TEXTS, LABELS).predict_proba(TEXTS), first)
+    assert np.array_equal(model.fit(TEXTS, LABELS).predict_proba(TEXTS), first)
+    assert model.set_params(n_epochs=1).n_epochs == 1
+
+
+def test_a_pickle_holds_the_files_of_a_model_folder(tiny_model):
+    model = BertClassifier(str(tiny_model), **QUICK).fit(TEXTS, LABELS)
+    written = pickle.dumps(model)
+    names = {value for code, value, _ in pickletools.genops(io.BytesIO(written)) if isinstance(value, str)}
+    assert {"model.safetensors", "task.json", "vocab.txt"} <= names
+    assert not any("torch" in name for name in names)
+    assert np.array_equal(pickle.loads(written).predict_proba(TEXTS), model.predict_proba(TEXTS))
+    assert np.array_equal(copy.deepcopy(model).predict_proba(TEXTS), model.predict_proba(TEXTS))
+
+
+def test_a_live_pipeline_is_a_start_too(tiny_model, tmp_path):
+    live = load_pipeline("next-sentence", tiny_model)
+    model = BertClassifier(live, **QUICK)
+    assert clone(model).model is live
+    expected = BertClassifier(str(tiny_model), **QUICK).fit(TEXTS, LABELS).predict_proba(TEXTS)
+    assert np.allclose(model.fit(TEXTS, LABELS).predict_proba(TEXTS), expected, atol=1e-6)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.model(["the man"], ["eats"]), live(["the man"], ["eats"]))
+    model.save(tmp_path / "saved")
+    assert load_pipeline("classify", tmp_path / "saved")(TEXTS[:1])[0].label == "reads"
+    with pytest.raises(ValueError, match="is not empty"):
+        model.save(tmp_path / "saved")
+
+
+def test_a_regressor_gives_numbers(tiny_model):
+    model = BertRegressor(str(tiny_model), **{**QUICK, "n_epochs": 8}).fit(TEXTS, np.array([100.0, 2.0] * 10))
+    assert model.predict(["the man reads a book"])[0] > model.predict(["the woman eats bread"])[0] + 10
+    assert len(cross_val_score(clone(model).set_params(n_epochs=1), TEXTS, [100.0, 2.0] * 10, cv=2)) == 2
+
+
+def test_a_tagger_gives_a_tag_for_each_word(tiny_model):
+    words = [["the", "man", "reads"], ["a", "book"]] * 10
+    tags = [["O", "B-PER", "O"], ["O", "O"]] * 10
+    tagger = BertTagger(str(tiny_model), **{**QUICK, "n_epochs": 6}).fit(words, tags)
+    assert tagger.predict(words[:2]) == tags[:2]
+    assert tagger.score(words, tags) == 1.0
+    assert pickle.loads(pickle.dumps(tagger)).predict(words[:2]) == tags[:2]
+    assert len(cross_val_score(clone(tagger).set_params(n_epochs=1), words, tags, cv=2)) == 2
+
+
+def test_an_embedder_feeds_a_classifier_of_scikit_learn(tiny_model):
+    embedder = BertEmbedder(str(tiny_model), pooling="max", dims=8)
+    whole = make_pipeline(embedder, LogisticRegression()).fit(TEXTS, LABELS)
+    assert whole.score(TEXTS, LABELS) == 1.0
+    assert np.array_equal(pickle.loads(pickle.dumps(whole)).predict_proba(TEXTS), whole.predict_proba(TEXTS))
+    vectors = embedder.transform(pd.Series(TEXTS[:3]))
+    expected = load_pipeline("embed", tiny_model)(TEXTS[:3], pooling="max", dims=8)
+    assert np.array_equal(vectors, expected)
+    assert embedder.get_feature_names_out().tolist() == [f"bertembedder{n}" for n in range(8)]
+    tuned = BertEmbedder(str(tiny_model), **QUICK).fit(TEXTS, LABELS)
+    before, after = (each(TEXTS[:2]) for each in (load_pipeline("embed", tiny_model), tuned.transform))
+    assert after[0] @ after[1] < before[0] @ before[1], "texts of two classes have moved apart"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        ("the man", ["a"], "X: is a str; give a list of texts"),
+        ([], [], "X: holds no row"),
+        (["a", ""], ["x", "y"], "X: row 1 (from 0) has an empty text"),
+        (["a", None], ["x", "y"], "X: row 1 (from 0) has an empty text"),
+        (["a", 3], ["x", "y"], "X: row 1 (from 0): the text is a int, not text"),
+        ([["a", "b", "c"]], ["x"], "X: row 0 (from 0) has 3 columns"),
+        ([["a", "b"], "c"], ["x", "y"], "some rows are single texts and some are pairs"),
+        (["a", "b"], ["x"], "X has 2 rows and y has 1"),
+        (["a", "b"], None, "requires y to be passed"),
+        (["a", "b"], ["x", None], "y: row 1 (from 0) is NaN or empty"),
+        (["a", "b"], [0.5, 1.5], "Unknown label type"),
+        (["a", "b"], ["x", "x"], "y has one class only (x)"),
+    ],
+)
+def test_wrong_data_is_a_value_error_of_one_line(inputs, labels, message, tiny_model):
+    with pytest.raises(ValueError) as caught:
+        BertClassifier(str(tiny_model), **QUICK).fit(inputs, labels)
+    assert isinstance(caught.value, BertsmithError)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"model": "nowhere"}, "nowhere"),
+        ({"model": 3}, "model is a int; give a model folder"),
+        ({"n_epochs": 0}, "epochs and batch size must be at least 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction 1.0 is outside [0, 1)"),
+        ({"class_weight": "even"}, "class_weight 'even'"),
+        ({"settings": {"epoch": 3}}, "epoch: there is no such setting; did you mean epochs?"),
+        ({"settings": {"epochs": 3}}, "settings: epochs is the parameter n_epochs"),
+        ({"settings": {"dropout": 2.0}}, "dropout is 2.0; give at least 0 and at most 0.9"),
+        ({"settings": {"adapter": "bottleneck"}}, "makes no model folder"),
+    ],
+)
+def test_wrong_parameters_are_told_when_fitted(parameters, message, tiny_model):
+    model = BertClassifier(**{"model": str(tiny_model), **QUICK, **parameters})
+    with pytest.raises(ValueError) as caught:
+        model.fit(TEXTS, LABELS)
+    assert message in str(caught.value)
+
+
+def test_nothing_is_predicted_before_fitting(tiny_model):
+    for kind, method in ((BertClassifier, "predict"), (BertTagger, "predict"), (BertEmbedder, "transform")):
+        with pytest.raises(NotFittedError):
+            getattr(kind(str(tiny_model)), method)(TEXTS)
+
+
+WORDS = ["the", "man", "eats", "bread", "woman", "reads", "a", "book"]
+
+
+def as_text(rows):
+    """Numbers as words, so that the checks of scikit-learn, which know tables of numbers only, can run."""
+    values = np.asarray(rows)
+    if values.dtype.kind in "OUS" or values.ndim != 2:
+        return rows
+    ranks = np.clip((values.astype(float) + 4).round(), 0, len(WORDS) - 1).astype(int)
+    return [" ".join(WORDS[rank] for rank in row) for row in ranks]
+
+
+def over_numbers(kind):
+    class OverNumbers(kind):
+        def __init__(self, model, n_epochs=1, random_state=0):
+            kind.__init__(self, model, n_epochs=n_epochs, random_state=random_state)
+
+        def fit(self, X, y=None):  # noqa: N803
+            return super().fit(as_text(X), y)
+
+        def __sklearn_tags__(self):
+            tags = super().__sklearn_tags__()
+            tags.input_tags.two_d_array = True
+            tags.no_validation = True
+            tags.target_tags.required = kind is not BertEmbedder
+            if tags.classifier_tags is not None:
+                tags.classifier_tags.poor_score = True
+            if tags.regressor_tags is not None:
+                tags.regressor_tags.poor_score = True
+            return tags
+
+    for name in ("predict", "predict_proba", "transform", "score"):
+        if hasattr(kind, name):
+            setattr(OverNumbers, name, _over(kind, name))
+    # a pickle finds the class by its name here
+    OverNumbers.__name__ = OverNumbers.__qualname__ = f"{kind.__name__}OverNumbers"
+    return OverNumbers
+
+
+def _over(kind, name):
+    def call(self, X, *y):  # noqa: N803
+        return getattr(kind, name)(self, as_text(X), *y)
+
+    def call_with_y(self, X, y=None):  # noqa: N803
+        return getattr(kind, name)(self, as_text(X), y)
+
+    return call_with_y if name == "score" else call
+
+
+BertClassifierOverNumbers = over_numbers(BertClassifier)
+BertRegressorOverNumbers = over_numbers(BertRegressor)
+BertEmbedderOverNumbers = over_numbers(BertEmbedder)
+
+SPARSE = "inputs are texts: there is no sparse matrix of them"
+EXPECTED = {
+    "check_estimator_sparse_tag": SPARSE,
+    "check_estimator_sparse_array": SPARSE,
+    "check_estimator_sparse_matrix": SPARSE,
+    "check_transformer_general": "texts have no number of columns that could differ between fit and transform",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [BertClassifierOverNumbers, BertRegressorOverNumbers, BertEmbedderOverNumbers])
+def test_the_checks_of_scikit_learn_pass(kind, tiny_model):
+    results = check_estimator(kind(str(tiny_model)), expected_failed_checks=EXPECTED, on_fail=None, on_skip=None)
+    failed = {one["check_name"]: repr(one["exception"])[:300] for one in results if one["status"] == "failed"}
+    assert not failed
+    assert {one["check_name"] for one in results if one["status"] == "xfail"} <= EXPECTED.keys()
+    assert sum(one["status"] == "passed" for one in results) > 25
