@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow chaos mutants check format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
+.PHONY: help quickstart test test-slow test-guides chaos mutants check format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -47,7 +47,10 @@ test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 9 
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(COVERAGE_OPTIONS)
 
 test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers
-	$(BIN)/python -m pytest -n auto --dist loadfile -m slow
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow and not guides'
+
+test-guides: $(VENV)/.installed-test  ## every block of code of README and the site, run in its order: about half an hour
+	$(BIN)/python -m pytest -n auto -m guides
 
 chaos: $(VENV)/.installed-test  ## kill commands at random moments and compare what they end with: MINUTES=10 SEED=0
 	$(BIN)/python tests/chaos.py --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)

@@ -98,6 +98,7 @@ def test_the_chinese_page_has_the_same_python(page):
 RUNNING = [page for page in ENGLISH if re.search("^```(bash|python)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
+@pytest.mark.guides
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("page", RUNNING, ids=named)
