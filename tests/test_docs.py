@@ -84,10 +84,9 @@ def test_every_relative_link_leads_somewhere(page):
         assert not anchor or anchor in anchors_of(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+# the changelog tells of commands as they were
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=named)
 def test_every_command_that_is_written_exists(page):
-    if page.name == "CHANGELOG.md":
-        pytest.skip("tells of commands as they were")
     for words in commands_in(page.read_text(encoding="utf-8")):
         assert not what_is_wrong(words), f"bertsmith {' '.join(words)}: {what_is_wrong(words)}"
 

@@ -353,6 +353,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             chosen.sort(key=lambda example: max(map(len, example.input_ids)))
             output = self.trainer.train_batch(self.task.batch(chosen))
             running.add(output.sums)
+            self.progress.sums = running.read()
             self.progress.seconds += time.monotonic() - begun
             self._show(float(output.loss.detach()))
             # 一轮的最后一步之后先评估再保存：状态永远不会落在“已训练、未评估”的缝里
