@@ -132,7 +132,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Ratios:
-    """The table of the README: ratios alone."""
+    """The table of the README: ratios alone, and of what was measured alone."""
 
     rows: Sequence[Ratio]
 
@@ -143,11 +143,13 @@ class Ratios:
         for row in self.rows:
             found = {row_["name"]: row_ for row_ in latest(row.results)}
             lines = {short: found[name] for short, name in row.names.items() if name in found}
+            if not lines:
+                continue
             used += lines.values()
             title = row.chinese if say("what") != "what" else row.english
             ratios = [
                 " · ".join(f"{mark}{ratio(line, kind):.2f}x{mark} {short}".strip() for short, line in lines.items())
-                if lines and all(ratio(line, kind) for line in lines.values())
+                if all(ratio(line, kind) for line in lines.values())
                 else say(NOTHING)
                 for kind, mark in ((EXPERT, "**"), (PEOPLE, ""))
             ]
