@@ -236,7 +236,7 @@ def load_pipeline(
         name: of the pipeline, such as `fill-mask`; see `all_pipelines`.
         folder: a model folder with its tokenizer.
         precision: `float32`, `bf16`, `int8`, or `auto` for the fastest that is faithful on this machine; None takes
-            bf16 where the hardware multiplies it natively, else float32.
+            bf16 where the hardware multiplies it faster, else float32.
         device: None takes the GPU where there is one.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
         engine: what short batches run on: `torch`, `onnxruntime` (float32 on the CPU; made once, then kept in a cache),
