@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bertsmith.kernels import cross_entropy as module
-from bertsmith.kernels.cross_entropy import cross_entropy
+from bertsmith.kernels.cross_entropy import PieceScores, cross_entropy
 
 
 def example(rows, classes, dtype=torch.float32):
@@ -57,3 +57,63 @@ def test_huge_and_damaged_logits():
     found = cross_entropy(torch.tensor([[1e4, 0.0], [1e4, 0.0]]), labels)
     assert float(found.loss) == 1e4
     assert torch.isnan(cross_entropy(torch.tensor([[1.0, float("nan")], [0.0, 1.0]]), labels).loss)
+
+
+def decoder(rows, classes, dtype=torch.float32, width=8):
+    torch.manual_seed(1)
+    states = torch.randn(rows, width).to(dtype).requires_grad_()
+    weight, bias = torch.randn(classes, width, requires_grad=True), torch.randn(classes, requires_grad=True)
+    labels = torch.randint(0, classes, (rows,))
+    labels[::3] = -100
+    return (states, weight, bias), labels
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+@pytest.mark.parametrize("chunk", [1, 5_000, 2**20])
+def test_a_decoder_and_its_loss_in_one_pass_equal_the_two_in_turn(rows, chunk, monkeypatch):
+    """With chunks of 128 rows and of all, the last one smaller."""
+    monkeypatch.setitem(module._CHUNK, "cpu", chunk)
+    inputs, labels = decoder(rows, 37)
+    expected = F.cross_entropy(F.linear(*inputs), labels, ignore_index=-100, reduction="sum")
+    gradients = torch.autograd.grad(expected / 3, inputs)
+    scores = PieceScores(*inputs)
+    found = cross_entropy(scores, labels)
+    assert not scores.are_known
+    torch.testing.assert_close(found.loss, expected)
+    for ours, wanted in zip(torch.autograd.grad(found.loss / 3, inputs), gradients, strict=True):
+        torch.testing.assert_close(ours, wanted)
+    assert int(found.hits) == int((F.linear(*inputs).argmax(-1) == labels).sum())
+
+
+def test_a_decoder_in_bf16_adds_its_gradient_in_float32():
+    (states, weight, bias), labels = decoder(400, 50, torch.bfloat16, width=16)
+    exact = states.detach().float().requires_grad_()
+    expected = F.cross_entropy(F.linear(exact, weight, bias), labels, ignore_index=-100, reduction="sum")
+    of_exact = torch.autograd.grad(expected, (exact, weight, bias))
+    found = cross_entropy(PieceScores(states, weight, bias), labels)
+    torch.testing.assert_close(found.loss, expected, rtol=1e-2, atol=0)
+    of_ours = torch.autograd.grad(found.loss, (states, weight, bias))
+    assert [each.dtype for each in of_ours] == [torch.bfloat16, torch.float32, torch.float32]
+    for ours, wanted in zip(of_ours, of_exact, strict=True):
+        assert float((ours.float() - wanted).norm() / wanted.norm()) < 0.02
+
+
+def test_scores_that_were_read_are_not_computed_again(monkeypatch):
+    inputs, labels = decoder(7, 20)
+    scores = PieceScores(*inputs)
+    logits = scores.logits
+    monkeypatch.setattr(module, "linear", None)
+    found = cross_entropy(scores, labels)
+    torch.testing.assert_close(found.loss, F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum"))
+    assert scores.logits is logits
+    assert logits.equal(F.linear(*inputs))
+
+
+def test_a_frozen_decoder_gets_no_gradient_and_nothing_is_kept_where_none_is_asked():
+    (states, weight, bias), labels = decoder(7, 20)
+    found = cross_entropy(PieceScores(states, weight.detach(), bias.detach()), labels)
+    found.loss.backward()
+    assert states.grad.any()
+    assert weight.grad is None
+    with torch.inference_mode():
+        assert not cross_entropy(PieceScores(states, weight, bias), labels).loss.requires_grad

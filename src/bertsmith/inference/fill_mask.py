@@ -130,8 +130,8 @@ def mask_logits(model: ModelForMaskedLM | ModelForPreTraining, batch: RaggedBatc
     head = model.masked_lm
     states = model.backbone(batch).hidden_states.index_select(0, places)
     # 解码用 float32：词嵌入本就是 float32，不必每次把整张表转成 bf16
-    transformed = head.norm(head.activation(head.transform(states))).float()
-    logits: Tensor = head.decode(transformed, model.backbone.embedding.word.weight)
+    transformed = head.transformed(states).float()
+    logits: Tensor = head.decode(transformed, model.backbone.embedding.word.weight).logits
     return logits
 
 

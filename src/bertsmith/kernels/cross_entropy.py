@@ -1,20 +1,27 @@
 """Cross-entropy over a large vocabulary in one pass: loss, hits and gradient, a few rows at a time.
 
 torch's own keeps the log-probabilities [M, V] in float32 for the backward pass and makes the gradient beside them; with
-thirty thousand pieces that is the largest tensor of a small model's step. Here the rows are taken in chunks that stay
-in the cache, each is read once, and what is kept is the gradient, in the dtype of the logits.
+thirty thousand pieces that is the largest tensor of a small model's step. Here the rows are taken in chunks, each is
+read while it is in the cache, and the softmax becomes the gradient in place. Where the scores come from a decoder
+(`PieceScores`), they are computed chunk by chunk too and go straight into its gradients: [M, V] never exists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertsmith.kernels.matmul import linear
+
 _CHUNK = {"cpu": 2**20, "cuda": 2**27}
-"""Logits in a chunk: on a CPU 4 MiB of float32, what the caches hold."""
+"""Scores in a chunk: on a CPU 4 MiB of float32, what the caches hold."""
+
+_FEWEST_ROWS = 128
+"""Of a chunk that is decoded: with fewer, adding to the decoder's gradient costs more than the chunk saves."""
 
 
 class CrossEntropy(NamedTuple):
@@ -29,42 +36,95 @@ class CrossEntropy(NamedTuple):
     hits: Tensor
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, ignored: int = -100) -> CrossEntropy:
-    """Measures predictions; the softmax is computed in float32 whatever the dtype of the logits.
+class PieceScores:
+    """The scores of every piece at M places, computed when somebody reads them.
+
+    Attributes:
+        states: [M, E].
+        weight: [V, E], the decoder; often the word embedding.
+        bias: [V].
+    """
+
+    def __init__(self, states: Tensor, weight: Tensor, bias: Tensor) -> None:
+        """Keeps what the scores are computed from."""
+        self.states, self.weight, self.bias = states, weight, bias
+        self._logits: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """[M, V] in the dtype of the states; kept from the first time on."""
+        if self._logits is None:
+            self._logits = linear(self.states, self.weight, self.bias)
+        return self._logits
+
+    @property
+    def are_known(self) -> bool:
+        """Whether they have been computed."""
+        return self._logits is not None
+
+
+def cross_entropy(scores: Tensor | PieceScores, labels: Tensor, *, ignored: int = -100) -> CrossEntropy:
+    """Measures predictions; the softmax is computed in float32 whatever the dtype of the scores.
 
     Args:
-        logits: [M, V], of any float dtype.
+        scores: [M, V], of any float dtype.
         labels: [M] int64, the true classes.
         ignored: the label of rows that do not count.
     """
-    loss, hits = _CrossEntropy.apply(logits, labels, ignored)  # type: ignore[no-untyped-call]
-    return CrossEntropy(loss, hits)
+    if isinstance(scores, PieceScores) and not scores.are_known:
+        decoded = scores.states, scores.weight, scores.bias
+        return CrossEntropy(*_DecodedCrossEntropy.apply(*decoded, labels, ignored))  # type: ignore[no-untyped-call]
+    logits = scores.logits if isinstance(scores, PieceScores) else scores
+    return CrossEntropy(*_CrossEntropy.apply(logits, labels, ignored))  # type: ignore[no-untyped-call]
+
+
+class _Measured:
+    """Adds up loss and hits over chunks."""
+
+    def __init__(self, labels: Tensor, ignored: int) -> None:
+        self.counts = labels != ignored
+        self.classes = labels.where(self.counts, 0)[:, None]
+        self.loss, self.hits = labels.new_zeros((), dtype=torch.float32), labels.new_zeros(())
+
+    def chunks(self, num_classes: int, *, fewest: int = 1) -> Iterator[slice]:
+        """Yields the rows of each chunk, in order."""
+        size = _CHUNK.get(self.counts.device.type, _CHUNK["cpu"]) // max(1, num_classes)
+        rows = max(fewest, size)
+        for start in range(0, len(self.counts), rows):
+            yield slice(start, start + rows)
+
+    def add(self, chunk: slice, scores: Tensor, *, gradient: bool) -> Tensor:
+        """Measures a chunk of float32 scores, and turns them into the gradient of the loss by them, in place."""
+        true, counted = self.classes[chunk], self.counts[chunk]
+        top, best = scores.max(-1, keepdim=True)
+        at_true = scores.gather(-1, true)
+        # 就地变成概率，再变成梯度：这一块还在缓存里，不另占内存
+        odds = scores.sub_(top).exp_()
+        total = odds.sum(-1, keepdim=True)
+        self.loss += ((top + total.log() - at_true).squeeze(-1) * counted).sum()
+        self.hits += ((best == true).squeeze(-1) & counted).sum()
+        if gradient:
+            # softmax 交叉熵的梯度就是“概率减去正确答案”：前向时顺手算好，反向不必再读一遍
+            odds.div_(total).scatter_add_(-1, true, odds.new_full(true.shape, -1.0)).mul_(counted[:, None])
+        return odds
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """Of logits that somebody else may read: they stay as they are."""
+
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
-        counts = labels != ignored
-        classes = labels.where(counts, 0)[:, None]
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
-        loss, hits = logits.new_zeros((), dtype=torch.float32), labels.new_zeros(())
-        rows = max(1, _CHUNK.get(logits.device.type, _CHUNK["cpu"]) // max(1, logits.shape[-1]))
-        for start in range(0, len(labels), rows):
-            chunk = slice(start, start + rows)
+        measured = _Measured(labels, ignored)
+        for chunk in measured.chunks(logits.shape[-1]):
             # bf16 只有 8 位有效数字，三万项的求和会失真：每一小块在 float32 里算
-            scores, true, counted = logits[chunk].float(), classes[chunk], counts[chunk]
-            top, best = scores.max(-1, keepdim=True)
-            odds = torch.exp(scores - top)
-            total = odds.sum(-1, keepdim=True)
-            loss += ((top + total.log() - scores.gather(-1, true)).squeeze(-1) * counted).sum()
-            hits += ((best == true).squeeze(-1) & counted).sum()
+            scores = logits[chunk].to(torch.float32, copy=True)
+            found = measured.add(chunk, scores, gradient=gradient is not None)
             if gradient is not None:
-                # softmax 交叉熵的梯度就是“概率减去正确答案”：前向时顺手算好，反向不必再读一遍
-                odds.div_(total).scatter_add_(-1, true, odds.new_full(true.shape, -1.0)).mul_(counted[:, None])
-                gradient[chunk] = odds
+                gradient[chunk] = found
         ctx.gradient = gradient
-        ctx.mark_non_differentiable(hits)
-        return loss, hits
+        ctx.mark_non_differentiable(measured.hits)
+        return measured.loss, measured.hits
 
     @staticmethod
     @once_differentiable
@@ -73,3 +133,42 @@ class _CrossEntropy(torch.autograd.Function):
         gradient = ctx.gradient.mul_(of_loss.to(ctx.gradient.dtype))
         ctx.gradient = None
         return gradient, None, None
+
+
+class _DecodedCrossEntropy(torch.autograd.Function):
+    """The decoder and its loss together: a chunk of scores becomes gradients before the next one is computed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, ignored: int
+    ) -> tuple[Tensor, Tensor]:
+        needs = ctx.needs_input_grad
+        decoder = weight.to(states.dtype)
+        of_states = torch.empty_like(states) if needs[0] else None
+        of_weight, of_bias = (
+            torch.zeros_like(each) if need else None for each, need in ((weight, needs[1]), (bias, needs[2]))
+        )
+        measured = _Measured(labels, ignored)
+        for chunk in measured.chunks(len(weight), fewest=_FEWEST_ROWS):
+            rows = states[chunk]
+            scores = linear(rows, decoder, bias).float()
+            found = measured.add(chunk, scores, gradient=any(needs)).to(states.dtype)
+            if of_states is not None:
+                of_states[chunk] = linear(found, decoder.t(), None)
+            if of_weight is not None:
+                # 权重的梯度在 float32 里累加：各块之和与整批一次算出的一样准
+                if states.dtype == of_weight.dtype:
+                    of_weight.addmm_(found.t(), rows)
+                else:
+                    of_weight += found.t() @ rows
+            if of_bias is not None:
+                of_bias += found.sum(0)
+        ctx.gradients = of_states, of_weight, of_bias
+        ctx.mark_non_differentiable(measured.hits)
+        return measured.loss, measured.hits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_loss: Tensor, _of_hits: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        return *(None if each is None else each.mul_(of_loss.to(each.dtype)) for each in gradients), None, None

@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.kernels.cross_entropy import PieceScores
 from bertsmith.model.backbone import BackboneOutput, PretrainedModel, initialize_weights
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import families
@@ -89,16 +91,21 @@ class PreTrainingOutput:
     """What a pre-training model returns.
 
     Attributes:
-        mlm_logits: [M, V].
+        mlm: [M, V] scores; where gradients are taken they are computed when they are read.
         nsp_logits: [N, 2], class 0 is "is next" (or, for sentence order, "in order"); None without that head.
-        sbo_logits: [M, V] of the span boundary head, or None.
+        sbo: [M, V] scores of the span boundary head, or None.
         encoded: what the backbone returned.
     """
 
-    mlm_logits: Tensor
+    mlm: PieceScores
     nsp_logits: Tensor | None
-    sbo_logits: Tensor | None
+    sbo: PieceScores | None
     encoded: BackboneOutput
+
+    @property
+    def mlm_logits(self) -> Tensor:
+        """[M, V]."""
+        return self.mlm.logits
 
 
 class ModelForPreTraining(TaskModel):
@@ -165,13 +172,16 @@ class ModelForPreTraining(TaskModel):
         """
         output = self.backbone(batch)
         states, embedding = output.hidden_states, self.backbone.embedding.word.weight
-        mlm_logits = self.masked_lm(_select(states, masked_positions), embedding)
-        sbo_logits = None
+        mlm = self.masked_lm.decode(self.masked_lm.transformed(_select(states, masked_positions)), embedding)
+        sbo = None
         if self.span_boundary is not None and masked_spans is not None:
             # 跨度边界头与 MLM 共用解码矩阵：两个目标训练同一张词嵌入表
-            sbo_logits = self.masked_lm.decode(self.span_boundary(states, masked_spans), embedding)
+            sbo = self.masked_lm.decode(self.span_boundary(states, masked_spans), embedding)
+        if not torch.is_grad_enabled():
+            # 求梯度时由损失一块一块地算，[M, V] 从不存在；不求时当场算好：读它的人可能已不在推理模式里
+            _ = mlm.logits
         nsp_logits = self.read("next_sentence", output) if self.has_pair_head else None
-        return PreTrainingOutput(mlm_logits, nsp_logits, sbo_logits, output)
+        return PreTrainingOutput(mlm, nsp_logits, sbo, output)
 
     def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
         """Returns the logits of both heads, or those of the masked LM as `ModelForMaskedLM` calls them."""

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
+from bertsmith.kernels.cross_entropy import PieceScores
 from bertsmith.kernels.layers import Dropout, LayerNorm, Linear
 from bertsmith.kernels.matmul import linear
 from bertsmith.model.config import ModelConfig
@@ -66,14 +67,22 @@ class MaskedLMHead(nn.Module):
         Returns:
             [M, V] logits in the dtype of `states`.
         """
-        return self.decode(self.norm(self.activation(self.transform(states))), word_embedding)
-
-    def decode(self, transformed: Tensor, word_embedding: Tensor) -> Tensor:
-        """Scores every piece by its similarity with states [M, E] that are transformed already."""
+        transformed = self.transformed(states)
         if self.decoder is not None:
             logits: Tensor = self.decoder(transformed)
             return logits
         return linear(transformed, word_embedding, self.bias)
+
+    def transformed(self, states: Tensor) -> Tensor:
+        """Maps states [M, H] to [M, E], which the decoder reads."""
+        mapped: Tensor = self.norm(self.activation(self.transform(states)))
+        return mapped
+
+    def decode(self, transformed: Tensor, word_embedding: Tensor) -> PieceScores:
+        """Scores every piece by its similarity with states [M, E] that are transformed already; when it is read."""
+        if self.decoder is not None:
+            return PieceScores(transformed, self.decoder.weight, self.decoder.bias)
+        return PieceScores(transformed, word_embedding, self.bias)
 
 
 class SpanBoundaryHead(nn.Module):

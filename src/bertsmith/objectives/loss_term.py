@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 from bertsmith.data.stream.pairs import NO_LABEL
-from bertsmith.kernels.cross_entropy import cross_entropy
+from bertsmith.kernels.cross_entropy import PieceScores, cross_entropy
 from bertsmith.objectives.loss_output import LossOutput, figure
 
 
@@ -32,11 +32,11 @@ class LossTerm(nn.Module):
     name: ClassVar[str]
     title: ClassVar[str]
 
-    def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
+    def forward(self, scores: Tensor | PieceScores, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures predictions.
 
         Args:
-            logits: [M, V] or [N, 2], of any float dtype.
+            scores: [M, V] or [N, 2], of any float dtype.
             labels: [M] or [N] int64, the true classes; -100 where there is none.
             total: labels of the whole batch, where these are a share of it: the losses of the shares then add up to
                 the mean over the batch. None where this is all.
@@ -46,7 +46,7 @@ class LossTerm(nn.Module):
         """
         count = figure((labels != NO_LABEL).sum())
         # 先求和再除：一批中没有任何标签时损失为 0，而不是 NaN
-        loss, hits = cross_entropy(logits, labels, ignored=NO_LABEL)
+        loss, hits = cross_entropy(scores, labels, ignored=NO_LABEL)
         sums = {f"{self.name}_loss": (figure(loss), count), f"{self.name}_accuracy": (figure(hits), count)}
         labelled = count if total is None else total
         divisor = labelled.clamp(min=1) if isinstance(labelled, Tensor) else max(1, labelled)

@@ -235,11 +235,11 @@ class PreTrainingObjective:
         """Returns the summed loss and the figures of what a model made of a batch."""
         # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
         masked, labelled = batch.global_masked, batch.global_labelled
-        parts: list[LossOutput] = [self.language_model.loss(output.mlm_logits, batch.masked_labels, total=masked)]
+        parts: list[LossOutput] = [self.language_model.loss(output.mlm, batch.masked_labels, total=masked)]
         if self.pair_task is not None:
             parts.append(self.pair_task.loss(output.nsp_logits, batch.next_sentence_labels, total=labelled))
         if self.span_boundary is not None:
-            parts.append(self.span_boundary(output.sbo_logits, batch.masked_labels, total=masked))
+            parts.append(self.span_boundary(output.sbo, batch.masked_labels, total=masked))
         # 各部分已是各自的平均，直接相加即论文的损失（附录 A.2），不另设权重
         loss = parts[0].loss
         for part in parts[1:]:

@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,7 @@ from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig, ModelForMaskedLM, ModelForReplacedTokenDetection, PretrainedModel
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives.loss_output import Figure, LossOutput, figure
-from bertsmith.objectives.loss_term import LossTerm
+from bertsmith.objectives.loss_term import Titled
 from bertsmith.objectives.masked_lm import MASKED_LM
 from bertsmith.objectives.pretraining import LanguageModel, Objective, register
 
@@ -53,13 +53,14 @@ SHARED = ("word", "position", "token_type", "norm")
 """What the two share of their embeddings; the matrix to the width of the states is each one's own."""
 
 
-class ReplacedTokenLoss(LossTerm):
+class ReplacedTokenLoss(nn.Module):
     """Mean of -log p(original or replaced) over all tokens, in nats; chance is log 2 = 0.693.
 
     Few tokens are replaced, so that a high accuracy says little; `rtd_recall` is the share of them that was found.
     """
 
-    name, title = "rtd", "replaced-token"
+    name: ClassVar[str] = "rtd"
+    title: ClassVar[str] = "replaced-token"
 
     def forward(self, logits: Tensor, labels: Tensor, *, total: int | None = None) -> LossOutput:
         """Measures the discriminator.
@@ -165,7 +166,7 @@ class ReplacedTokenObjective:
         return ("", GENERATOR)
 
     @property
-    def terms(self) -> list[LossTerm]:
+    def terms(self) -> list[Titled]:
         """The losses whose figures are shown."""
         return [self.language_model.loss, self.detection]
 

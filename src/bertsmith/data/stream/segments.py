@@ -1,10 +1,10 @@
 """From documents to single segments, for objectives without a second one: masked LM alone, left-to-right LM.
 
-Two ways of packing (Liu et al. 2019, §4.2):
-- `draw_segments`: full sentences of one document up to the length ("DOC-SENTENCES")
-- `pack_full`: full sentences that run on across document borders, `[SEP]` between ("FULL-SENTENCES")
-
-In both a sentence is cut only where it is longer than a whole sequence.
+Two ways of packing:
+- `draw_segments`: full sentences of one document up to the length (Liu et al. 2019, §4.2, "DOC-SENTENCES"); a sentence
+  is cut only where it is longer than a whole sequence
+- `pack_full`: everything end to end across document borders, `[SEP]` between, cut wherever a sequence is full. Their
+  "FULL-SENTENCES" cuts at the end of a sentence; a sixth of a batch of 128 is then missing, and what is there is ragged
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ def draw_segments(
 def pack_full(
     documents: Iterable[TokenDocument], *, separator: NDArray[np.int32], max_tokens: int
 ) -> Iterator[SegmentPair]:
-    """Packs the sentences of many documents, one after the other.
+    """Lays the documents end to end and cuts them into segments of equal length.
 
     Args:
         documents: in the order in which they are to follow one another.
         separator: one id (or row), which stands between the end of a document and the beginning of the next.
-        max_tokens: most ids in a segment, the ones between documents counted.
+        max_tokens: ids in a segment, the ones between documents counted.
 
     Yields:
-        Segments without a second one and without a label; only the last may be much shorter than `max_tokens`.
+        Segments without a second one and without a label; only the last may be shorter than `max_tokens`.
     """
     chunk: list[NDArray[np.int32]] = []
     length = 0
     for document in documents:
-        crosses = bool(chunk)
-        for sentence in _fitting(document, max_tokens):
-            if chunk and length + crosses + len(sentence) > max_tokens:
-                yield _segment(chunk)
-                chunk, length, crosses = [], 0, False
-            if crosses:
-                # 文档之间加一个分隔符：模型看得见话题在这里换了
-                chunk.append(separator)
-                length, crosses = length + 1, False
-            chunk.append(sentence)
-            length += len(sentence)
+        # 文档之间加一个分隔符：模型看得见话题在这里换了
+        for sentence in [separator, *document] if chunk else document:
+            rest = sentence
+            while len(rest):
+                taken, rest = rest[: max_tokens - length], rest[max_tokens - length :]
+                chunk.append(taken)
+                length += len(taken)
+                if length == max_tokens:
+                    # 句子在此切断：每段一样长，一步里没有补齐，注意力是一整块矩形
+                    yield _segment(chunk)
+                    chunk, length = [], 0
     if chunk:
         yield _segment(chunk)
 

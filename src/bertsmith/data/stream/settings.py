@@ -31,7 +31,7 @@ class StreamSettings:
     batch_size: int = option(32, min=1, shown_default="by size", help="Sequences in a step, over all processes.")
     batch_tokens: int = option(0, min=0, help="Tokens in a step, instead of sequences; 0: sequences count.")
     packing: Packing = option(
-        "sentences", help="Without pairs: sentences of one document, or full across documents (`data.stream.segments`)."
+        "sentences", help="Without pairs: whole sentences of one document, or full to the last piece, across documents."
     )
     pairing: Pairing = option("balanced", help="Next-sentence pairs: balanced, or google as released.")
     static_masking: int = option(
