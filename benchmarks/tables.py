@@ -400,6 +400,11 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     "families_learning": Figures(
         "families_learning", ("family", "size", "minutes", "precision"), LEARNED, {"what": "pre-training"}
     ),
+    "learning_curves": Figures(
+        "learning_curves",
+        ("name", "size", "minutes", "precision", "seed"),
+        {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
+    ),
     "scaling": Figures(
         "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
     ),

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bertsmith.errors import InputError
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference import load_pipeline
 from bertsmith.quickstart.journey import default_vocab_sizes, quickstart
 from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.recipe import PreTrainingRecipe
 
 ENGLISH = "\n\n".join(
     f"Day {n}. The man eats the bread at the old house. Then he reads a book about the sea. The dog sleeps by the door."
@@ -33,6 +34,27 @@ def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
     assert load_pipeline("embed", out / "model")(["一", "a"]).shape == (2, 64)
     for name in ("recipe.toml", "metrics.jsonl", "state", "model", "tokenizer", "corpus"):
         assert (out / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "asked", "learned"),
+    [("bert", None, "mlm"), ("bert", "mlm+nsp", "mlm+nsp"), ("albert", None, "mlm"), ("electra", None, "rtd")],
+)
+def test_on_own_text_masks_are_learned_and_pairs_where_they_are_asked_for(tmp_path, family, asked, learned):
+    (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
+    options = QuickstartOptions(
+        corpus=[str(tmp_path / "a.txt")], out=tmp_path / "q", family=family, objective=asked, size="2/64", minutes=0.02
+    )
+    result = quickstart(options, Console(quiet=True))
+    assert PreTrainingRecipe.load(tmp_path / "q").objective == learned
+    assert ("nsp_loss" in result.pretraining.heldout) == (learned == "mlm+nsp")
+
+
+def test_an_objective_without_masks_has_no_report(tmp_path):
+    options = QuickstartOptions(corpus=[], out=tmp_path / "q", objective="ltr")
+    with pytest.raises(ConfigError, match="ltr fills no masks"):
+        quickstart(options, Console(quiet=True))
+    assert not (tmp_path / "q" / "model").exists()
 
 
 def test_little_text_of_many_characters_gets_a_larger_vocabulary(tmp_path):

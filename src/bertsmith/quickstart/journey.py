@@ -22,7 +22,7 @@ from bertsmith.data.corpus.build import build_corpus
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys
 from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.errors import RunFolderError
+from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import claim_folder
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -31,6 +31,7 @@ from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device, native_precision
 from bertsmith.model import family_named
+from bertsmith.objectives import objective_named
 from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.quickstart.searching import learn_to_search, require_searchable
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
@@ -103,6 +104,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
         return recipe_for(
             options.size or "mini",
             family=_family(options),
+            objective=_objective(options),
             precision=precision,
             seed=options.seed,
             minutes=options.minutes or OWN_MINUTES,
@@ -110,6 +112,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
     return recipe_for(
         options.size or "tiny",
         family=_family(options),
+        objective=_objective(options),
         sequence_length=64,
         batch_size=WORLD_BATCH,
         precision=precision,
@@ -124,6 +127,7 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe) -> None:
     request = {
         "corpus": [str(Path(path).resolve()) for path in options.corpus],
         "family": recipe.model.family,
+        "objective": recipe.objective,
         "tokenizer": _kind(options),
         "size": recipe.model.size,
         "minutes": options.minutes,
@@ -177,6 +181,20 @@ def _kind(options: QuickstartOptions) -> TokenizerKind:
 
 def _family(options: QuickstartOptions) -> str:
     return options.family or (OWN_FAMILY if options.corpus else WORLD_FAMILY)
+
+
+def _objective(options: QuickstartOptions) -> str:
+    """Returns what is learned.
+
+    Raises:
+        ConfigError: an objective is asked for that fills no masks.
+    """
+    chosen = options.objective or family_named(_family(options)).objective
+    needs = objective_named(chosen).needs
+    if needs.targets != "masked":
+        raise ConfigError(f"--objective {chosen} fills no masks, which the report shows; use bertsmith pretrain")
+    # 句对占去一半的位置，又要另学一个任务：几分钟里，掩码语言模型为此付出的比它带来的多
+    return "mlm" if options.corpus and not options.objective and needs.pairs != "none" else chosen
 
 
 def _compare_sentiment(options: QuickstartOptions, source: TextSource) -> dict[str, Evaluation]:
