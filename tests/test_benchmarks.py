@@ -30,6 +30,12 @@ def test_every_table_of_the_pages_is_made_from_the_committed_lines(tables):
     assert not stale, f"{stale} differ from benchmarks/results; run make bench-tables"
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_a_readme_is_one_screen_with_one_table(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert text.count("<!-- table: ") == text.count("\n| --- ") == 1
+
+
 def test_readme_and_both_pages_have_tables(tables):
     assert {"README.md", "README.zh-CN.md"} <= {page.name for page in tables.pages()}
     assert len([page for page in tables.pages() if page.name == "benchmarks.md"]) == 2

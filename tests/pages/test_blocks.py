@@ -4,16 +4,17 @@
 """
 
 import ast
+import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 ENGLISH = [ROOT / "README.md", *sorted((ROOT / "docs/en").rglob("*.md"))]
-COMMENT = re.compile(r"<!-- (skip|run|hidden)(.*?)-->\n*", re.DOTALL)
+COMMENT = re.compile(r"<!-- (skip|slow|run|hidden)(.*?)-->\n*", re.DOTALL)
 PART = re.compile(
     r"<!-- hidden\n(?P<hidden>.*?)-->|^```(?P<kind>bash|python)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
@@ -34,6 +35,11 @@ class Block:
     kind: str
     code: str
     skipped: str = ""
+    slow: str = ""
+
+    @property
+    def is_left_out(self) -> bool:
+        return bool(self.skipped or (self.slow and not os.environ.get("BERTSMITH_SLOW_BLOCKS")))
 
     def replaced(self, rules: list[str]) -> "Block":
         code = self.code
@@ -44,7 +50,7 @@ class Block:
             old, new = rule[2:-1].split(mark)
             assert old in code, f"{rule!r} replaces nothing in\n{code}"
             code = code.replace(old, new)
-        return Block(self.kind, code, self.skipped)
+        return replace(self, code=code)
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -54,28 +60,43 @@ def blocks_of(text: str) -> list[Block]:
         if part["hidden"] is not None:
             found.append(Block("bash", part["hidden"]))
             continue
-        rules, skipped = [], ""
+        rules, reasons = [], {"skip": "", "slow": ""}
         above = text[: part.start()]
         while above.endswith(("-->\n", "-->\n\n")):
             start = above.rindex("<!--")
             kind, told = COMMENT.fullmatch(above[start:]).groups()
             if kind == "run":
                 rules.insert(0, told.removeprefix(":").strip())
-            elif kind == "skip":
-                skipped = told.removeprefix(":").strip()
-                assert skipped, f"a block is skipped without a reason:\n{part['code']}"
+            elif kind in reasons:
+                reasons[kind] = told.removeprefix(":").strip()
+                assert reasons[kind], f"a block is left out without a reason:\n{part['code']}"
             above = above[:start]
-        found.append(Block(part["kind"], part["code"], skipped).replaced(rules))
+        found.append(Block(part["kind"], part["code"], reasons["skip"], reasons["slow"]).replaced(rules))
+        # 测试绝不能改动运行它的环境
+        assert found[-1].skipped or "pip install" not in part["code"], f"skip what installs:\n{part['code']}"
     return found
 
 
 def test_comments_are_understood():
     text = "<!-- skip: why -->\n```bash\na\n```\n<!-- hidden\nb\n-->\n"
-    text += "<!-- run: s/1/2/ -->\n<!-- run: s|x|y| -->\n```python\n1x\n```\n"
-    assert blocks_of(text) == [Block("bash", "a\n", "why"), Block("bash", "b\n"), Block("python", "2y\n")]
+    text += "<!-- slow: minutes -->\n<!-- run: s/1/2/ -->\n<!-- run: s|x|y| -->\n```python\n1x\n```\n"
+    slow = Block("python", "2y\n", slow="minutes")
+    assert blocks_of(text) == [Block("bash", "a\n", "why"), Block("bash", "b\n"), slow]
 
 
-@pytest.mark.parametrize("wrong", ["<!-- run: 1 -->", "<!-- run: s/3/2/ -->", "<!-- skip: -->"])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_slow_blocks_run_where_they_are_wanted(wanted, monkeypatch):
+    monkeypatch.setenv("BERTSMITH_SLOW_BLOCKS", "1" if wanted else "")
+    assert Block("bash", "a\n", slow="minutes").is_left_out is not wanted
+    assert Block("bash", "a\n", skipped="a GPU").is_left_out
+
+
+def test_a_block_that_installs_must_be_skipped():
+    with pytest.raises(AssertionError, match="skip what installs"):
+        blocks_of("```bash\npip install a\n```\n")
+
+
+@pytest.mark.parametrize("wrong", ["<!-- run: 1 -->", "<!-- run: s/3/2/ -->", "<!-- skip: -->", "<!-- slow: -->"])
 def test_a_wrong_comment_is_noticed(wrong):
     with pytest.raises(AssertionError):
         blocks_of(f"{wrong}\n```python\n1\n```\n")
@@ -108,7 +129,7 @@ def test_the_blocks_of_a_page_run(page, sample, shell, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     names: dict[str, object] = {"__name__": "page"}
     for number, block in enumerate(blocks_of(page.read_text(encoding="utf-8")), 1):
-        if block.skipped:
+        if block.is_left_out:
             continue
         if block.kind == "bash":
             shell(block.code, folder)

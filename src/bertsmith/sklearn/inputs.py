@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from bertsmith.errors import BertsmithError
 from bertsmith.finetune.datasets.tables import Cell
@@ -53,8 +54,11 @@ def rows_of(inputs: Any) -> list[Any]:
     """Returns N rows as Python's own lists and values.
 
     Raises:
-        EstimatorError: it is a single text, cannot be counted, or is empty.
+        EstimatorError: it is a single text, a sparse matrix, cannot be counted, or is empty.
     """
+    # 稀疏矩阵多半是词袋特征，被错放在这里：说清楚要的是文本
+    if issparse(inputs):
+        raise EstimatorError("X: is a sparse matrix, and sparse input is not supported; give the texts themselves")
     if not isinstance(inputs, Iterable) and hasattr(inputs, "__array__"):
         inputs = np.asarray(inputs)
     if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):

@@ -37,6 +37,9 @@ class BertTagger(TextEstimator):
             EstimatorError: a sentence is no list of words, has another number of tags, or there is one tag only.
         """
         examples = _examples(X, y)
+        tags = {tag for example in examples for tag in example.tags}
+        if len(tags) < 2:
+            raise EstimatorError(f"y has one class of words only, the tag {tags.pop()}; at least two tags are needed")
         with as_value_error():
             task = TaggingTask.of(examples)
             self.classes_ = list(task.labels)
