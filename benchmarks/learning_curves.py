@@ -60,11 +60,11 @@ class Contender:
 
 CONTENDERS = (
     Contender(OURS, "modernbert"),
-    Contender(OURS, "bert"),
     Contender(EXPERT, "modernbert"),
+    Contender(OURS, "bert"),
     Contender(PEOPLE, "bert"),
 )
-COLOURS = ("#0b6e4f", "#5fb49c", "#c8553d", "#9a9a9a")
+COLOURS = ("#0b6e4f", "#c8553d", "#5fb49c", "#9a9a9a")
 
 
 @dataclass(frozen=True)
