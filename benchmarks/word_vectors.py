@@ -1,18 +1,19 @@
 """Word vectors beside gensim's, of the same pieces of the same text: neighbours, analogies and words a second.
 
 Neighbours: the ten nearest of the 1,000 most frequent whole words; the share that two trainings have in common, of this
-project and gensim, and of gensim with itself from two seeds, which is how far agreement can go. Analogies: plurals
+project with gensim, and of each with itself from other seeds, which is how far agreement can go. Both read the same
+sentences, since a window ends where a sentence does, in an order of documents that the seed draws. Analogies: plurals
 (day : days :: king : ?) of all pairs that the vocabulary holds, by the nearest word to the sum of directions.
 
-    python benchmarks/word_vectors.py
+    python benchmarks/word_vectors.py --epochs 3
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gensim.models import Word2Vec
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.neighbours import WordVectorOptions, WordVectors, learn_word_vectors
 from bertsmith.tokenizer import Tokenizer
-from measured import add_options, results_of
+from measured import CLOCKS, add_options, results_of
 from objectives import prepare
 
 FREQUENT, NEAR = 1000, 10
@@ -36,10 +37,11 @@ def main() -> None:
     add_options(parser, threads=1)
     parser.add_argument("--method", choices=("skip-gram", "cbow"), nargs="*", default=["skip-gram", "cbow"])
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each")
     parser.add_argument("--out", type=Path, default=Path("runs/objectives"), help="folder of corpus and vocabulary")
     options = parser.parse_args()
     if options.quick:
-        options.method, options.epochs = ["cbow"], 1
+        options.method, options.epochs, options.seeds = ["cbow"], 1, 2
     torch.set_num_threads(options.threads)
     corpus, tokenizer = prepare(options.out)
     done = results_of("word_vectors", options)
@@ -47,6 +49,7 @@ def main() -> None:
         setting = {
             "name": method,
             "epochs": options.epochs,
+            "seeds": options.seeds,
             "tokens": corpus.counts[TRAIN].tokens,
         }
         row = done.get(setting, lambda: _compared(corpus, tokenizer, method, options))  # noqa: B023
@@ -54,41 +57,46 @@ def main() -> None:
 
 
 def _compared(corpus: TokenCorpus, tokenizer: Tokenizer, method: str, options: Any) -> dict[str, float]:
-    sentences = list(_sentences(corpus, tokenizer))
-    words = sum(map(len, sentences))
-    chosen = WordVectorOptions(method=method, epochs=options.epochs)  # type: ignore[arg-type]
-    with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
-        ours = learn_word_vectors(Path(folder) / "run", corpus, tokenizer, chosen)
-        own_seconds = time.perf_counter() - begun
-    peers, peer_seconds = [], 0.0
-    for seed in (1, 2):
-        begun = time.perf_counter()
-        peers.append(_gensim(sentences, method, chosen, seed=seed, threads=options.threads))
-        peer_seconds = time.perf_counter() - begun
-    known = [word for word in ours.words if word.isalpha()][:FREQUENT]
-    near = [_near(vectors, known) for vectors in (ours, *peers)]
-    plurals = _plurals(ours.words)
+    words = corpus.counts[TRAIN].tokens * options.epochs
+    own, peers, clock = [], [], CLOCKS[options.clock]
+    seconds = {"own": 0.0, "peers": 0.0}
+    for seed in range(options.seeds):
+        chosen = WordVectorOptions(method=method, epochs=options.epochs, seed=seed)  # type: ignore[arg-type]
+        with tempfile.TemporaryDirectory() as folder:
+            begun = clock()
+            own.append(learn_word_vectors(Path(folder) / "run", corpus, tokenizer, chosen))
+            seconds["own"] += clock() - begun
+        sentences = list(_sentences(corpus, tokenizer, seed))
+        begun = clock()
+        peers.append(_gensim(sentences, method, chosen, threads=options.threads))
+        seconds["peers"] += clock() - begun
+    known = [word for word in own[0].words if word.isalpha()][:FREQUENT]
+    near_own, near_peers = ([_near(vectors, known) for vectors in each] for each in (own, peers))
+    plurals = _plurals(own[0].words)
     return {
-        "overlap": _overlap(near[0], near[1]),
-        "overlap_of_gensim_with_itself": _overlap(near[1], near[2]),
-        "plurals": _solved(ours, plurals),
-        "plurals_gensim": float(np.mean([_solved(peer, plurals) for peer in peers])),
+        **_spread("overlap", [_overlap(one, other) for one in near_own for other in near_peers]),
+        **_spread("overlap_of_gensim_with_itself", [_overlap(*pair) for pair in combinations(near_peers, 2)]),
+        **_spread("overlap_of_own_with_itself", [_overlap(*pair) for pair in combinations(near_own, 2)]),
+        **_spread("plurals", [_solved(each, plurals) for each in own]),
+        **_spread("plurals_gensim", [_solved(each, plurals) for each in peers]),
         "plural_pairs": len(plurals),
-        "words_per_second": words * options.epochs / own_seconds,
-        "words_per_second_gensim": words * options.epochs / peer_seconds,
+        "words_per_second": words * options.seeds / seconds["own"],
+        "words_per_second_gensim": words * options.seeds / seconds["peers"],
     }
 
 
-def _sentences(corpus: TokenCorpus, tokenizer: Tokenizer) -> Iterator[list[str]]:
-    for number in range(corpus.counts[TRAIN].documents):
+def _sentences(corpus: TokenCorpus, tokenizer: Tokenizer, seed: int) -> Iterator[list[str]]:
+    """Yields the sentences of the documents, whose order the seed draws."""
+    for number in np.random.default_rng(seed).permutation(corpus.counts[TRAIN].documents).tolist():
         for ids in corpus.document(TRAIN, number):
             yield [tokenizer.vocab[one] for one in ids.tolist()]
 
 
-def _gensim(
-    sentences: list[list[str]], method: str, chosen: WordVectorOptions, *, seed: int, threads: int
-) -> WordVectors:
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    return {name: float(np.mean(values)), f"{name}_deviation": float(np.std(values, ddof=1)) if values[1:] else 0.0}
+
+
+def _gensim(sentences: list[list[str]], method: str, chosen: WordVectorOptions, *, threads: int) -> WordVectors:
     trained = Word2Vec(
         sentences,
         sg=int(method == "skip-gram"),
@@ -99,7 +107,7 @@ def _gensim(
         epochs=chosen.epochs,
         alpha=chosen.rate,
         min_count=1,
-        seed=seed,
+        seed=chosen.seed + 1,
         workers=threads,
     )
     return WordVectors(trained.wv.index_to_key, trained.wv.vectors)

@@ -5,31 +5,26 @@ import math
 import numpy as np
 import pytest
 import torch
-from gensim.models import KeyedVectors
+from gensim.models import KeyedVectors, Word2Vec
 
 from bertsmith.cli import main
-from bertsmith.data.stream.settings import StreamNeeds, StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.neighbours import WordVectorOptions, WordVectors, learn_word_vectors, runs, word2vec
-from bertsmith.neighbours.word2vec import NegativeSampling, Word2Vec
-from bertsmith.tinyworld.words import CORNERS
-
-NEEDS = StreamNeeds(pairs="none", targets="nothing")
+from bertsmith.neighbours.sentences import SentenceStream
+from bertsmith.neighbours.word2vec import NegativeSampling
 
 
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
 def test_the_loss_is_that_of_every_pair_by_itself(village, method, monkeypatch):
     corpus, tokenizer = village
     options = WordVectorOptions(method=method, size=6, window=3, negatives=2, sample=0.0)
-    reading = StreamSettings(sequence_length=12, batch_size=3, packing="full")
-    batch = next(PreTrainingStream(corpus, tokenizer, reading, NEEDS, seed=1))
+    batch = next(SentenceStream(corpus, step_pieces=40, seed=1))
     torch.manual_seed(0)
-    model = Word2Vec(len(tokenizer), 6)
+    model = word2vec.Word2Vec(len(tokenizer), 6)
     torch.nn.init.normal_(model.word.weight)
     torch.nn.init.normal_(model.context.weight)
     noise = torch.randint(5, len(tokenizer), (word2vec.SHARED_NEGATIVES,))
-    monkeypatch.setattr(torch, "multinomial", lambda *_, **__: noise)
+    monkeypatch.setattr(NegativeSampling, "_noise", lambda _: noise)
     counts = torch.from_numpy(corpus.piece_counts.copy())
     found = NegativeSampling(options, counts, set(tokenizer.special_ids))(model, batch)
     word, context = model.word.weight.detach().double(), model.context.weight.detach().double()
@@ -41,19 +36,19 @@ def test_the_loss_is_that_of_every_pair_by_itself(village, method, monkeypatch):
         return 2 * np.mean([minus_log_sigmoid(-float(vector @ context[n])) for n in noise.tolist()])
 
     total = count = 0.0
-    for ids in batch.tokens.input_ids.split(batch.tokens.lengths):
-        words = [n for n in ids.tolist() if n not in set(tokenizer.special_ids)]
+    for ids in batch.input_ids.split(batch.lengths):
+        words = ids.tolist()
         for place, centre in enumerate(words):
             near = [
                 (words[other], (3 - abs(other - place) + 1) / 3)
                 for other in range(max(0, place - 3), min(len(words), place + 4))
                 if other != place
             ]
-            if method == "cbow":
+            if method == "cbow" and near:
                 mean = sum(weight * word[other] for other, weight in near) / sum(weight for _, weight in near)
                 total += minus_log_sigmoid(float(mean @ context[centre])) + against(mean)
                 count += 1
-            else:
+            if method == "skip-gram":
                 for other, weight in near:
                     true = minus_log_sigmoid(float(word[centre] @ context[other]))
                     total += weight * (true + against(word[centre]))
@@ -62,17 +57,50 @@ def test_the_loss_is_that_of_every_pair_by_itself(village, method, monkeypatch):
     assert found.sums["loss"] == (pytest.approx(total, rel=1e-4), round(count))
 
 
+def test_a_pass_is_every_sentence_once_and_a_place_is_enough_to_go_on(village):
+    corpus, _ = village
+    documents = [corpus.document("train", number) for number in range(corpus.counts["train"].documents)]
+    size = corpus.counts["train"].tokens
+    passes = [next(SentenceStream(corpus, step_pieces=size, seed=seed)) for seed in (0, 0, 1)]
+    for one in passes:
+        sentences = [tuple(ids.tolist()) for ids in one.input_ids.split(one.lengths)]
+        assert sorted(sentences) == sorted(tuple(ids.tolist()) for document in documents for ids in document)
+    assert passes[0].input_ids.equal(passes[1].input_ids)
+    assert not passes[0].input_ids.equal(passes[2].input_ids)
+    stream, again = (SentenceStream(corpus, step_pieces=97, seed=0) for _ in range(2))
+    read = []
+    while stream.position.epoch == 0:
+        again.position = stream.position
+        batch, same = next(stream), next(again)
+        assert batch.input_ids.equal(same.input_ids)
+        assert batch.lengths == same.lengths
+        read.append(batch.input_ids)
+    # 每步的词数相同：步数正好是遍数
+    assert torch.cat(read)[:size].equal(passes[0].input_ids)
+    assert len(read) == -(-size // 97)
+
+
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
-def test_animals_of_the_village_are_near_animals_and_foods_near_foods(village, method, tmp_path):
+def test_near_words_are_those_of_gensim_as_nearly_as_gensim_finds_them_again(village, method, tmp_path):
     corpus, tokenizer = village
-    options = WordVectorOptions(method=method, size=32, epochs=8)
-    vectors = learn_word_vectors(tmp_path / "run", corpus, tokenizer, options)
-    for corner in CORNERS[:3]:
-        # 同一角落的词总在一起出现：最近的几个多半是这个角落自己的
-        own = {*corner.foods, *corner.animals, *corner.places, *corner.jobs, corner.reading}
-        own |= {word for pair in corner.work for word in pair}
-        shares = [np.mean([word in own for word, _ in vectors.nearest([food], count=4)]) for food in corner.foods]
-        assert np.mean(shares) > 0.5
+    options = WordVectorOptions(method=method, size=32, epochs=4)
+    ours = learn_word_vectors(tmp_path / "run", corpus, tokenizer, options)
+    peers = []
+    for seed in (1, 2):
+        # 文档的次序也是随机的一部分：两次都按文件的次序读，会比任何别的次序更像
+        order = np.random.default_rng(seed).permutation(corpus.counts["train"].documents).tolist()
+        sentences = [[tokenizer.vocab[n] for n in ids] for number in order for ids in corpus.document("train", number)]
+        sizes = {"vector_size": options.size, "window": options.window, "negative": options.negatives, "min_count": 1}
+        rates = {"sample": options.sample, "alpha": options.rate, "epochs": options.epochs}
+        peer = Word2Vec(sentences, sg=int(method == "skip-gram"), seed=seed, workers=1, **sizes, **rates)
+        peers.append(WordVectors(peer.wv.index_to_key, peer.wv.vectors))
+    words = ours.words[:300]
+    near = [[{other for other, _ in each.nearest([word])} for word in words] for each in (ours, *peers)]
+
+    def shared(one, other):
+        return np.mean([len(a & b) / 10 for a, b in zip(near[one], near[other], strict=True)])
+
+    assert (shared(0, 1) + shared(0, 2)) / 2 > shared(1, 2) - 0.03
 
 
 def test_the_file_is_what_gensim_reads_and_nearest_is_its_most_similar(tmp_path):

@@ -85,6 +85,32 @@ def test_a_step_equals_adamw_by_hand():
     assert trainer.learning_rate_of(trainer.step) == pytest.approx(0.1 * 9 / 10)
 
 
+def test_sparse_gradients_of_a_table_are_clipped_and_move_it_as_dense_ones_do():
+    from bertsmith.objectives.loss_output import LossOutput
+
+    class Rows:
+        ids = torch.tensor([1, 4, 4, 7])
+
+        def to(self, _):
+            return self
+
+    def loss(model, batch):
+        total = (model(batch.ids) ** 3).sum()
+        return LossOutput(total, {"loss": (float(total.detach()), 1)})
+
+    for clip_norm in (0.1, 1e9):
+        tables = []
+        for sparse in (False, True):
+            torch.manual_seed(0)
+            table = torch.nn.Embedding(9, 5, sparse=sparse)
+            settings = TrainerSettings(
+                10, 0.1, warmup_share=0.0, weight_decay=0.0, clip_norm=clip_norm, optimizer="sgd"
+            )
+            BertTrainer(table, loss, settings).train_batch(Rows())
+            tables.append(table.weight.detach())
+        torch.testing.assert_close(tables[0], tables[1])
+
+
 def test_masked_lm_loss_by_hand():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]))
     measure = MaskedLMLoss()(logits, torch.tensor([0, 2]))

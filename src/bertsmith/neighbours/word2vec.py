@@ -8,7 +8,7 @@ Notable:
 - a near context counts more than a far one: the random width of the window is replaced by its mean, the weight
   (c - d + 1) / c of a context d words away in a window of c
 - all pairs of a batch share their random words, so that the unlikely side is one matrix product
-- frequent words are left out at random before the windows are laid
+- frequent words are left out at random before the windows are laid, and a window ends where its sentence does
 - steps, seeds and states are those of pre-training: a run that is killed goes on bit for bit
 """
 
@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
+from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
-from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.data.stream.settings import StreamNeeds, StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder, locked
 from bertsmith.neighbours.runs import train_to_the_end
+from bertsmith.neighbours.sentences import SentenceStream
 from bertsmith.neighbours.vectors import FILE, WordVectors
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.options import option
@@ -43,7 +42,7 @@ from bertsmith.train.trainer import BertTrainer, TrainerSettings
 SHARED_NEGATIVES = 512
 """Random words that all pairs of a step share; each pair counts them as `negatives` of its own."""
 
-SEQUENCE, BATCH = 128, 4
+STEP_PIECES = 512
 """Short steps, many of them: a step adds up what its pairs say, and a word that is in many must not be thrown."""
 
 
@@ -102,8 +101,9 @@ class Word2Vec(nn.Module):
     def __init__(self, num_words: int, size: int) -> None:
         """Draws small vectors; contexts start at 0, so that every pair is even at first."""
         super().__init__()
-        self.word = nn.Embedding(num_words, size)
-        self.context = nn.Embedding(num_words, size)
+        # 一步只碰几百行：稀疏梯度让一步的代价与词表大小无关
+        self.word = nn.Embedding(num_words, size, sparse=True)
+        self.context = nn.Embedding(num_words, size, sparse=True)
         nn.init.uniform_(self.word.weight, -0.5 / size, 0.5 / size)
         nn.init.zeros_(self.context.weight)
 
@@ -125,7 +125,8 @@ class NegativeSampling:
         self.is_special = torch.zeros(len(counts), dtype=torch.bool)
         self.is_special[list(special_ids)] = True
         # 频率的 3/4 次方：比真实频率平一些，少见的词也常被抽到
-        self.noise = counts**0.75
+        noise = (counts**0.75).cumsum(0)
+        self.noise_below = noise / noise[-1]
         share = counts / counts.sum()
         kept = torch.ones_like(share)
         if options.sample:
@@ -133,48 +134,47 @@ class NegativeSampling:
             kept = (ratio.sqrt() + ratio).clamp_max(1.0)
         self.kept = kept.float()
 
-    def __call__(self, model: Word2Vec, batch: PreTrainingBatch) -> LossOutput:
+    def __call__(self, model: Word2Vec, batch: RaggedBatch) -> LossOutput:
         """Returns the summed loss of all pairs, or of all words for CBOW, each with its random words."""
-        ids, sequence = self._words(batch)
-        noise = torch.multinomial(self.noise, SHARED_NEGATIVES, replacement=True)
+        ids, sentence = self._words(batch)
+        noise = self._noise()
         words, contexts, against = model.word(ids), model.context(ids), model.context(noise)
-        window = self.options.window
-        weights = [(distance, (window - distance + 1) / window) for distance in range(1, min(window, len(ids) - 1) + 1)]
-        together = [(d, weight * (sequence[d:] == sequence[:-d]).float()) for d, weight in weights]
-        total = words.new_zeros(len(ids))  # 每个词的上下文权重之和
-        for distance, near in together:
-            total = total + F.pad(near, (0, distance)) + F.pad(near, (distance, 0))
+        near = self._near(sentence)
+        total = near.sum(1)
         if self.options.method == "cbow":
             # 上下文取平均再去猜中间的词：一次预测，不分先后
-            added = torch.zeros_like(words)
-            for distance, near in together:
-                added = added + F.pad(near[:, None] * words[distance:], (0, 0, 0, distance))
-                added = added + F.pad(near[:, None] * words[:-distance], (0, 0, distance, 0))
+            added = near @ words
             # 取值是平均，梯度却不除以个数：原来的程序如此，每个上下文词都按整个误差推一把，否则学得慢好几倍
-            mean = added - (added - added / total.clamp_min(1e-9)[:, None]).detach()
-            has = (total > 0).float()
-            loss = (has * F.softplus(-(mean * contexts).sum(-1))).sum() + self._against(mean, against, has)
-            count = float(has.sum())
+            words = added - (added - added / total.clamp_min(1e-9)[:, None]).detach()
+            weight = (total > 0).float()
+            loss = (weight * F.softplus(-(words * contexts).sum(-1))).sum()
         else:
-            loss = self._against(words, against, total)
-            for distance, near in together:
-                # 中间的词猜每一个上下文，左右各一次
-                for left, right in ((words[:-distance], contexts[distance:]), (words[distance:], contexts[:-distance])):
-                    loss = loss + (near * F.softplus(-(left * right).sum(-1))).sum()
-            count = float(total.sum())
-        return LossOutput(loss, {"loss": (float(loss.detach()), round(count))})
+            # 中间的词猜每一个上下文：所有的对是一个矩阵，不在窗口里的权重为 0
+            weight = total
+            loss = (near * F.softplus(-(words @ contexts.T))).sum()
+        likely = F.softplus(words @ against.T).mean(1)
+        loss = loss + self.options.negatives * (weight * likely).sum()
+        return LossOutput(loss, {"loss": (float(loss.detach()), round(float(weight.sum())))})
 
-    def _words(self, batch: PreTrainingBatch) -> tuple[Tensor, Tensor]:
-        """Returns the words that stay [T'], and which sequence each is of."""
-        ids, lengths = batch.tokens.input_ids, torch.tensor(batch.tokens.lengths)
-        sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    def _words(self, batch: RaggedBatch) -> tuple[Tensor, Tensor]:
+        """Returns the words that stay [T'], and which sentence each is of."""
+        ids, lengths = batch.input_ids, torch.tensor(batch.lengths)
+        sentence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         stays = ~self.is_special[ids] & (torch.rand(len(ids)) < self.kept[ids])
-        return ids[stays], sequence[stays]
+        return ids[stays], sentence[stays]
 
-    def _against(self, vectors: Tensor, against: Tensor, weight: Tensor) -> Tensor:
-        """Returns the loss of random words, as many for each unit of weight as `negatives` says."""
-        likely = F.softplus(vectors @ against.T).mean(1)
-        return self.options.negatives * (weight * likely).sum()
+    def _near(self, sentence: Tensor) -> Tensor:
+        """Returns [T', T'], how much each word counts as context of each other one."""
+        places, window = torch.arange(len(sentence)), self.options.window
+        distances = (places[:, None] - places).abs()
+        weights = (window + 1 - distances).clamp_min(0).float() / window
+        # 窗口不越过句子：下一句的词不算上下文
+        return weights * ((distances > 0) & (sentence[:, None] == sentence))
+
+    def _noise(self) -> Tensor:
+        """Draws the words that all pairs of a step share."""
+        drawn = torch.rand(SHARED_NEGATIVES, dtype=torch.double)
+        return torch.searchsorted(self.noise_below, drawn, right=True)
 
 
 def learn_word_vectors(
@@ -199,7 +199,8 @@ def learn_word_vectors(
         TrainingStopped: a signal came; the state is saved.
     """
     run, console = Path(run), console or Console(quiet=True)
-    claim_folder(run, "word-vectors.json", {"corpus": corpus.fingerprint, **asdict(options)})
+    # 早先的窗口会越过句子：那样的训练不能接着做
+    claim_folder(run, "word-vectors.json", {"corpus": corpus.fingerprint, "windows": "sentence", **asdict(options)})
     with locked(run):
         if (run / FILE).exists():
             return WordVectors.load(run)
@@ -214,14 +215,12 @@ def _train(
     torch.manual_seed(torch_seed(options.seed, "neighbours/initial weights"))
     counts = torch.from_numpy(corpus.piece_counts.copy())
     model = Word2Vec(len(counts), options.size)
-    steps = max(1, round(options.epochs * corpus.counts[TRAIN].tokens / ((SEQUENCE - 2) * BATCH)))
+    steps = max(1, round(options.epochs * corpus.counts[TRAIN].tokens / STEP_PIECES))
     # 与原来的程序一样：朴素的 SGD，每一对都以同样的学习率推一把；Adam 的动量会让少见的词一直漂
     settings = TrainerSettings(steps, options.rate, warmup_share=0.0, weight_decay=0.0, clip_norm=1e9, optimizer="sgd")
     loss = NegativeSampling(options, counts, set(tokenizer.special_ids))
     trainer: BertTrainer[Word2Vec] = BertTrainer(model, loss, settings, seed=options.seed)
-    reading = StreamSettings(sequence_length=SEQUENCE, batch_size=BATCH, packing="full")
-    needs = StreamNeeds(pairs="none", targets="nothing")
-    stream = PreTrainingStream(corpus, tokenizer, reading, needs, seed=options.seed)
+    stream = SentenceStream(corpus, step_pieces=STEP_PIECES, seed=options.seed)
     train_to_the_end(run, trainer, stream, options.method, console)
     order = list(_by_frequency(corpus.piece_counts, set(tokenizer.special_ids)))
     vectors = model.word.weight.detach().numpy()[order]

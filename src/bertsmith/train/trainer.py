@@ -191,7 +191,7 @@ class BertTrainer(Generic[ModelT]):
             group["lr"] = self.learning_rate_of(self.step) * group["rate_factor"]
         self.optimizer.zero_grad(set_to_none=True)
         outputs = [self._backward(part, last=number == len(parts)) for number, part in enumerate(parts, start=1)]
-        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        norm = nn.utils.get_total_norm(self._gradients())
         output = self._summed(outputs)
         self.step += 1
         if self.reads_late:
@@ -231,6 +231,18 @@ class BertTrainer(Generic[ModelT]):
         self.skipped_in_a_row = found.in_a_row
         if found.skipped:
             self._end_after_too_many(found.most_in_a_row, "")
+
+    def _gradients(self) -> list[Tensor]:
+        """Returns the gradients; of a table with sparse ones, those of the rows that were read."""
+        found = []
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:
+                # 同一行可能读了多次：先加起来，范数才对
+                parameter.grad = parameter.grad.coalesce()
+            found.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
+        return found
 
     def _backward(self, part: Batch, *, last: bool) -> LossOutput:
         """Adds a part's gradient; the last part's backward pass also exchanges it with the other ranks."""
