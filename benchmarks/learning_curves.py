@@ -100,8 +100,8 @@ def main() -> None:
             what |= {"precision": options.precision, "seed": seed}
             rows.append(results.get(what, partial(curve_of, setting, each, options, seed)))
             print(each.title, seed, rows[-1]["curve"][-1])
-    if options.picture:
-        draw(rows, setting.corpus.unigram_entropy, options.picture)
+            if options.picture:
+                draw(rows, setting.corpus.unigram_entropy, options.picture)
 
 
 def curve_of(setting: Setting, contender: Contender, options: argparse.Namespace, seed: int) -> Row:
@@ -206,11 +206,13 @@ def masked_logits(model: Any, batch: PreTrainingBatch) -> torch.Tensor:
 
 
 def draw(rows: Sequence[Row], entropy: float, out: Path) -> None:
-    """Draws every curve; of several seeds, the mean and each end."""
+    """Draws the curves that are there; of several seeds, the mean."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()
     for each, colour in zip(CONTENDERS, COLOURS, strict=True):
         curves = [row["curve"] for row in rows if row["name"] == f"{each.side}: {each.family}"]
+        if not curves:
+            continue
         points = [
             [sum(values) / len(values) for values in zip(*marks, strict=True)] for marks in zip(*curves, strict=True)
         ]
