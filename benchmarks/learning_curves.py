@@ -217,18 +217,11 @@ def draw(rows: Sequence[Row], entropy: float, out: Path) -> None:
             [sum(values) / len(values) for values in zip(*marks, strict=True)] for marks in zip(*curves, strict=True)
         ]
         minutes, losses = [point[0] / 60 for point in points], [point[2] for point in points]
-        axes.plot([0, *minutes], [entropy, *losses], color=colour, linewidth=2)
-        axes.annotate(
-            f"{each.title}: {losses[-1]:.2f}",
-            (minutes[-1], losses[-1]),
-            (-4, 5),
-            textcoords="offset points",
-            ha="right",
-            color=colour,
-        )
+        axes.plot([0, *minutes], [entropy, *losses], color=colour, linewidth=2, label=f"{each.title}: {losses[-1]:.2f}")
     axes.set_xlabel("minutes of training on two cores")
     axes.set_ylabel("held-out loss, nats")
     axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(out)
 
