@@ -158,7 +158,7 @@ class _DecodedCrossEntropy(torch.autograd.Function):
             if of_weight is not None:
                 # 权重的梯度在 float32 里累加：各块之和与整批一次算出的一样准
                 if states.dtype == of_weight.dtype:
-                    of_weight.addmm_(found.t(), rows)
+                    torch.addmm(of_weight, found.t(), rows, out=of_weight)
                 else:
                     of_weight += found.t() @ rows
             if of_bias is not None:
