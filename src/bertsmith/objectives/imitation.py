@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.kernels.cross_entropy import PieceScores
 from bertsmith.model import Backbone, ModelConfig, PreTrainingOutput
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.loss_term import LossTerm, Titled
@@ -58,9 +59,10 @@ class Imitation(PreTrainingObjective):
         return 0.0
 
     def run(self, model: nn.Module, batch: PreTrainingBatch) -> PreTrainingOutput:
-        """Returns the states of a batch, and no logits."""
+        """Returns the states of a batch, and the scores of no piece at no place."""
         encoded = model(batch.tokens)
-        return PreTrainingOutput(encoded.hidden_states.new_empty(0, 0), None, None, encoded)
+        nothing = encoded.hidden_states[:0]
+        return PreTrainingOutput(PieceScores(nothing, nothing, nothing.new_empty(0)), None, None, encoded)
 
     def measure(self, output: PreTrainingOutput, batch: PreTrainingBatch) -> LossOutput:  # noqa: ARG002
         """Returns no loss and no figures."""
