@@ -193,7 +193,7 @@ def _objective(options: QuickstartOptions) -> str:
     needs = objective_named(chosen).needs
     if needs.targets != "masked":
         raise ConfigError(f"--objective {chosen} fills no masks, which the report shows; use bertsmith pretrain")
-    # 句对占去一半的位置，又要另学一个任务：几分钟里，掩码语言模型为此付出的比它带来的多
+    # 几分钟很短：不学句对，序列就能装满，时间都用在掩码语言模型上
     return "mlm" if options.corpus and not options.objective and needs.pairs != "none" else chosen
 
 

@@ -20,8 +20,8 @@ class QuickstartOptions:
         out: the output folder.
         family: architecture of the model; None takes the one that learns best from own text, and BERT for the bundled
             world, whose stories show what next-sentence prediction is.
-        objective: what it learns; None takes the family's, without its task over pairs of sentences on own text: in
-            minutes, what the model learns of pairs costs more in masked LM than it brings.
+        objective: what it learns; None takes the family's, without its task over pairs of sentences on own text, so
+            that every token of a batch is read for masked LM.
         tokenizer: kind of the vocabulary; None takes the family's.
         size: of the model; None takes tiny for the bundled world, mini for own text.
         minutes: for pre-training; None takes 800 steps for the bundled world, 10 minutes for own text.
