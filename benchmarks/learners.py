@@ -181,11 +181,24 @@ def padded(batch: PreTrainingBatch) -> dict[str, torch.Tensor]:
     }
 
 
-def steps_within(seconds: float, step: Callable[[], object]) -> int:
-    """Times a few steps, after two to warm up, and returns how many fit."""
+def begun_within(seconds: float, begin: Callable[[int], Learner]) -> tuple[int, Learner, float]:
+    """Returns the steps that fit, a learner with a schedule of that length, and the seconds that it took to build.
+
+    A first learner is built and thrown away: it tells how long building and a step take.
+
+    Args:
+        seconds: time to build and to train.
+        begin: makes the learner for a schedule of so many steps.
+    """
+    begun = time.perf_counter()
+    step = begin(10**6).step
+    seconds -= time.perf_counter() - begun
     step()
     step()
     begun = time.perf_counter()
     for _ in range(MEASURED_STEPS):
         step()
-    return max(1, round(seconds * MEASURED_STEPS / (time.perf_counter() - begun)))
+    steps = max(1, round(seconds * MEASURED_STEPS / (time.perf_counter() - begun)))
+    begun = time.perf_counter()
+    learner = begin(steps)
+    return steps, learner, time.perf_counter() - begun

@@ -1,7 +1,7 @@
 """Held-out loss over time, from nothing: ours beside `transformers`, each the whole time with its own schedule.
 
 All sides learn from 10 MB of English with the same 8,192 pieces; `learners.py` says who they are. The clock runs while
-batches are drawn and learned, and stands still while models are built and measured.
+a model is built and batches are drawn and learned, and stands still while it is measured.
 
     python benchmarks/learning_curves.py --minutes 10 --seeds 3 --picture docs/images/learning-curves.svg
 """
@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 
 from bertsmith.kernels.layers import native_precision
-from learners import Setting, ours, setting_of, steps_within, theirs
+from learners import Setting, begun_within, ours, setting_of, theirs
 from measured import Row, add_options, results_of
 from side_by_side import EXPERT, OURS, PEOPLE
 
@@ -78,14 +78,13 @@ def main() -> None:
 
 
 def curve_of(setting: Setting, contender: Contender, minutes: float, seed: int) -> Row:
-    """Trains for the time that is given, and measures on the way."""
+    """Builds and trains in the time that is given, and measures on the way."""
     own = contender.side == OURS
     begin = partial(ours, setting, contender.family, seed) if own else partial(theirs, setting, contender.side, seed)
-    steps = steps_within(60 * minutes, begin(10**6).step)
-    learner = begin(steps)
+    steps, learner, seconds = begun_within(60 * minutes, begin)
     marks = {max(1, round(share * steps)) for share in SHARES}
     curve: list[tuple[float, int, float, float]] = []
-    seconds, tokens = 0.0, 0
+    tokens = 0
     for step in range(1, steps + 1):
         begun = time.perf_counter()
         tokens += learner.step()

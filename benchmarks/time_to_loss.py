@@ -1,11 +1,11 @@
 """How long until as good a model? Ours against a `transformers` loop, from random weights, on real text.
 
-`learners.py` says who learns and how; every clock runs while batches are drawn and learned, and stands still while
-models are built and measured. The peer's batch size and rate are searched for: from a batch of 16 and its usual rate,
-halving and doubling either until the best has a worse neighbour on each side. With the best, every peer is run with
-`--seeds`; its median loss is the loss to reach. Ours is `bertsmith pretrain --family modernbert` with its own recipe,
-given ever more minutes until the median of as many seeds is as low. A row says how many seconds of the peer's best time
-ours needed.
+`learners.py` says who learns and how; every clock runs while a model is built and batches are drawn and learned, and
+stands still while it is measured. The peer's batch size and rate are searched for: from a batch of 16 and its usual
+rate, halving and doubling either until the best has a worse neighbour on each side. With the best, every peer is run
+with `--seeds`; its median loss is the loss to reach. Ours is `bertsmith pretrain --family modernbert` with its own
+recipe, given ever more minutes until the median of as many seeds is as low. A row says how many seconds of the peer's
+best time ours needed.
 
 Each run takes its minutes, a search an hour or more.
 
@@ -26,7 +26,7 @@ import torch
 import transformers
 
 from bertsmith.kernels.layers import native_precision
-from learners import PEER_BATCH, RATES, Learner, Setting, ours, setting_of, steps_within, theirs
+from learners import PEER_BATCH, RATES, Learner, Setting, begun_within, ours, setting_of, theirs
 from measured import Results, Row, add_options, results_of
 from side_by_side import EXPERT, OURS, PEOPLE, rounds_of
 from tables import print_table
@@ -110,17 +110,16 @@ def best_recipe(first: tuple[int, float], loss_of: Callable[[int, float], float]
 
 
 def run_of(begin: Callable[[int], Learner], seconds: float) -> dict[str, float]:
-    """Trains for about so many seconds, and measures at the end.
+    """Builds and trains for about so many seconds, and measures at the end.
 
     Args:
         begin: makes the learner for a schedule of so many steps.
-        seconds: time to train.
+        seconds: time to build and to train.
     """
-    steps = steps_within(seconds, begin(10**6).step)
-    learner = begin(steps)
+    steps, learner, built = begun_within(seconds, begin)
     begun = time.perf_counter()
     tokens = sum(learner.step() for _ in range(steps))
-    taken = time.perf_counter() - begun
+    taken = built + time.perf_counter() - begun
     return {"seconds": taken, "steps": steps, "tokens": tokens, "loss": learner.measure()[0]}
 
 

@@ -66,6 +66,7 @@ def test_an_option_takes_the_place_of_what_says_the_same_in_another_way(tmp_path
         ({"size": "tiny", "total_steps": 9}, "written by bertsmith 0.1, which alone can finish it"),
         ({"seed": 1}, "give an end"),
         ({"objective": "mlm+xyz", "trainer": {"total_steps": 9}}, "objective 'mlm\\+xyz' is unknown; use one of"),
+        ({"model": {"first_vectors": "guessed"}, "trainer": {"total_steps": 9}}, r'first_vectors is "guessed", not'),
         ({"data": {"packing": "full"}, "trainer": {"total_steps": 9}}, "full packing has no second segment"),
     ],
 )
@@ -81,3 +82,8 @@ def test_a_file_that_is_missing_or_no_toml_is_refused(tmp_path):
     (tmp_path / "b.toml").write_text("[model")
     with pytest.raises(ConfigError, match="b.toml: cannot be read"):
         chosen_recipe({"steps": 3}, tmp_path / "b.toml")
+
+
+def test_first_vectors_are_counted_or_drawn():
+    with pytest.raises(ConfigError, match="first vectors 'guessed' are unknown; use counted or drawn"):
+        recipe_for("mini", steps=1, first_vectors="guessed")

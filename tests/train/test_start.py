@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertsmith.data.corpus.cooccurrence import piece_vectors
 from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
@@ -76,7 +77,34 @@ def test_a_table_of_positions_starts_as_sinusoids(village):
     assert torch.equal(drawn.word.weight, waves.word.weight)
 
 
-@pytest.mark.parametrize(("family", "rate"), [("modernbert", 4e-3), ("bert", 2e-3), ("roberta", 2e-3)])
+@pytest.mark.parametrize(("family", "objective"), [("bert", "mlm"), ("albert", "mlm"), ("electra", "rtd")])
+def test_vectors_of_pieces_start_as_counted_or_as_drawn(village, family, objective):
+    corpus, tokenizer, _ = village
+
+    def table(**changes):
+        recipe = recipe_for("2/64", family=family, objective=objective, **SMALL, **changes)
+        model = build_model(recipe, corpus, tokenizer)
+        parts = recipe.build_objective().models(model).values()
+        return next(iter(parts)).backbone.embedding.word.weight.detach()
+
+    counted, drawn = table(), table(first_vectors="drawn")
+    expected = torch.from_numpy(piece_vectors(corpus, counted.shape[1]))
+    seen = expected.any(dim=1)
+    assert torch.equal(counted[: len(seen)][seen], expected[seen])
+    # [MASK] 等没有邻居的词与随机的表相同
+    assert not seen[tokenizer.mask_token_id]
+    assert torch.equal(counted[: len(seen)][~seen], drawn[: len(seen)][~seen])
+    assert float(drawn.std()) == pytest.approx(0.018, abs=0.002)
+
+
+def test_trained_vectors_are_not_counted_anew(village, general):
+    corpus, tokenizer, _ = village
+    recipe = recipe_to_continue(general, **SMALL, first_vectors="counted")
+    table = build_model(recipe, corpus, tokenizer).backbone.embedding.word.weight
+    assert torch.equal(table, load_file(general / "model.safetensors")["bert.embeddings.word_embeddings.weight"])
+
+
+@pytest.mark.parametrize(("family", "rate"), [("modernbert", 2e-3), ("bert", 1e-3), ("roberta", 1e-3)])
 def test_family_and_size_choose_the_recipe(family, rate):
     mini, base = (recipe_for(size, family=family) for size in ("mini", "base"))
     assert (mini.trainer.optimizer, mini.trainer.learning_rate, mini.data.masking.rate) == ("muon", rate, 0.3)

@@ -75,9 +75,8 @@ def test_the_log_has_the_rate_with_which_each_step_was_taken(runs):
     steps = trainer.total_steps
     for row in read_metrics(runs / "paper" / "metrics.jsonl"):
         if row["kind"] == "train":
-            rate = learning_rate_at(
-                row["step"] - 1, peak=trainer.learning_rate, warmup_steps=round(0.1 * steps), total_steps=steps
-            )
+            warmup = round(trainer.warmup_share * steps)
+            rate = learning_rate_at(row["step"] - 1, peak=trainer.learning_rate, warmup_steps=warmup, total_steps=steps)
             assert row["learning_rate"] == pytest.approx(rate)
 
 

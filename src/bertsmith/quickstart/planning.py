@@ -170,7 +170,7 @@ def _forecasts(
         if known is not None and known[0] * costs.flops / known[1] * TIMED > MEASURING_SECONDS:
             return
         per_step = seconds_per_step(
-            make_trainer(recipe, corpus, tokenizer, device),
+            make_trainer(recipe.changed(first_vectors="drawn"), corpus, tokenizer, device),
             open_stream(recipe, corpus, tokenizer),
             timed=TIMED,
             warm=WARM,

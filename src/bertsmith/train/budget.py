@@ -168,9 +168,10 @@ def _steps_within(
     evaluations: int,
 ) -> float:
     """Finds how many steps fit into the minutes asked for, by timing a throw-away model on real batches."""
-    trainer = make_trainer(recipe.changed(steps=max(1, recipe.trainer.total_steps)), corpus, tokenizer, device, ranks)
+    # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关；词向量的初值也不必去数
+    timed = recipe.changed(steps=max(1, recipe.trainer.total_steps), first_vectors="drawn")
+    trainer = make_trainer(timed, corpus, tokenizer, device, ranks)
     per_step = 0.0
-    # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关
     for phase, share in enumerate(shares):
         stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
         per_step += share * seconds_per_step(trainer, stream, accumulate=accumulate) * (1 + SAVING_SHARE)

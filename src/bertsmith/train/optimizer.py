@@ -52,7 +52,7 @@ def build_optimizer(
     chosen = optimizer_named(kind)
     matrices = hidden_matrices(model) if chosen.takes_matrices else {}
     if chosen.takes_matrices and not matrices:
-        raise ConfigError(f"optimizer {kind!r} is for the matrices of the blocks, and none of them learns; use adamw")
+        raise ConfigError(f"optimizer {kind!r} is for matrices that give states, and none of them learns; use adamw")
     groups = parameter_groups(model, 0.0, weight_decay=weight_decay, layer_decay=layer_decay, matrices=matrices)
     for group in groups:
         group["rate_factor"] *= matrix_factor if group["stacked"] else 1.0
@@ -60,20 +60,19 @@ def build_optimizer(
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
-    """Returns the weights of the blocks that are matrices and learn, with the number of matrices that each holds.
+    """Returns the matrices that give states and learn, with the number of matrices that each weight holds.
 
-    What lies around the blocks is no such matrix: an embedding is a table of vectors, and the layers of a head turn
-    states into numbers that are read one by one.
+    They are those of the blocks, and the layers of pooler and heads that give states in turn, as the layer before the
+    masked-LM decoder does. An embedding is none: it is a table of vectors. What gives the scores of labels or pieces is
+    none either: its rows are read one by one.
     """
     backbones = [module for module in model.modules() if isinstance(module, Backbone)]
     blocks = [block for each in backbones for block in each.encoder.blocks]
     in_blocks = {parameter for block in blocks for parameter in block.parameters()}
-    stacked = {module.weight: module.stacked for module in model.modules() if isinstance(module, Linear)}
-    return {
-        parameter: stacked[parameter]
-        for parameter in model.parameters()
-        if parameter in stacked and parameter in in_blocks and parameter.requires_grad
-    }
+    widths = {width for each in backbones for width in (each.config.hidden_size, each.config.embedding_size)}
+    layers = [module for module in model.modules() if isinstance(module, Linear) and module.weight.requires_grad]
+    # 预测头里的方阵也算：它若跟着词表走 AdamW，开头几百步就学歪，整个模型都等它
+    return {each.weight: each.stacked for each in layers if each.weight in in_blocks or each.out_features in widths}
 
 
 def parameter_groups(

@@ -45,6 +45,7 @@ else:
     import tomli as tomllib
 
 Precision = Literal["bf16", "float32"]
+FirstVectors = Literal["counted", "drawn"]
 ENDS = ("minutes", "steps", "tokens", "flops")
 """Settings that end a run; the first that is reached counts."""
 
@@ -72,14 +73,21 @@ class ModelSettings:
         shown_default="by family",
         help="Amplitude of the sinusoids that a fresh table of positions starts as; 0 draws it like all weights.",
     )
+    first_vectors: FirstVectors = option(
+        "drawn",
+        shown_default="counted",
+        help="Fresh vectors of pieces: counted from what stands near what in the text, or drawn at random.",
+    )
     precision: Precision = option("float32", shown_default="bf16 where native", help="Of the matmuls.")
     start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
     start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
 
     def __post_init__(self) -> None:
-        """Checks the precision."""
+        """Checks the choices and ranges."""
         if self.precision not in get_args(Precision):
             raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
+        if self.first_vectors not in get_args(FirstVectors):
+            raise ConfigError(f"first vectors {self.first_vectors!r} are unknown; use counted or drawn")
         if not 0.0 <= self.sinusoids < math.inf:
             raise ConfigError(f"sinusoids {self.sinusoids} must be 0 or more")
 

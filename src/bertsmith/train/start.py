@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertsmith.data.corpus.cooccurrence import piece_vectors
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.masking import MaskingSettings
@@ -90,12 +91,35 @@ def build_model(
     else:
         config = recipe.model_config(tokenizer)
         model = objective.build_model(config.changed(attention_probs_dropout_prob=on_weights))
-    for part in objective.models(model).values():
+    parts = objective.models(model).values()
+    if not start and recipe.model.first_vectors == "counted":
+        # ELECTRA 的两个模型共用一张词表：只数一次
+        for table in {part.backbone.embedding.word.weight for part in parts}:
+            _start_as_counted(table, corpus, recipe.seed)
+    for part in parts:
         if not start and recipe.model.sinusoids:
             _start_as_sinusoids(part, recipe.model.sinusoids)
         _start_at_frequencies(part, corpus)
         part.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
     return model
+
+
+def _start_as_counted(table: Tensor, corpus: TokenCorpus, seed: int) -> None:
+    """Lets a fresh table of pieces start from which pieces stand together in the text; unseen ones stay as drawn.
+
+    Words that are used alike are then alike from the first step, both where they are read and, since the decoder is the
+    same table, where they are guessed. Vectors have length 1, three times that of drawn ones at a width of 256: so the
+    first scores spread by about 1, and the vectors stay themselves through Adam's first steps, which all have one size.
+
+    Args:
+        table: [V, E], changed in place.
+        corpus: what is counted; it may know fewer pieces than the table has.
+        seed: the run's.
+    """
+    vectors = torch.from_numpy(piece_vectors(corpus, table.shape[1], seed=seed))
+    with torch.no_grad():
+        # 没出现过的词（如 [MASK]）没有可数的邻居：保留随机初值，彼此才有区别
+        table[: len(vectors)] = torch.where(vectors.any(dim=1, keepdim=True), vectors, table[: len(vectors)])
 
 
 def _start_as_sinusoids(model: PretrainedModel, amplitude: float) -> None:

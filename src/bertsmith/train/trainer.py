@@ -67,7 +67,8 @@ class TrainerSettings:
     clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
     optimizer: str = option("adamw", shown_default="by family", help="adamw, muon, or lamb for batches of thousands.")
     matrix_rate: float = option(
-        0.02, help="Peak learning rate of the blocks' matrices, for an optimizer that has a rule of its own for them."
+        0.02,
+        help="Peak learning rate of matrices that give states, for an optimizer that has a rule of its own for them.",
     )
     schedule: Schedule = option("linear", help="What comes after the warm-up: see `learning_rate_at`.")
     skips_in_a_row: int = option(20, min=1, help="Give up after this number of batches in a row without a finite loss.")

@@ -9,7 +9,7 @@ from torch import nn
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import Linear
-from bertsmith.model import BertConfig, BertForPreTraining, ModelForPreTraining, family_named
+from bertsmith.model import ModelForPreTraining, family_named
 from bertsmith.model.surgery import freeze
 from bertsmith.train.optimizer import build_optimizer, hidden_matrices
 from bertsmith.train.optimizers import muon
@@ -89,12 +89,24 @@ def small(family="bert"):
 
 
 @pytest.mark.parametrize(("family", "stacks"), [("bert", {1, 3}), ("modernbert", {1, 2, 3}), ("albert", {1, 3})])
-def test_the_matrices_of_the_blocks_are_hidden_and_nothing_else(family, stacks):
+def test_what_gives_states_is_hidden_and_nothing_else(family, stacks):
     model = small(family)
     found = hidden_matrices(model)
     expected = [module.weight for module in model.backbone.encoder.modules() if isinstance(module, Linear)]
+    expected.append(model.masked_lm.transform.weight)
+    # ALBERT 把窄的词表映成宽的状态：这一层也给出状态
+    expected += [each.weight for each in model.backbone.embedding.modules() if isinstance(each, Linear)]
     assert {id(weight) for weight in found} == {id(weight) for weight in expected}
     assert set(found.values()) == stacks
+
+
+def test_what_scores_labels_or_pieces_is_not_hidden():
+    config = family_named("bert").config.named("2/64", vocab_size=30)
+    pairs = ModelForPreTraining(config)
+    assert pairs.backbone.pooler.weight in hidden_matrices(pairs)
+    assert pairs.next_sentence.linear.weight not in hidden_matrices(pairs)
+    untied = ModelForPreTraining(config.changed(tie_word_embeddings=False), pair_head=False)
+    assert untied.masked_lm.decoder.weight not in hidden_matrices(untied)
 
 
 def test_everything_else_moves_as_adamw_moves_it():
@@ -144,9 +156,10 @@ def test_a_saved_state_goes_on_bit_for_bit():
         torch.testing.assert_close(parameter, cut.get_parameter(name), rtol=0, atol=0)
 
 
-def test_a_model_whose_blocks_are_frozen_has_no_use_for_it():
-    model = BertForPreTraining(BertConfig.named("2/64", vocab_size=30))
+def test_a_model_whose_matrices_are_frozen_has_no_use_for_it():
+    model = small()
     freeze(model, embeddings=True, layers=2)
+    model.masked_lm.transform.weight.requires_grad_(False)
     with pytest.raises(ConfigError, match="none of them learns; use adamw"):
         build_optimizer(model, weight_decay=0.01, kind="muon")
 

@@ -16,7 +16,8 @@ class Recipe(Study):
 
     def arms(self, base: Base) -> list[Arm]:  # noqa: ARG002
         """Returns the paper's settings first."""
-        paper: dict[str, Any] = {"objective": "mlm", "learning_rate": 1e-3, "mask_rate": 0.15, "sinusoids": 0.0}
+        drawn: dict[str, Any] = {"first_vectors": "drawn", "sinusoids": 0.0, "warmup_share": 0.1}
+        paper: dict[str, Any] = {"objective": "mlm", "learning_rate": 1e-3, "mask_rate": 0.15, **drawn}
         fast = {**paper, "dropout": 0.0}
         muon: dict[str, Any] = {"optimizer": "muon", "learning_rate": 2e-3}
         return [
@@ -25,7 +26,8 @@ class Recipe(Study):
             Arm("LAMB", start(**{**fast, "learning_rate": 1e-2}, optimizer="lamb")),
             Arm("Muon", start(**{**fast, **muon})),
             Arm("Muon, 30 %", start(**{**fast, **muon, "mask_rate": 0.3})),
-            Arm("Muon, 30 %, sinusoids (BERT's default)", start(objective="mlm", family="bert")),
+            Arm("and sinusoids", start(**{**fast, **muon, "mask_rate": 0.3, "sinusoids": 0.1})),
+            Arm("and counted vectors, a short warm-up (BERT's default)", start(objective="mlm", family="bert")),
             Arm(
                 "ModernBERT, AdamW, 15 %",
                 start(**{**fast, "learning_rate": 2e-3}, family="modernbert", optimizer="adamw"),

@@ -27,8 +27,9 @@ class OptimizerKind:
 
     Attributes:
         build: makes it of groups and of the number that is added to roots of second moments.
-        takes_matrices: whether it has a rule of its own for the matrices of the blocks, which are then in groups of
-            their own, with a rate of their own (`matrix_rate`).
+        takes_matrices: whether it has a rule of its own for the matrices that give states
+            (`train.optimizer.hidden_matrices`), which are then in groups of their own, with a rate of their own
+            (`matrix_rate`).
     """
 
     build: Callable[[Groups, float], torch.optim.Optimizer]
