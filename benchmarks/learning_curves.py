@@ -106,7 +106,8 @@ def draw(rows: Sequence[Row], entropy: float, out: Path) -> None:
             [sum(values) / len(values) for values in zip(*marks, strict=True)] for marks in zip(*curves, strict=True)
         ]
         minutes, losses = [point[0] / 60 for point in points], [point[2] for point in points]
-        axes.plot([0, *minutes], [entropy, *losses], color=colour, linewidth=2, label=f"{each.title}: {losses[-1]:.2f}")
+        axes.plot(minutes, losses, color=colour, linewidth=2, label=f"{each.title}: {losses[-1]:.2f}")
+    axes.axhline(entropy, color="#555555", linestyle=":", label=f"how frequent pieces are, no more: {entropy:.2f}")
     axes.set_xlabel("minutes of training on two cores")
     axes.set_ylabel("held-out loss, nats")
     axes.grid(alpha=0.25)

@@ -9,7 +9,7 @@ import torch
 from bertsmith.batch import CAUSAL, RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference import Embed, InferenceConfig, compiled, graph_cache
-from bertsmith.inference.pipeline import load_pipeline
+from bertsmith.inference.pipeline import pipeline_named
 from bertsmith.model import family_named
 
 pytest.importorskip("onnxscript")
@@ -86,11 +86,13 @@ def test_what_the_graph_does_not_give_the_model_does(monkeypatch):
 
 def test_pipelines_give_equal_results(tiny_model):
     texts = ["the man reads a book .", "a woman"]
-    plain = load_pipeline("embed", tiny_model, precision="float32")
-    quick = load_pipeline("embed", tiny_model, engine="onnxruntime")
+    plain = pipeline_named("embed").load(tiny_model, precision="float32")
+    quick = pipeline_named("embed").load(tiny_model, engine="onnxruntime")
     assert (plain.engine.kind, quick.engine.kind) == ("torch", "onnxruntime")
     np.testing.assert_allclose(plain(texts), quick(texts), atol=1e-5)
-    fill = [load_pipeline("fill-mask", tiny_model, engine=engine, precision="float32") for engine in ("torch", "auto")]
+    fill = [
+        pipeline_named("fill-mask").load(tiny_model, engine=engine, precision="float32") for engine in ("torch", "auto")
+    ]
     own, other = (pipeline(["the [MASK] reads ."])[0] for pipeline in fill)
     assert [each.piece for each in own[0]] == [each.piece for each in other[0]]
 

@@ -21,7 +21,7 @@ from bertsmith.finetune.datasets.tables import kind_of, require_unicode
 from bertsmith.finetune.tasks.registry import load_task, task_named
 from bertsmith.finetune.tasks.task import Record, Rows, Task
 from bertsmith.inference.checks import PART
-from bertsmith.inference.pipeline import load_pipeline
+from bertsmith.inference.loading import load_pipeline
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_detection import task_of_folder
 from bertsmith.inference.task_file import paired_of

@@ -41,9 +41,10 @@ def load_pipeline(
     """
 
     def load() -> Any:
-        from bertsmith.inference.pipeline import load_pipeline as load_whole
+        from bertsmith.inference.pipeline import pipeline_named
 
-        return load_whole(name, folder, precision=precision, device=device, batch_tokens=batch_tokens, engine=engine)
+        kind = pipeline_named(name)
+        return kind.load(folder, precision=precision, device=device, batch_tokens=batch_tokens, engine=engine)
 
     # 显卡上没有图；指明了设备而不是 CPU 的，照常载入
     if name != "embed" or engine not in ("onnxruntime", "auto") or str(device or "cpu") != "cpu":

@@ -1,4 +1,4 @@
-"""The base of all pipelines, their registry, and `load_pipeline`.
+"""The base of all pipelines, and their registry.
 
 A pipeline is the few lines between the tokenizer and the engine: how inputs become sequences, and how what the model
 computes becomes a result. Everything else is here, once: loading a folder with the settings of its `task.json`,
@@ -219,36 +219,3 @@ def pipeline_named(name: str) -> type[Pipeline]:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
             entry.load()
     return named(name, _REGISTRY, "pipeline")
-
-
-def load_pipeline(
-    name: str,
-    folder: str | Path,
-    *,
-    precision: Precision | None = None,
-    device: Device = None,
-    batch_tokens: int = 0,
-    engine: EngineKind = "torch",
-) -> Any:
-    """Loads a model folder for one use.
-
-    Args:
-        name: of the pipeline, such as `fill-mask`; see `all_pipelines`.
-        folder: a model folder with its tokenizer.
-        precision: `float32`, `bf16`, `int8`, or `auto` for the fastest that is faithful on this machine; None takes
-            bf16 where the hardware multiplies it faster, else float32.
-        device: None takes the GPU where there is one.
-        batch_tokens: tokens of a forward pass; 0 takes what suits the device.
-        engine: what short batches run on: `torch`, `onnxruntime` (float32 on the CPU; made once, then kept in a cache),
-            or `auto` for the faster of the two.
-
-    Returns:
-        The pipeline, such as `FillMask`; its class says what it is called with.
-
-    Raises:
-        ConfigError: no pipeline has that name, the folder is for another one, or the precision is not available here.
-        CheckpointError: the folder does not hold such a model.
-    """
-    return pipeline_named(name).load(
-        folder, precision=precision, device=device, batch_tokens=batch_tokens, engine=engine
-    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.hub import model_folder
-from bertsmith.inference.pipeline import Pipeline, load_pipeline
+from bertsmith.inference.pipeline import Pipeline, pipeline_named
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import ModelConfig
 from bertsmith.serve.batching import Batcher, BatchingEngine
@@ -149,7 +149,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
     for name, folder in settings.models:
         pipelines = {}
         for kind in pipelines_of_folder(folder):
-            pipeline = load_pipeline(kind, folder, precision=settings.precision, engine=settings.engine)
+            pipeline: Any = pipeline_named(kind).load(folder, precision=settings.precision, engine=settings.engine)
             # 队列凑好的一批就是一次前向：不要让引擎按自己的预算再切一遍
             pipeline.engine.batch_tokens = batcher.budget
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批

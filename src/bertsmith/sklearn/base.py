@@ -29,7 +29,8 @@ from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings, runs_in
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
-from bertsmith.inference.pipeline import Pipeline, load_pipeline
+from bertsmith.inference.loading import load_pipeline
+from bertsmith.inference.pipeline import Pipeline
 from bertsmith.kernels.layers import best_device
 from bertsmith.options import divided
 from bertsmith.sklearn.folders import PackedPipeline, files_in, write_folder

@@ -10,7 +10,8 @@ from typing import Any
 
 from bertsmith.errors import ConfigError
 from bertsmith.inference.embed import Embed
-from bertsmith.inference.pipeline import Pipeline, load_pipeline
+from bertsmith.inference.loading import load_pipeline
+from bertsmith.inference.pipeline import Pipeline
 from bertsmith.inference.precision import Precision
 from bertsmith.inference.sentence_folder import SentenceFolder, write_sentence_folder
 

@@ -38,7 +38,7 @@ from bertsmith.finetune.tasks.spec import CardText, InputFields, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, new_model, worst
 from bertsmith.inference.embed import READS, Embed
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.pipeline import load_pipeline
+from bertsmith.inference.loading import load_pipeline
 from bertsmith.inference.sentence_folder import (
     SentenceFolder,
     StoredPooling,
