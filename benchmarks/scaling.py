@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -107,26 +107,24 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
         np.array([row[name] for row in rows]) for name in ("unigram_entropy", "parameters", "tokens", "mlm_loss")
     )
 
-    def missed(constants: FloatArray) -> FloatArray:
-        floor, half, size_power, steepness = constants
-        worth = tokens / MILLION * (size / MILLION) ** size_power
-        share = floor + (1 - floor) / (1 + (worth / np.exp(half)) ** steepness)
-        return np.asarray(entropy * share - loss)
+    def law_of(constants: FloatArray) -> LossLaw:
+        start, start_power, share, token_power, size_power = constants.tolist()
+        return LossLaw(start, start_power, share, token_power, size_power, 0.0, (0.0, 0.0), {})
 
-    found = least_squares(missed, [0.5, 0.0, 0.1, 1.0])
-    floor, half, size_power, steepness = found.x
+    def missed(constants: FloatArray) -> FloatArray:
+        law = law_of(constants)
+        return np.array([law.loss(*run) for run in zip(size, tokens, entropy, strict=True)]) - loss
+
+    found = least_squares(missed, [0.3, 3.0, 0.6, 0.1, 0.3], bounds=(1e-3, np.inf))
     shares = np.linspace(0, 1, 13)
     ways = []
     for row in rows:
         at, losses = np.array(row["curve"]).T
         way = (row["unigram_entropy"] - losses) / (row["unigram_entropy"] - row["mlm_loss"])
         ways.append(np.interp(shares, at, np.maximum(way, 0.0)))
-    return LossLaw(
-        floor=round(float(floor), 4),
-        half_tokens=round(float(np.exp(half)) * MILLION),
-        size_power=round(float(size_power), 4),
-        steepness=round(float(steepness), 4),
-        spread=round(float(np.sqrt(np.mean(missed(found.x) ** 2))), 3),
+    return replace(
+        law_of(found.x.round(4)),
+        spread=round(float(np.sqrt(np.mean(found.fun**2))), 3),
         tokens=(float(tokens.min()), float(tokens.max())),
         progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),
     )

@@ -17,10 +17,11 @@ from bertsmith.train.report import write_run_report
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scaling.jsonl"
 LAW = LossLaw(
-    floor=0.5,
-    half_tokens=1e6,
+    start=0.25,
+    start_power=2.0,
+    share=0.6,
+    token_power=0.5,
     size_power=0.5,
-    steepness=2.0,
     spread=0.1,
     tokens=(1e5, 1e7),
     progress={0.0: 0.0, 0.5: 0.6, 1.0: 1.0},
@@ -28,12 +29,13 @@ LAW = LossLaw(
 
 
 def test_the_law_by_hand():
-    # four million parameters are worth twice the tokens: 3 x 2 = 6 times those of half of the way
-    assert LAW.loss(4e6, 3e6, 7.0) == pytest.approx(7 * (0.5 + 0.5 / (1 + 6**2)))
-    assert LAW.loss(1e6, 1e6, 7.0) == pytest.approx(7 * 0.75)
-    # before anything is read there are the frequencies, and at the end the floor
+    # half a million tokens are twice those of half of the beginning: a fifth of it is left
+    # four million parameters are worth twice the tokens: half a million count as a million
+    assert LAW.loss(4e6, 5e5, 7.0) == pytest.approx(7 * (0.2 + 0.8 * 0.6))
+    assert LAW.loss(1e6, 4e6, 7.0) == pytest.approx(7 * (1 / 257 + 256 / 257 * 0.6 / 2))
+    # before anything is read there are the frequencies
+    assert LAW.loss(1e6, 0.0, 7.0) == 7.0
     assert LAW.loss(1e6, 1e-3, 7.0) == pytest.approx(7.0)
-    assert LAW.loss(1e6, 1e12, 7.0) == pytest.approx(3.5)
     assert LAW.loss_at(0.25, 4.0, 7.0) == pytest.approx(7 - 0.3 * 3)
     assert LAW.loss_at(1.0, 4.0, 7.0) == 4.0
 
@@ -62,6 +64,7 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
         {"objective": "mlm+nsp"},
         {"family": "distilbert"},
         {"masking": "span"},
+        {"first_vectors": "drawn"},
         {"from": "elsewhere"},
         {"phases": ((128, 1.0),)},
     ],
@@ -81,7 +84,7 @@ def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp
         "1/64", family="modernbert", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32"
     )
     # a law that promises the impossible
-    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "floor": 0.01, "half_tokens": 10.0})})
+    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "share": 0.01, "start": 1e-5})})
     pretrain(tmp_path / "run", corpus, tokenizer, recipe, listeners=(), console=Console(file=shown))
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout"]
     assert "expected_mlm_loss" not in rows[0]

@@ -1,15 +1,14 @@
 """What a run may be expected to reach: held-out loss by the size of the model, the tokens it reads and the text.
 
-Masked LM stands on a plateau first, where a model knows how frequent pieces are and no more; then it falls quickly, and
-flattens. Over the logarithm of the tokens that is an S between the unigram entropy H₁ and a floor, and a larger model
-is further along it:
+A run begins at the unigram entropy H₁, which knows how frequent pieces are and no more, leaves it within a few hundred
+thousand tokens, and then falls as a power of what it has read, where a larger model gets more out of every token:
 
-    L(N, D) = H₁ (E + (1 − E) / (1 + (D N^γ / S)^p)),  N in millions
+    L(N, D) = H₁ (s + (1 − s) C (D N^γ)^−α),  s = 1 / (1 + (D / S)^p),  N and D in millions
 
-with N the parameters of the blocks and D the tokens read. As a share of H₁ texts and vocabularies of different kinds
-compare. A power law (Hoffmann et al. 2022) has no plateau, and misses by twice as much on runs as short as these. A
-token that was read before teaches less (Muennighoff et al. 2023, §3): with U tokens of text and R = D/U − 1 passes
-more, D counts as
+with N the parameters of the blocks, D the tokens read, and s what is left of the beginning, which is as long for every
+size. As a share of H₁ texts and vocabularies of different kinds compare. A power law alone (Hoffmann et al. 2022) has
+no beginning, which is half of a run as short as these. A token that was read before teaches less (Muennighoff et al.
+2023, §3): with U tokens of text and R = D/U − 1 passes more, D counts as
 
     U + U R* (1 − exp(−R / R*)),  R* = 15.4
 
@@ -46,19 +45,21 @@ class LossLaw:
     """The constants of a family, as fitted; `loss` is the law itself.
 
     Attributes:
-        floor: E, where runs of such lengths flatten out, as a share of the unigram entropy.
-        half_tokens: S, the tokens after which a model of a million parameters has done half of the way.
+        start: S, the millions of tokens after which half of the beginning is over.
+        start_power: p.
+        share: C, the share of the unigram entropy that a model of a million parameters has left after a million tokens.
+        token_power: α: k times the tokens leave k^−α of it.
         size_power: γ: k times the parameters are worth k^γ times the tokens.
-        steepness: p.
         spread: root mean square of what the law misses by on its own runs, in nats.
         tokens: fewest and most tokens of those runs; beyond them the law is a guess.
         progress: share of a run → share of the way from the unigram entropy to the last loss that is done by then.
     """
 
-    floor: float
-    half_tokens: float
+    start: float
+    start_power: float
+    share: float
+    token_power: float
     size_power: float
-    steepness: float
     spread: float
     tokens: tuple[float, float]
     progress: Mapping[float, float]
@@ -72,10 +73,12 @@ class LossLaw:
             unigram_entropy: of the pieces of the text, in nats.
             text_tokens: U, different tokens that there are to read.
         """
+        read = effective_tokens(tokens, text_tokens) / MILLION
+        beginning = 1 / (1 + (read / self.start) ** self.start_power)
         # 大模型同样的词元学得更多：折算成“更多的词元”
-        worth = effective_tokens(tokens, text_tokens) * (parameters / MILLION) ** self.size_power
-        left = 1 / (1 + (worth / self.half_tokens) ** self.steepness)
-        return float(unigram_entropy * (self.floor + (1 - self.floor) * left))
+        worth = read * (parameters / MILLION) ** self.size_power
+        left = self.share * worth**-self.token_power if worth else 1.0
+        return float(unigram_entropy * (beginning + (1 - beginning) * left))
 
     def loss_at(self, done: float, last: float, unigram_entropy: float) -> float:
         """Returns the loss to expect after a share of a run that ends at `last`."""
@@ -93,25 +96,26 @@ def effective_tokens(tokens: float, text_tokens: float) -> float:
 
 LAWS: Mapping[str, LossLaw] = {
     "modernbert": LossLaw(
-        floor=0.5379,
-        half_tokens=767_567,
-        size_power=0.1198,
-        steepness=1.3057,
-        spread=0.035,
-        tokens=(248_602, 3_899_999),
+        start=0.2565,
+        start_power=3.4051,
+        share=0.6313,
+        token_power=0.0999,
+        size_power=0.3022,
+        spread=0.013,
+        tokens=(251_798, 4_000_962),
         progress={
             0.0: 0.0,
-            0.0833: 0.125,
-            0.1667: 0.244,
-            0.25: 0.362,
-            0.3333: 0.462,
-            0.4167: 0.586,
-            0.5: 0.679,
-            0.5833: 0.764,
-            0.6667: 0.836,
-            0.75: 0.89,
-            0.8333: 0.945,
-            0.9167: 0.981,
+            0.0833: 0.134,
+            0.1667: 0.285,
+            0.25: 0.476,
+            0.3333: 0.622,
+            0.4167: 0.706,
+            0.5: 0.76,
+            0.5833: 0.824,
+            0.6667: 0.874,
+            0.75: 0.925,
+            0.8333: 0.963,
+            0.9167: 0.989,
             1.0: 1.0,
         },
     )
@@ -156,6 +160,7 @@ def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: Token
     """
     law = LAWS.get(config.model_type)
     plain = recipe.objective == "mlm" and recipe.data.masking.kind == "token" and not recipe.length.phases
-    if law is None or recipe.model.start_from or not plain:
+    fresh = not recipe.model.start_from and recipe.model.first_vectors == "counted"
+    if law is None or not (plain and fresh):
         return None
     return Expectation(law, ParameterCounts.of(config).encoder, corpus.unigram_entropy, corpus.counts[TRAIN].tokens)
