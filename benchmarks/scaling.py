@@ -103,9 +103,8 @@ def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what
 
 def fit(rows: list[dict[str, Any]]) -> LossLaw:
     """Fits the law to the last losses, and the way to them to the curves, by least squares."""
-    entropy, size, tokens, loss = (
-        np.array([row[name] for row in rows]) for name in ("unigram_entropy", "parameters", "tokens", "mlm_loss")
-    )
+    loss: FloatArray = np.array([row["mlm_loss"] for row in rows])
+    tokens = [float(row["tokens"]) for row in rows]
 
     def law_of(constants: FloatArray) -> LossLaw:
         start, start_power, share, token_power, size_power = constants.tolist()
@@ -113,7 +112,7 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
 
     def missed(constants: FloatArray) -> FloatArray:
         law = law_of(constants)
-        return np.array([law.loss(*run) for run in zip(size, tokens, entropy, strict=True)]) - loss
+        return np.array([law.loss(row["parameters"], row["tokens"], row["unigram_entropy"]) for row in rows]) - loss
 
     found = least_squares(missed, [0.3, 3.0, 0.6, 0.1, 0.3], bounds=(1e-3, np.inf))
     shares = np.linspace(0, 1, 13)
@@ -125,7 +124,7 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
     return replace(
         law_of(found.x.round(4)),
         spread=round(float(np.sqrt(np.mean(found.fun**2))), 3),
-        tokens=(float(tokens.min()), float(tokens.max())),
+        tokens=(min(tokens), max(tokens)),
         progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),
     )
 
