@@ -169,6 +169,8 @@ def test_every_option_of_the_command_reaches_the_recipe(village, tmp_path, capsy
     [
         ([], "give an end: --minutes, --steps, --tokens or --flops"),
         (["--steps=5", "--from=model", "--size=tiny"], "--from brings its own size"),
+        (["--steps=5", "--from=model", "--first-vectors=counted"], "--from brings its own vectors"),
+        (["--steps=5", "--from=model", "--sinusoids=0.1"], "--from brings its own positions"),
         (["--steps=5", "--phases=1"], "LENGTH:SHARE"),
         (["--steps=5", "--objective=mlm+x"], "objective 'mlm+x' is unknown"),
         (["--steps=5", "--optimizer=adam"], "optimizer 'adam' is unknown; use adamw, lamb"),

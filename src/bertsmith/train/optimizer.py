@@ -71,7 +71,7 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
     in_blocks = {parameter for block in blocks for parameter in block.parameters()}
     widths = {width for each in backbones for width in (each.config.hidden_size, each.config.embedding_size)}
     layers = [module for module in model.modules() if isinstance(module, Linear) and module.weight.requires_grad]
-    # 预测头里的方阵也算：它若跟着词表走 AdamW，开头几百步就学歪，整个模型都等它
+    # 预测头里的方阵也算：留给 AdamW，整个模型都学得慢（600 步时 4.80 对 4.60 nat）
     return {each.weight: each.stacked for each in layers if each.weight in in_blocks or each.out_features in widths}
 
 

@@ -318,6 +318,8 @@ def chosen_recipe(
     for name, other, why in (
         ("from", "size", "--from brings its own size; leave out --size"),
         ("from", "family", "--from brings its own family; leave out --family"),
+        ("from", "first_vectors", "--from brings its own vectors; leave out --first-vectors"),
+        ("from", "sinusoids", "--from brings its own positions; leave out --sinusoids"),
         (
             "batch_size",
             "batch_tokens",

@@ -15,7 +15,7 @@ TEXTS = ["the man eats bread the woman eats bread", "a dog sleeps", "the man rea
 
 
 class Corpus:
-    """What is read of a corpus, from words in place of shards; a document is one sentence for each full stop."""
+    """What is read of a corpus, from words in place of shards. A text is a document; a full stop ends a sentence."""
 
     def __init__(self, texts):
         documents = [[np.array([WORDS.index(word) for word in part.split()]) for part in t.split(".")] for t in texts]
