@@ -1,7 +1,8 @@
 """What a run may be expected to reach: held-out loss by the size of the model, the tokens it reads and the text.
 
-A run begins at the unigram entropy H₁, which knows how frequent pieces are and no more, leaves it within a few hundred
-thousand tokens, and then falls as a power of what it has read, where a larger model gets more out of every token:
+A run begins near the unigram entropy H₁, the loss of knowing how frequent pieces are and no more, leaves it within a
+few hundred thousand tokens, and then falls as a power of what it has read, where a larger model gets more out of every
+token:
 
     L(N, D) = H₁ (s + (1 − s) C (D N^γ)^−α),  s = 1 / (1 + (D / S)^p),  N and D in millions
 
