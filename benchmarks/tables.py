@@ -56,6 +56,14 @@ CHINESE = {
     "threads": "线程",
     "commit": "提交",
     "processor time": "处理器时间",
+    "epochs": "遍数",
+    "seeds": "种子数",
+    "overlap": "与 gensim 相同",
+    "overlap of gensim with itself": "gensim 之间相同",
+    "plurals": "找对的复数",
+    "plurals gensim": "找对的复数：gensim",
+    "words per second": "每秒词数",
+    "words per second gensim": "每秒词数：gensim",
 }
 
 
@@ -407,6 +415,18 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     ),
     "scaling": Figures(
         "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
+    ),
+    "word_vectors": Figures(
+        "word_vectors",
+        ("name", "epochs", "seeds"),
+        {
+            "overlap": "{:.1%}",
+            "overlap_of_gensim_with_itself": "{:.1%}",
+            "plurals": "{:.1%}",
+            "plurals_gensim": "{:.1%}",
+            "words_per_second": "{:,.0f}",
+            "words_per_second_gensim": "{:,.0f}",
+        },
     ),
     "gpu": Comparisons("gpu", {"utilisation": "{:.0%}", "peak_mib": "{:,} MiB"}),
 }
