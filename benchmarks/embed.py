@@ -50,7 +50,7 @@ def main() -> None:
         options.sentences, options.rounds = 40, 1
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
-    chosen = [options.precision] if options.precision else [*precisions(), "int8"]
+    chosen = precisions(options) + ["int8"] * (options.precision is None)
     sentences = real_sentences(options.sentences)
     results, rows = results_of("embed", options), []
     with tempfile.TemporaryDirectory() as name:

@@ -64,7 +64,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    chosen = [options.precision] if options.precision else precisions()
+    chosen = precisions(options)
     if options.child:
         read_long_texts(options.child[0], options.child[1], PRECISIONS[chosen[0]], options)
         return

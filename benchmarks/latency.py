@@ -59,7 +59,7 @@ def main() -> None:
         who, way, folder = options.child
         print(json.dumps(timed(contender(who, way, Path(folder), options.threads), options.requests, options.clock)))
         return
-    ways = [way for way in WAYS if "bf16" in precisions() or not way.startswith("bf16")]
+    ways = [way for way in WAYS if "bf16" in precisions(options) or not way.startswith("bf16")]
     results, rows = results_of("latency", options), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -157,9 +157,17 @@ def features() -> list[str]:
     return [feature for feature in FEATURES if feature in flags()]
 
 
-def precisions() -> list[str]:
-    """Returns the precisions to compare in: bf16 wherever there are instructions for it, fast or not."""
-    return ["float32", *(["bf16"] if any("bf16" in flag for flag in flags()) else [])]
+def precisions(options: argparse.Namespace) -> list[str]:
+    """Returns the precisions to compare in.
+
+    Args:
+        options: with `precision`, that one; with `quick`, float32. Otherwise also bf16 wherever there are instructions
+            for it, fast or not.
+    """
+    if getattr(options, "precision", None):
+        return [options.precision]
+    has_bf16 = not options.quick and any("bf16" in flag for flag in flags())
+    return ["float32", *(["bf16"] if has_bf16 else [])]
 
 
 def has_vnni() -> bool:

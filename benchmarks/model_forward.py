@@ -69,10 +69,10 @@ def main() -> None:
             del folders["base 12/768"]
         for title, (folder, count) in folders.items():
             sequences = real_sentences(count)
-            for precision in precisions():
+            for precision in precisions(options):
                 what = {"name": f"forward, {title}, {precision}", "sentences": len(sequences)}
                 rows.append(results.get(what, partial(inference, folder, sequences, precision, options)))
-        for precision in precisions()[: 0 if options.quick else None]:
+        for precision in precisions(options)[: 0 if options.quick else None]:
             what = {"name": f"forward and backward, base 12/768, {precision}", "batch": "8 x 128"}
             rows.append(results.get(what, partial(training_step, base, precision, options)))
         what = {"name": "loading base from disk"}

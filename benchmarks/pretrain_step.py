@@ -101,7 +101,7 @@ def main() -> None:
     compiled = not (options.quick or options.no_compile) and shutil.which("g++") is not None
     results, rows = results_of("pretrain_step", options), []
     for name in options.only:
-        for precision in [options.precision] if options.precision else precisions():
+        for precision in precisions(options):
             family, size = name.split("-")
             setting = Setting(family, size, 2 if options.quick else MODELS[name], precision)
             what = {"name": f"{name} {precision}", "batch": f"{setting.sequences} x {LENGTH}", "masked": MASKED}

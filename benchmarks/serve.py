@@ -216,7 +216,7 @@ def main() -> None:
         options.seconds, options.rounds, options.sentences, options.minutes = 5.0, 1, 50, 0.02
     sentences = real_sentences(options.sentences)
     results, rows = results_of("serve", options), []
-    for precision in [options.precision] if options.precision else precisions():
+    for precision in precisions(options):
         at_full = {"connections": options.connections, "seconds": options.seconds}
         name = f"{options.connections} connections, {precision}"
         row = results.get({"name": name, **at_full}, partial(full_load, sentences, precision, options))

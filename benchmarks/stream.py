@@ -126,7 +126,8 @@ def opening(corpus: TokenCorpus, tokenizer: WordPieceTokenizer, rounds: int) -> 
         stream.position = position
         next(stream)
 
-    far = StreamPosition(epoch=int(10**6 / per_epoch), block=1, offset=500)
+    blocks = PreTrainingStream(corpus, tokenizer, StreamSettings()).blocks_per_epoch
+    far = StreamPosition(epoch=int(10**6 / per_epoch), block=blocks // 2)
     ours, start = [], []
     for _ in range(rounds):
         ours.append(seconds(lambda: first_batch(far)))

@@ -14,8 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,17 +54,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--model", type=Path, help="a folder of your own for STS-B")
-    parser.add_argument("--only", choices=("xquad", "stsb"))
+    parser.add_argument("--minutes", type=float, default=10.0, help="of pre-training from nothing")
+    parser.add_argument("--only", choices=("xquad", "stsb", "nothing"))
     options = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     done, how = results_of("vectors_quality", options), {"epochs": options.epochs, "batch": BATCH, "rate": RATE}
-    if options.only != "stsb":
+    if options.only in (None, "xquad"):
         for fold in range(1 if options.quick else FOLDS):
             fold_of = partial(xquad_fold, fold, options.epochs, options.quick)
             work = partial(in_own_process, options.threads, fold_of)
             done.get({"task": "xquad", "fold": fold, **how}, work)
-    if options.only != "xquad" and not options.quick:
+    if options.only in (None, "nothing"):
+        minutes = 0.05 if options.quick else options.minutes
+        for seed in range(1 if options.quick else options.seeds):
+            work = partial(in_own_process, options.threads, partial(from_nothing, minutes, seed))
+            done.get({"task": "nothing", "minutes": minutes, "seed": seed}, work)
+    if options.only in (None, "stsb") and not options.quick:
         for seed in range(options.seeds):
             sides = {"ours": our_likeness, "peer": their_likeness}
             if options.model is not None:
@@ -73,32 +83,79 @@ def main() -> None:
 
 def xquad_fold(fold: int, epochs: int, quick: bool) -> dict[str, float]:
     """Trains on two thirds of the articles, and asks the questions of the others."""
-    articles = json.loads((DATA / "tasks" / "xquad" / "xquad.en.json").read_text(encoding="utf-8"))["data"]
-    paragraphs = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
-    learned: list[RelatedTexts] = []
-    asked: list[RelatedTexts] = []
-    for number, article in enumerate(articles):
-        side = asked if number % FOLDS == fold else learned
-        for paragraph in article["paragraphs"]:
-            side += [RelatedTexts(each["question"], paragraph["context"]) for each in paragraph["qas"]]
+    folds: dict[bool, list[RelatedTexts]] = {True: [], False: []}
+    for number, article in enumerate(articles()):
+        folds[number % FOLDS == fold] += article
+    asked, learned = folds[True], folds[False]
+    paragraphs = paragraphs_of([*asked, *learned])
     if quick:
         learned, asked = learned[:: len(learned) // 32], asked[::20]
-    place = {text: number for number, text in enumerate(paragraphs)}
-    grades = [np.arange(len(paragraphs)) == place[pair.positive] for pair in asked]
-    words = LexicalSearch.build(paragraphs)
-    lexical = [words.scores(pair.query) for pair in asked]
-    scores = {"words": lexical}
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(fold, epochs)
         # 不用测试集选轮：留出学习部分的一小份
         chosen_by, rest = learned[::20], [pair for number, pair in enumerate(learned) if number % 20]
         fine_tune(EmbeddingTask.of(rest), MODEL, rest, chosen_by, folder, settings)
-        for way, model in (("before", MODEL), ("after", Path(folder) / "model")):
-            embed = load_pipeline("embed", model, precision="float32")
-            dense = list(embed([pair.query for pair in asked]) @ embed(paragraphs).T)
-            scores[f"vectors_{way}"] = dense
-            scores[f"ranks_{way}"] = [joined(one, other, None) for one, other in zip(dense, lexical, strict=True)]
-            scores[f"sum_{way}"] = [joined(one, other, 0.5) for one, other in zip(dense, lexical, strict=True)]
+        return retrieved(asked, paragraphs, {"before": MODEL, "after": Path(folder) / "model"})
+
+
+def from_nothing(minutes: float, seed: int) -> dict[str, float]:
+    """Lets the command line go from a folder to vectors, and asks them the questions that it never saw."""
+    asked = [pair for article in articles() for pair in article]
+    paragraphs = paragraphs_of(asked)
+    with tempfile.TemporaryDirectory() as name:
+        texts, run = Path(name) / "texts", Path(name) / "run"
+        shutil.copytree(DATA / "corpus", texts, copy_function=shutil.copyfile)
+        # 一段一篇：空行分开
+        (texts / "paragraphs.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
+        words = [
+            "quickstart",
+            str(texts),
+            "--search",
+            "--minutes",
+            f"{minutes}",
+            "--seed",
+            f"{seed}",
+            "--out",
+            str(run),
+        ]
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "bertsmith", *words], check=True)
+        seconds = time.perf_counter() - begun
+        ways = {"before": run / "model", "after": run / "vectors" / "model", "of_the_checkpoint": MODEL}
+        return {**retrieved(asked, paragraphs, ways), "seconds": round(seconds, 1)}
+
+
+def articles() -> list[list[RelatedTexts]]:
+    """Returns the questions of each article, with their paragraphs."""
+    read = json.loads((DATA / "tasks" / "xquad" / "xquad.en.json").read_text(encoding="utf-8"))["data"]
+    return [
+        [
+            RelatedTexts(asked["question"], paragraph["context"])
+            for paragraph in article["paragraphs"]
+            for asked in paragraph["qas"]
+        ]
+        for article in read
+    ]
+
+
+def paragraphs_of(pairs: list[RelatedTexts]) -> list[str]:
+    """Returns each paragraph once."""
+    return list(dict.fromkeys(pair.positive for pair in pairs))
+
+
+def retrieved(asked: list[RelatedTexts], paragraphs: list[str], models: dict[str, Path]) -> dict[str, float]:
+    """Returns how early questions find their paragraphs: by words, by the vectors of each model, and by both."""
+    place = {text: number for number, text in enumerate(paragraphs)}
+    grades = [np.arange(len(paragraphs)) == place[pair.positive] for pair in asked]
+    words = LexicalSearch.build(paragraphs)
+    lexical = [words.scores(pair.query) for pair in asked]
+    scores = {"words": lexical}
+    for way, model in models.items():
+        embed = load_pipeline("embed", model, precision="float32")
+        dense = list(embed([pair.query for pair in asked]) @ embed(paragraphs).T)
+        scores[f"vectors_{way}"] = dense
+        scores[f"ranks_{way}"] = [joined(one, other, None) for one, other in zip(dense, lexical, strict=True)]
+        scores[f"sum_{way}"] = [joined(one, other, 0.5) for one, other in zip(dense, lexical, strict=True)]
     found: dict[str, float] = {"questions": len(asked)}
     for way, rows in scores.items():
         figures = ranking_scores(zip(rows, grades, strict=True))

@@ -335,6 +335,10 @@ class ModelConfig:
         """Returns a copy that can read sequences of up to `length` tokens."""
         return self.changed(max_position_embeddings=length + self.first_position)
 
+    def trained_on(self, length: int) -> Self:
+        """Returns a copy for fresh weights that will learn from sequences of up to `length` tokens."""
+        return self.with_position_limit(length)
+
     def heads_left(self, layer: int) -> tuple[int, ...]:
         """Returns the heads of a layer that were not pruned, counted as in the whole model."""
         pruned = self.pruned_heads.get(layer, ())

@@ -90,7 +90,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
         result.sentiment = _compare_sentiment(options, source)
     if options.search:
         console.print("[bold]5 · search[/bold] (vectors from the text itself, then an index)")
-        result.search = learn_to_search(options, options.minutes or OWN_MINUTES, console)
+        result.search = learn_to_search(options, result.pretraining.tokens_seen, console)
     examples = fill_examples(options.out, corpus, tokenizer, result.pretraining.recipe, own=source.reviews is None)
     result.figures = figure_rows(corpus, tokenizer, result, seconds=time.monotonic() - begun)
     show_report(options.out, source.name, corpus, result, examples)

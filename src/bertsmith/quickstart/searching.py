@@ -32,10 +32,13 @@ from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.ranking import best, reciprocal_ranks
 from bertsmith.seeding import generator
 
-PAIRS_PER_MINUTE = 500
-"""Pairs to learn from for each minute of pre-training: about half as long again for a mini."""
-LONGEST = 128
-"""Tokens of a passage that are read."""
+BATCH, TEMPERATURE, FASTER = 128, 0.02, 5
+"""Pairs of a step, what cosines are divided by, and how many times the usual rate: a model of minutes has much to learn
+and little to lose (trials in docs/notes/measurements.md, "Vectors from nothing")."""
+PAIR_TOKENS = 128
+"""What a pair has, about: a span of words, and four sentences."""
+SHARE = 0.5
+"""Tokens that the stage reads at most, for each that pre-training read: it takes about half as long again."""
 ASKED, CANDIDATES, DEPTH, SHOWN = 300, 2_000, 100, 5
 """Queries of the comparison, passages they are asked of, passages of each order that are joined, queries shown."""
 
@@ -89,23 +92,22 @@ def require_searchable(options: QuickstartOptions) -> None:
     LexicalSearch.build(["a word"])
 
 
-def learn_to_search(options: QuickstartOptions, minutes: float, console: Console) -> SearchComparison:
+def learn_to_search(options: QuickstartOptions, tokens_seen: int, console: Console) -> SearchComparison:
     """Trains vectors on the folder's own text, indexes it, and compares ways to search it.
 
     Args:
         options: of the quickstart; `vectors/` and `index/` of its output folder are written.
-        minutes: of pre-training; the stage has a share of them.
+        tokens_seen: in pre-training; the stage reads a share of as many.
         console: shows progress.
     """
     (folder,) = options.corpus
-    pairs, held_out = read_unlabelled(folder, encoding=options.encoding, seed=options.seed)
+    # 自己文本上的模型先要学会：问与文共有的词最要紧
+    pairs, held_out = read_unlabelled(folder, "span", encoding=options.encoding, seed=options.seed)
     order = generator(options.seed, "quickstart/pairs").permutation(len(pairs))
-    chosen = [pairs[number] for number in order[: max(2, round(PAIRS_PER_MINUTE * minutes))].tolist()]
-    task = EmbeddingTask.learned_from(chosen, EmbeddingOptions())
-    rate = task.spec.usual_rate(None, hidden_size=ModelConfig.load(options.out / "model").hidden_size)
-    settings = FineTuningSettings(
-        epochs=1, batch_size=task.spec.batch_size, learning_rate=rate, seed=options.seed, max_length=LONGEST
-    )
+    chosen = [pairs[number] for number in order[: max(2, round(SHARE * tokens_seen / PAIR_TOKENS))].tolist()]
+    task = EmbeddingTask.learned_from(chosen, EmbeddingOptions(temperature=TEMPERATURE))
+    rate = FASTER * task.spec.usual_rate(None, hidden_size=ModelConfig.load(options.out / "model").hidden_size)
+    settings = FineTuningSettings(epochs=1, batch_size=BATCH, learning_rate=rate, seed=options.seed)
     run = options.out / "vectors"
     fine_tune(task, options.out / "model", chosen, held_out, run, settings, console=console, device=best_device())
     build_index(folder, run / "model", options.out / "index", IndexSettings(encoding=options.encoding))

@@ -261,7 +261,7 @@ class PreTrainingRecipe:
             return ModelConfig.load(self.model.start_from).changed(**dropout)
         shape = family_named(self.model.family).config.named(self.model.size, vocab_size=tokenizer.vocab_size)
         fitted = shape.changed(pad_token_id=tokenizer.pad_token_id, **dropout)
-        return fitted.with_position_limit(self.data.sequence_length)
+        return fitted.trained_on(self.data.sequence_length)
 
     def changed(self, **settings: Any) -> PreTrainingRecipe:
         """Returns a copy with some settings changed, by their names: `steps`, `mask_rate`, `corpus`."""

@@ -46,6 +46,28 @@ def test_a_stretch_and_the_next_one(folder):
     assert dev == read_unlabelled(folder, "cloze")[1]
 
 
+def test_words_in_a_row_and_the_stretch_they_are_from(folder):
+    train, dev = read_unlabelled(folder, "span")
+    for pair in train:
+        story = sentences_of(number_of(pair.positive))
+        assert pair.positive in (" ".join(story[:4]), " ".join(story[4:]))
+        assert f" {pair.query} " in f" {pair.positive} "
+    assert {len(pair.query.split()) for pair in train} <= set(range(3, 13))
+    assert len({len(pair.query.split()) for pair in train}) > 5
+    assert dev == read_unlabelled(folder, "cloze")[1]
+
+
+def test_a_span_of_chinese_is_of_characters(tmp_path):
+    for number in range(80):
+        (tmp_path / f"{number:02d}.txt").write_text(
+            f"第{number}家店的汤很好喝。第{number}位老板人不错。", encoding="utf-8"
+        )
+    train, _ = read_unlabelled(tmp_path, "span")
+    assert all(pair.query in pair.positive and 2 <= len(pair.query) <= 13 for pair in train)
+    # 一段的一半以下：句子不会整个变成问题
+    assert max(len(pair.query) for pair in train) <= 13 < min(len(pair.positive) for pair in train)
+
+
 def test_a_sentence_and_itself(folder):
     train, _ = read_unlabelled(folder, "same")
     assert all(pair.query == pair.positive for pair in train)
@@ -64,7 +86,7 @@ def test_copies_are_left_out(folder):
 
 
 def test_text_that_gives_nothing_is_refused(tmp_path, folder):
-    with pytest.raises(ConfigError, match="positives 'next' are unknown; use cloze, adjacent, same"):
+    with pytest.raises(ConfigError, match="positives 'next' are unknown; use span, cloze, adjacent, same"):
         read_unlabelled(folder, "next")
     (tmp_path / "a.txt").write_text("One sentence only.\n")
     with pytest.raises(InputError, match="1 documents give 0 pairs to learn from and 0 to choose the epoch by"):

@@ -10,7 +10,7 @@ from against_transformers import check
 from bertsmith import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import ModelConfig, architectures_by_name, extend_positions, load_any
+from bertsmith.model import BertConfig, ModelConfig, architectures_by_name, extend_positions, load_any
 from bertsmith.model.families.modernbert import ModernBertConfig
 
 SHAPE = {
@@ -114,3 +114,10 @@ def test_another_network_is_refused(values, message, tmp_path):
 def test_a_shape_that_cannot_be_built_is_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         ModernBertConfig(**{**SHAPE, **values})
+
+
+def test_fresh_weights_read_farther_than_they_learn():
+    config = ModernBertConfig.named("mini", vocab_size=100).trained_on(128)
+    assert (config.position_limit, config.classifier_pooling) == (512, "mean")
+    # 位置表只学到这么长：表的家族不能读得更远
+    assert BertConfig.named("mini", vocab_size=100).trained_on(128).position_limit == 128

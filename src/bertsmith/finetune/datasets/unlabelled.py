@@ -4,11 +4,14 @@
   2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", §4): as in search, a short query and a
   longer text
 - `adjacent`: a stretch of text and the one after it (Neelakantan et al. 2022, §2)
+- `span`: a few words in a row are the query, the stretch they are from is the text: what they have in common says most
+  (cropping, of two stretches of any length: Izacard et al. 2022, §3.1)
 - `same`: a sentence and itself; what differs is what dropout drops (SimCSE: Gao et al. 2021, §3)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -24,13 +27,19 @@ from bertsmith.finetune.datasets.related import RelatedTexts
 from bertsmith.finetune.datasets.rows import DataSource, Rows, table_of
 from bertsmith.finetune.datasets.tables import listed
 from bertsmith.seeding import generator
+from bertsmith.tokenizer.characters import CJK
 
-Positives = Literal["cloze", "adjacent", "same"]
+Positives = Literal["span", "cloze", "adjacent", "same"]
+
+# 中文不用空格分词：一个汉字算一个词
+_WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
 
 WINDOW = 4
 """Sentences in a stretch of text."""
 KEPT_SHARE = 0.1
 """How often the query stays in its text, so that words in common count, too (Lee et al. 2019, §9.2)."""
+SPAN = (3, 12)
+"""Fewest and most words of a span; a stretch has at least twice as many as its span."""
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 500
 """Share of the documents that choose the epoch, and how many of their pairs at most."""
 
@@ -112,6 +121,17 @@ def _cloze(sentences: Sequence[str], draws: np.random.Generator) -> Iterator[tup
             yield window[chosen], " ".join(rest)
 
 
+def _span(sentences: Sequence[str], draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    fewest, most = SPAN
+    for first in range(0, len(sentences), WINDOW):
+        window = " ".join(sentences[first : first + WINDOW])
+        words = [match.span() for match in _WORD.finditer(window)]
+        if len(words) >= 2 * fewest:
+            count = int(draws.integers(fewest, min(most, len(words) // 2) + 1))
+            begin = int(draws.integers(len(words) - count + 1))
+            yield window[words[begin][0] : words[begin + count - 1][1]], window
+
+
 def _adjacent(sentences: Sequence[str], _draws: np.random.Generator) -> Iterator[tuple[str, str]]:
     half = WINDOW // 2
     windows = [" ".join(sentences[first : first + half]) for first in range(0, len(sentences), half)]
@@ -123,4 +143,4 @@ def _same(sentences: Sequence[str], _draws: np.random.Generator) -> Iterator[tup
 
 
 _Maker = Callable[[Sequence[str], np.random.Generator], Iterator[tuple[str, str]]]
-_MAKERS: dict[Positives, _Maker] = {"cloze": _cloze, "adjacent": _adjacent, "same": _same}
+_MAKERS: dict[Positives, _Maker] = {"span": _span, "cloze": _cloze, "adjacent": _adjacent, "same": _same}
