@@ -36,8 +36,21 @@ def test_lexical_search_finds_words_in_text_and_headings(index):
     assert index.search("zebra", mode="lexical") == []
 
 
-def test_hybrid_search_adds_reciprocal_ranks(index):
+def test_hybrid_search_adds_scores(index):
     hits = index.search("the old bread", k=5)
+    assert hits == index.search("the old bread", k=5, weight=0.4)
+    found = {mode: index.search("the old bread", k=99, mode=mode) for mode in ("dense", "lexical")}
+    expected = dict.fromkeys((hit.row for hit in found["dense"]), 0.0)
+    for mode, weight in (("dense", 0.4), ("lexical", 0.6)):
+        least, most = found[mode][-1].score, found[mode][0].score
+        for hit in found[mode]:
+            expected[hit.row] += weight * (hit.score - least) / (most - least)
+    assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:5], abs=1e-6)
+    assert all(expected[hit.row] == pytest.approx(hit.score, abs=1e-6) for hit in hits)
+
+
+def test_ranks_are_added_by_their_reciprocals(index):
+    hits = index.search("the old bread", k=5, mode="ranks")
     dense, lexical = (
         [hit.row for hit in index.search("the old bread", k=99, mode=mode)] for mode in ("dense", "lexical")
     )
@@ -55,7 +68,7 @@ def test_weights_go_from_words_to_vectors(index):
     assert rows[1] == [hit.row for hit in index.search("the old bread", k=3, mode="dense")]
 
 
-@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid", "ranks"])
 def test_filters_leave_only_their_documents(index, mode):
     assert {hit.file for hit in index.search("a book the tree", mode=mode, where={"file": "guides/*"})} == {
         "guides/books.md",
@@ -121,7 +134,7 @@ def test_prompts_of_the_model_folder_are_read_once(notes, tiny_model, tmp_path):
         (" \n", {}, InputError, "empty"),
         (None, {}, InputError, "empty"),
         ("a", {"k": 0}, InputError, "k is 0"),
-        ("a", {"mode": "best"}, ConfigError, "use hybrid, dense, lexical"),
+        ("a", {"mode": "best"}, ConfigError, "use hybrid, ranks, dense, lexical"),
         ("a", {"weight": 2.0}, InputError, "weight"),
         ("a", {"weight": float("nan")}, InputError, "weight"),
         ("a", {"weight": 0.5, "mode": "dense"}, InputError, "weight"),

@@ -38,7 +38,7 @@ def ask(server, **body):
     return server.post("/search", body)
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "lexical"])
+@pytest.mark.parametrize("mode", ["hybrid", "ranks", "dense", "lexical"])
 def test_the_server_finds_what_the_index_finds(server, index, mode):
     query = "who eats bread ?"
     answer = ask(server, query=query, mode=mode, k=3).json()

@@ -22,6 +22,7 @@ class ModeOption(str, Enum):
     """What passages are found by."""
 
     hybrid = "hybrid"
+    ranks = "ranks"
     dense = "dense"
     lexical = "lexical"
 
@@ -61,10 +62,12 @@ def search(
     query: Annotated[str | None, typer.Argument(help="A question, or words; - for lines of them.")] = None,
     *,
     k: Annotated[int, typer.Option("-k", min=1, help="Passages to show.")] = 10,
-    mode: Annotated[ModeOption, typer.Option(help="By vectors, by words, or by both.")] = ModeOption.hybrid,
+    mode: Annotated[
+        ModeOption, typer.Option(help="By vectors, by words, or by both: their scores, or their ranks.")
+    ] = ModeOption.hybrid,
     weight: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Of the vectors in a hybrid search; default: reciprocal ranks instead."),
+        typer.Option(min=0, max=1, help="Of the vectors in a hybrid search; default: 0.4."),
     ] = None,
     where: Annotated[
         list[str] | None,

@@ -24,6 +24,7 @@ COMMON = 0.2
 _QUERY = Text("Question or words", "问题或词语")
 _MODES = {
     "hybrid": Text("both", "两者结合"),
+    "ranks": Text("both, by rank", "两者，按名次"),
     "dense": Text("vectors", "向量"),
     "lexical": Text("words (BM25)", "词（BM25）"),
 }

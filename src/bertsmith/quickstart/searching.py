@@ -29,7 +29,7 @@ from bertsmith.model import ModelConfig
 from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.retrieval import IndexSettings, build_index
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import best, reciprocal_ranks
+from bertsmith.retrieval.ranking import best, weighted_scores
 from bertsmith.seeding import generator
 
 BATCH, TEMPERATURE, FASTER = 128, 0.02, 5
@@ -151,9 +151,11 @@ def compare_ways(asked: Sequence[RelatedTexts], others: Sequence[str], before: P
 
 
 def _joined(words: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns the sum of reciprocal ranks of both orders, as `bertsmith search` joins them."""
-    orders = [best(scores, DEPTH) for scores in (words, vectors)]
-    found = reciprocal_ranks([order[words[order] > 0] if place == 0 else order for place, order in enumerate(orders)])
+    """Returns the weighted sum of both, as `bertsmith search` joins them."""
+    orders = [best(scores, DEPTH) for scores in (vectors, words)]
+    orders[1] = orders[1][words[orders[1]] > 0]
+    dense, lexical = ((order, scores[order]) for order, scores in zip(orders, (vectors, words), strict=True))
+    found = weighted_scores(dense, lexical)
     joined = np.zeros(len(words), dtype=np.float32)
     joined[list(found)] = list(found.values())
     return joined

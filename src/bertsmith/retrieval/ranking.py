@@ -11,6 +11,11 @@ RANK_CONSTANT = 60
 """What is added to every rank, so that the first place of one order does not outweigh all others (Cormack et al.)."""
 
 
+USUAL_WEIGHT = 0.4
+"""Of vectors beside words. On XQuAD's questions good vectors are best at 0.5, vectors from nothing at 0.2. Here neither
+loses much, and both are better than by reciprocal ranks (docs/notes/measurements.md, "Words and vectors")."""
+
+
 def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Returns the places of the k highest scores, highest first; of equals the earlier one.
 
@@ -50,7 +55,7 @@ def reciprocal_ranks(orders: Sequence[NDArray[np.int64]]) -> dict[int, float]:
 def weighted_scores(
     dense: tuple[NDArray[np.int64], NDArray[np.float32]],
     lexical: tuple[NDArray[np.int64], NDArray[np.float32]],
-    weight: float,
+    weight: float = USUAL_WEIGHT,
 ) -> dict[int, float]:
     """Adds the scores of two searches, each scaled to [0, 1] over what it found.
 

@@ -4,8 +4,8 @@
     for hit in index.search("how do I renew a licence?", k=5, where={"file": "guides/*"}):
         print(hit.score, hit.file, hit.line, hit.text)
 
-Vectors find what is said in other words, words find names and numbers. `hybrid` takes the best of both orders by
-reciprocal ranks (Cormack, Clarke and Büttcher 2009), or adds the scores with a weight.
+Vectors find what is said in other words, words find names and numbers. `hybrid` adds the scores
+of both with a weight, `ranks` their reciprocal ranks (Cormack, Clarke and Büttcher 2009).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from bertsmith.inference.precision import Precision
 from bertsmith.inference.rank import Rank
 from bertsmith.retrieval.dense import DenseSearch, open_codes
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.ranking import USUAL_WEIGHT, reciprocal_ranks, weighted_scores
 from bertsmith.retrieval.stored import CODES, LEXICAL, StoredIndex
 
-Mode = Literal["hybrid", "dense", "lexical"]
+Mode = Literal["hybrid", "ranks", "dense", "lexical"]
 DEPTH = 100
-"""How many passages of each order are looked at for a hybrid search, at least."""
+"""How many passages of each order are looked at where two are joined, at least."""
 RERANKED = 50
 """How many passages a cross-encoder reads for a query, at least."""
 
@@ -44,8 +44,8 @@ class Hit:
     """A passage that was found.
 
     Attributes:
-        score: the higher the better; a cosine in [-1, 1] (dense), BM25 (lexical), a sum of reciprocal ranks or of
-            weighted scores (hybrid), or what the cross-encoder says, in [0, 1].
+        score: the higher the better; a cosine in [-1, 1] (dense), BM25 (lexical), a weighted sum in [0, 1]
+            (hybrid), a sum of reciprocal ranks (ranks), or what the cross-encoder says, in [0, 1].
         file: the document's path below the folder that was indexed.
         start: first character of the passage in the text of its document.
         end: one past its last.
@@ -137,8 +137,8 @@ class SearchIndex:
         Args:
             query: a question or words; the model reads as much of it as it can.
             k: how many passages, at least 1.
-            mode: by vectors (`dense`), by words (`lexical`) or by both (`hybrid`).
-            weight: of the vectors in a hybrid search, in [0, 1]; None adds reciprocal ranks instead of scores.
+            mode: by vectors (`dense`), by words (`lexical`) or by both: their scores (`hybrid`) or ranks (`ranks`).
+            weight: of the vectors in a hybrid search, in [0, 1]; None takes `USUAL_WEIGHT`.
             where: only passages of documents whose `file` or field of the front matter is as the pattern with `*` and
                 `?` says.
             ranker: a cross-encoder that is loaded already, to read the best passages once more; None takes that of the
@@ -218,8 +218,10 @@ class SearchIndex:
         depth = max(k, DEPTH)
         dense = self.dense.search(self.embed_query(query), depth, rows)
         lexical = self.lexical.search(query, depth, rows)
-        orders = [dense[0], lexical[0]]
-        fused = reciprocal_ranks(orders) if weight is None else weighted_scores(dense, lexical, weight)
+        if mode == "ranks":
+            fused = reciprocal_ranks([dense[0], lexical[0]])
+        else:
+            fused = weighted_scores(dense, lexical, USUAL_WEIGHT if weight is None else weight)
         return sorted(fused.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def _hits(self, scored: list[tuple[int, float]]) -> list[Hit]:

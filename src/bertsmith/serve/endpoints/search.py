@@ -23,10 +23,12 @@ class SearchRequest(IndexRequest):
     model_config = example(query="how do I renew a licence?", k=5, where={"file": "guides/*"})
     query: str
     k: Annotated[int, Field(ge=1, le=MOST_PASSAGES, description="Passages to return.")] = 10
-    mode: Annotated[Mode, Field(description="By vectors, by words, or by both.")] = "hybrid"
+    mode: Annotated[Mode, Field(description="By vectors, by words, or by both: their scores, or their ranks.")] = (
+        "hybrid"
+    )
     weight: Annotated[
         float | None,
-        Field(ge=0, le=1, description="Of the vectors in a hybrid search; reciprocal ranks instead if null."),
+        Field(ge=0, le=1, description="Of the vectors in a hybrid search; 0.4 if null."),
     ] = None
     where: Annotated[
         dict[str, str] | None,
