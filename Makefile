@@ -85,7 +85,7 @@ release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, 
 	$(BIN)/python -m twine check --strict dist/*
 	git tag -a "v$$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')" -m "bertsmith $$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')"
 
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py gpu.py),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py learners.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick)
 
 bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
