@@ -421,7 +421,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, b
 def body_of(text: str) -> bytes:
     """Returns a whole request for one text."""
     body = json.dumps({"texts": [text]}).encode()
-    head = f"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
