@@ -68,7 +68,7 @@ def main() -> None:
     if options.only in (None, "nothing"):
         minutes = 0.05 if options.quick else options.minutes
         for seed in range(1 if options.quick else options.seeds):
-            work = partial(in_own_process, options.threads, partial(from_nothing, minutes, seed))
+            work = partial(in_own_process, options.threads, partial(from_nothing, minutes, seed, options.quick))
             done.get({"task": "nothing", "minutes": minutes, "seed": seed}, work)
     if options.only in (None, "stsb") and not options.quick:
         for seed in range(options.seeds):
@@ -98,13 +98,15 @@ def xquad_fold(fold: int, epochs: int, quick: bool) -> dict[str, float]:
         return retrieved(asked, paragraphs, {"before": MODEL, "after": Path(folder) / "model"})
 
 
-def from_nothing(minutes: float, seed: int) -> dict[str, float]:
+def from_nothing(minutes: float, seed: int, quick: bool) -> dict[str, float]:
     """Lets the command line go from a folder to vectors, and asks them the questions that it never saw."""
     asked = [pair for article in articles() for pair in article]
     paragraphs = paragraphs_of(asked)
     with tempfile.TemporaryDirectory() as name:
         texts, run = Path(name) / "texts", Path(name) / "run"
-        shutil.copytree(DATA / "corpus", texts, copy_function=shutil.copyfile)
+        texts.mkdir()
+        if not quick:
+            shutil.copytree(DATA / "corpus", texts, copy_function=shutil.copyfile, dirs_exist_ok=True)
         # 一段一篇：空行分开
         (texts / "paragraphs.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
         words = [
