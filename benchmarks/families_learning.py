@@ -30,9 +30,10 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import task_named
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import make_trainer, open_stream
 from measured import add_options, results_of
 from objectives import figures_on_pieces, prepare

@@ -28,7 +28,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.recipe import recipe_for
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
 from objectives import prepare
 from side_by_side import EXPERT, PEOPLE

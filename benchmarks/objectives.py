@@ -26,9 +26,9 @@ from bertsmith.data.reading.lines import read_lines
 from bertsmith.kernels.layers import native_precision
 from bertsmith.objectives.loss_output import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import heldout_set
 from measured import Row, add_options, results_of

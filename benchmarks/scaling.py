@@ -27,10 +27,10 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.kernels.layers import native_precision
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.forecast import MILLION, LossLaw
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 from measured import add_options, results_of
 from objectives import prepare
 

@@ -422,13 +422,8 @@ def body_of(text: str) -> bytes:
     """Returns a whole request for one text."""
     body = json.dumps({"texts": [text]}).encode()
     # 没有密钥的服务器只认本机的名字
-    lines = (
-        "POST /embed HTTP/1.1",
-        "Host: localhost",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    )
-    return "".join(f"{line}\r\n" for line in (*lines, "")).encode() + body
+    head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def free_port() -> int:

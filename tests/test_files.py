@@ -123,8 +123,8 @@ def test_a_full_disk_loses_nothing(full_disk):
 
 
 def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(full_disk, village_small):
+    from bertsmith.train.choosing import recipe_for
     from bertsmith.train.pretraining import RunOptions, pretrain
-    from bertsmith.train.recipe import recipe_for
 
     corpus, tokenizer = village_small
     recipe = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, precision="float32")

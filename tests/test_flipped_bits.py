@@ -25,8 +25,8 @@ from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer, load_tokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.trainer import BertTrainer
 
 PLACES = 12

@@ -11,8 +11,8 @@ from bertsmith.inference import FillMask, Generate, load_pipeline
 from bertsmith.model import BertConfig, BertForMaskedLM
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 
 
 def save(folder, *, is_decoder=True):

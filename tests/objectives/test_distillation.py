@@ -17,8 +17,8 @@ from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
 from bertsmith.objectives.distillation.loss import Seen, distillation_loss_named, distillation_losses
 from bertsmith.objectives.distillation.objective import DistilledObjective, TeacherSettings
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.trainer import BertTrainer
 
 LENGTHS = [3, 1, 4]

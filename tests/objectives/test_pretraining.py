@@ -22,8 +22,8 @@ from bertsmith.objectives import (
 from bertsmith.objectives.loss_output import LossOutput
 from bertsmith.objectives.loss_term import LossTerm
 from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective, objectives, register
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer, TrainerSettings

@@ -17,8 +17,8 @@ from bertsmith.model import load_any
 from bertsmith.model.families.electra import ElectraConfig
 from bertsmith.objectives import ReplacedTokenLoss, objective_named
 from bertsmith.objectives.replaced_tokens import generator_config, sample_pieces
+from bertsmith.train.choosing import chosen_recipe, recipe_for, recipe_to_continue
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import chosen_recipe, recipe_for, recipe_to_continue
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import build_model, heldout_set, make_trainer, open_stream
 from bertsmith.train.trainer import BertTrainer

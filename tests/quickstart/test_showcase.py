@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bertsmith.quickstart.showcase import QuickstartResult, show_summary
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import PreTrainingResult
-from bertsmith.train.recipe import recipe_for
 
 
 def test_the_next_commands_leave_the_rate_to_the_size():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertsmith.retrieval.ranking import best, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.ranking import best, joined_scores, reciprocal_ranks, weighted_scores
 
 
 @pytest.mark.parametrize("k", [1, 3, 10, 50, 99])
@@ -27,3 +27,13 @@ def test_weighted_scores_by_hand():
     dense = (np.array([1, 2, 3]), np.array([0.9, 0.5, 0.1], dtype=np.float32))
     lexical = (np.array([3, 4]), np.array([8.0, 8.0], dtype=np.float32))
     assert weighted_scores(dense, lexical, 0.75) == pytest.approx({1: 0.75, 2: 0.375, 3: 0.25, 4: 0.25})
+
+
+def test_joined_scores_by_hand():
+    dense = np.array([0.9, 0.1, 0.5], dtype=np.float32)
+    lexical = np.array([0.0, 8.0, 4.0], dtype=np.float32)
+    # 没有相同词的文本不算被词找到：词的分数从 4 到 8
+    assert joined_scores(dense, lexical, 0.25).tolist() == pytest.approx([0.25, 0.75, 0.125])
+    assert joined_scores(dense, lexical).tolist() == pytest.approx([0.4, 0.6, 0.2])
+    ranks = [1 / 61, 1 / 63 + 1 / 61, 1 / 62 + 1 / 62]
+    assert joined_scores(dense, lexical, None).tolist() == pytest.approx(ranks)

@@ -21,8 +21,8 @@ from bertsmith.study import Base, Start, StudyOptions, run_study, studies, study
 from bertsmith.study.texts import StudyText, characters_per_piece
 from bertsmith.study.work import heldout_figures
 from bertsmith.tinyworld import draw_stories, render
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, kept_steps, pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.start import heldout_set
 
 BASE = Base("bert", "4/64", 32, 200, has_tags=True)

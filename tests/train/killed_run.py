@@ -18,8 +18,8 @@ import torch._dynamo  # what torch loads with the first optimizer, three seconds
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train import pretraining
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import recipe_for
 
 STEPS = 300
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=STEPS, seed=7, precision="float32")

@@ -14,9 +14,10 @@ from bertsmith.model import BertConfig, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives.pretraining import objective_named, objectives
 from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops, with_dropout
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.defaults import DROPOUT, MANY_PASSES
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import parse_phases, recipe_for
+from bertsmith.train.recipe import parse_phases
 from bertsmith.train.start import open_stream
 
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, precision="float32")

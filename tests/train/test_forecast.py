@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from bertsmith.train import forecast
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.forecast import LAWS, LossLaw, effective_tokens, expectation_of
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.report import write_run_report
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scaling.jsonl"

@@ -20,7 +20,7 @@ from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.stream import heldout_batches
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.recipe import recipe_for
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.start import make_trainer, open_stream
 
 KINDS = {

@@ -5,7 +5,8 @@ import tomli_w
 
 from bertsmith.errors import ConfigError
 from bertsmith.options import values_of
-from bertsmith.train.recipe import PreTrainingRecipe, chosen_recipe, recipe_for
+from bertsmith.train.choosing import chosen_recipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe
 
 
 def written(tmp_path, **tables):

@@ -19,8 +19,9 @@ from bertsmith.errors import CheckpointError, RunFolderError, TrainingError
 from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 from bertsmith.train.start import heldout_set, make_trainer
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer

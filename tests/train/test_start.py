@@ -13,8 +13,9 @@ from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
 from bertsmith.model import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for, recipe_to_continue
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for, recipe_to_continue
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import build_model, fingerprint_start, heldout_set, open_stream
 
 SMALL = {"sequence_length": 32, "batch_size": 8, "precision": "float32", "steps": 3}

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.stopping import TrainingStopped, stop_requests
 from bertsmith.train.trainer import BertTrainer
 

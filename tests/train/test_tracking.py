@@ -10,9 +10,9 @@ from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import PreTrainingRun, RunOptions, pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.tracking import TrackingOptions, tracker_named, usual_trackers
 from bertsmith.train.trainer import BertTrainer
 

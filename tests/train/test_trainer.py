@@ -9,8 +9,8 @@ from bertsmith.data.stream.stream import heldout_batches
 from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.objectives import MaskedLMLoss, NSPLoss, objective_named
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.start import build_model, make_trainer, open_stream
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 

@@ -10,10 +10,11 @@ import pytest
 from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.options import values_of
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.optimizer import learning_rate_at
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.report import write_run_report
 from bertsmith.train.tracking import tracker_named
 

@@ -14,9 +14,9 @@ import torch
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.distributed import connected_ranks
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.stopping import TrainingStopped
 from bertsmith.train.trainer import BertTrainer
 

@@ -31,8 +31,9 @@ from bertsmith.model import ModelConfig
 from bertsmith.objectives.pretraining import objective_named
 from bertsmith.options import option
 from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.choosing import recipe_to_continue
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import begun_precision, recipe_to_continue
+from bertsmith.train.recipe import begun_precision
 
 FURTHER = "further"
 """Folder of the run, inside that of the fine-tuning run."""

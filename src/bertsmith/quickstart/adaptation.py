@@ -30,9 +30,10 @@ from bertsmith.quickstart.coverage_report import LEAST_OFTEN, show_coverage
 from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
+from bertsmith.train.choosing import recipe_to_continue
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_to_continue
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 
 EXAMPLES = 8
 """Costly words that are shown."""

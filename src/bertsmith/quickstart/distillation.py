@@ -31,9 +31,10 @@ from bertsmith.objectives import objective_named
 from bertsmith.options import option
 from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.choosing import recipe_for, recipe_to_continue
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for, recipe_to_continue
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 
 
 @dataclass(frozen=True)

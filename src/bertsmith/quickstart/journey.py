@@ -38,8 +38,9 @@ from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_ex
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 
 WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.

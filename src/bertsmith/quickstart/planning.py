@@ -26,8 +26,8 @@ from bertsmith.quickstart.source import TextSource, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, seconds_per_step
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.forecast import LAWS, TOKENS_PER_PARAMETER
-from bertsmith.train.recipe import recipe_for
 from bertsmith.train.start import make_trainer, open_stream
 
 SAMPLED_BYTES = 4_000_000

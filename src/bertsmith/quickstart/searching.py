@@ -29,7 +29,7 @@ from bertsmith.model import ModelConfig
 from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.retrieval import IndexSettings, build_index
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import best, weighted_scores
+from bertsmith.retrieval.ranking import joined_scores
 from bertsmith.seeding import generator
 
 BATCH, TEMPERATURE, FASTER = 128, 0.02, 5
@@ -39,8 +39,8 @@ PAIR_TOKENS = 128
 """What a pair has, about: a span of words, and four sentences."""
 SHARE = 0.5
 """Tokens that the stage reads at most, for each that pre-training read: it takes about half as long again."""
-ASKED, CANDIDATES, DEPTH, SHOWN = 300, 2_000, 100, 5
-"""Queries of the comparison, passages they are asked of, passages of each order that are joined, queries shown."""
+ASKED, CANDIDATES, SHOWN = 300, 2_000, 5
+"""Queries of the comparison, passages they are asked of, queries shown."""
 
 WAYS = ("words (BM25)", "vectors before", "vectors after", "words and vectors after")
 
@@ -136,7 +136,7 @@ def compare_ways(asked: Sequence[RelatedTexts], others: Sequence[str], before: P
         embed = Embed.load(model)
         known, wanted = embed(passages), embed(queries)
         scored[way] = list(wanted @ known.T)
-    scored[WAYS[3]] = [_joined(one, other) for one, other in zip(scored[WAYS[0]], scored[WAYS[2]], strict=True)]
+    scored[WAYS[3]] = [joined_scores(*both) for both in zip(scored[WAYS[2]], scored[WAYS[0]], strict=True)]
     relevant = [np.arange(len(passages)) == target for target in targets]
     mrr = {way: mean_reciprocal_rank(scores, relevant) for way, scores in scored.items()}
     examples = [
@@ -148,14 +148,3 @@ def compare_ways(asked: Sequence[RelatedTexts], others: Sequence[str], before: P
         for number in range(min(SHOWN, len(queries)))
     ]
     return SearchComparison(mrr, len(queries), len(passages), examples)
-
-
-def _joined(words: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns the weighted sum of both, as `bertsmith search` joins them."""
-    orders = [best(scores, DEPTH) for scores in (vectors, words)]
-    orders[1] = orders[1][words[orders[1]] > 0]
-    dense, lexical = ((order, scores[order]) for order, scores in zip(orders, (vectors, words), strict=True))
-    found = weighted_scores(dense, lexical)
-    joined = np.zeros(len(words), dtype=np.float32)
-    joined[list(found)] = list(found.values())
-    return joined

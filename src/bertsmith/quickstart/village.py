@@ -22,8 +22,8 @@ from bertsmith.model import BertForPreTraining
 from bertsmith.quickstart.source import HELDOUT_SHARE, bundled_world
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tinyworld import MADE, trained_model
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 
 SIZE, STEPS, BATCH, LENGTH, SEED = "tiny", 4000, 32, 64, 0
 

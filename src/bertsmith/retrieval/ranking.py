@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 RANK_CONSTANT = 60
 """What is added to every rank, so that the first place of one order does not outweigh all others (Cormack et al.)."""
-
-
 USUAL_WEIGHT = 0.4
 """Of vectors beside words. On XQuAD's questions good vectors are best at 0.5, vectors from nothing at 0.2. Here neither
 loses much, and both are better than by reciprocal ranks (docs/notes/measurements.md, "Words and vectors")."""
+DEPTH = 100
+"""How many passages of each order are looked at where two are joined, at least."""
 
 
 def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
@@ -55,7 +55,7 @@ def reciprocal_ranks(orders: Sequence[NDArray[np.int64]]) -> dict[int, float]:
 def weighted_scores(
     dense: tuple[NDArray[np.int64], NDArray[np.float32]],
     lexical: tuple[NDArray[np.int64], NDArray[np.float32]],
-    weight: float = USUAL_WEIGHT,
+    weight: float,
 ) -> dict[int, float]:
     """Adds the scores of two searches, each scaled to [0, 1] over what it found.
 
@@ -75,3 +75,27 @@ def weighted_scores(
             scaled = (score - least) / (most - least) if most > least else 1.0
             scores[row] = scores.get(row, 0.0) + share * scaled
     return scores
+
+
+def joined_scores(
+    dense: NDArray[np.float32], lexical: NDArray[np.float32], weight: float | None = USUAL_WEIGHT
+) -> NDArray[np.float32]:
+    """Joins the scores of all texts, as a search over both joins what it finds.
+
+    Args:
+        dense: [N].
+        lexical: [N]; 0 where a text shares no word with the query.
+        weight: of the dense ones, in [0, 1]; None adds reciprocal ranks instead.
+
+    Returns:
+        [N]; 0 for a text that is among the best `DEPTH` of neither.
+    """
+    orders = [best(dense, DEPTH), best(lexical, DEPTH)]
+    orders[1] = orders[1][lexical[orders[1]] > 0]
+    if weight is None:
+        found = reciprocal_ranks(orders)
+    else:
+        found = weighted_scores((orders[0], dense[orders[0]]), (orders[1], lexical[orders[1]]), weight)
+    joined = np.zeros(len(dense), dtype=np.float32)
+    joined[list(found)] = list(found.values())
+    return joined

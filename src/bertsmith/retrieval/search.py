@@ -4,8 +4,8 @@
     for hit in index.search("how do I renew a licence?", k=5, where={"file": "guides/*"}):
         print(hit.score, hit.file, hit.line, hit.text)
 
-Vectors find what is said in other words, words find names and numbers. `hybrid` adds the scores
-of both with a weight, `ranks` their reciprocal ranks (Cormack, Clarke and Büttcher 2009).
+Vectors find what is said in other words, words find names and numbers. `hybrid` adds the scores of both with a weight,
+`ranks` their reciprocal ranks (Cormack, Clarke and Büttcher 2009).
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from bertsmith.inference.precision import Precision
 from bertsmith.inference.rank import Rank
 from bertsmith.retrieval.dense import DenseSearch, open_codes
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import USUAL_WEIGHT, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.ranking import DEPTH, USUAL_WEIGHT, reciprocal_ranks, weighted_scores
 from bertsmith.retrieval.stored import CODES, LEXICAL, StoredIndex
 
 Mode = Literal["hybrid", "ranks", "dense", "lexical"]
-DEPTH = 100
-"""How many passages of each order are looked at where two are joined, at least."""
 RERANKED = 50
 """How many passages a cross-encoder reads for a query, at least."""
 

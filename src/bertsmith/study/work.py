@@ -32,8 +32,9 @@ from bertsmith.study.study import Arm, Base, Start, Study
 from bertsmith.study.tasks import StudyTask
 from bertsmith.study.texts import StudyText, characters_per_piece
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, steps_for
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import MODELS, RunOptions, kept_steps, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision, recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 from bertsmith.train.start import heldout_set
 
 ROWS = "rows.json"

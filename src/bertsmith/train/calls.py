@@ -15,10 +15,11 @@ from bertsmith.kernels.layers import native_precision
 from bertsmith.options import built, divided
 from bertsmith.result import Result
 from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.choosing import chosen_recipe
 from bertsmith.train.distributed import Ranks, connected_ranks
 from bertsmith.train.pretraining import PreTrainingResult, RunOptions
 from bertsmith.train.pretraining import pretrain as run_pretraining
-from bertsmith.train.recipe import PreTrainingRecipe, chosen_recipe
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.report import write_run_report
 from bertsmith.train.tracking import RunListener, TrackingOptions
 

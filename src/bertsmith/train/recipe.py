@@ -19,7 +19,6 @@ import itertools
 import math
 import sys
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -36,7 +35,6 @@ from bertsmith.objectives.distillation.objective import DistilledObjective, Teac
 from bertsmith.objectives.pretraining import Objective, objective_named
 from bertsmith.options import built, changed, from_table, option, to_table, values_of
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.defaults import best_settings, settings_to_continue
 from bertsmith.train.trainer import TrainerSettings
 
 if sys.version_info >= (3, 11):
@@ -46,14 +44,6 @@ else:
 
 Precision = Literal["bf16", "float32"]
 FirstVectors = Literal["counted", "drawn"]
-ENDS = ("minutes", "steps", "tokens", "flops")
-"""Settings that end a run; the first that is reached counts."""
-
-_FOUND = ("corpus", "start_weights", "start_commit", "teacher_weights")
-"""Settings that are found, not chosen: which data, which weights."""
-
-_HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq", "static_masking")
-"""Settings without a meaning where nothing is hidden."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +206,7 @@ class PreTrainingRecipe:
                 " phases"
             )
         if not self.model.start_from:
-            _require_heads(self, family_named(self.model.family))
+            require_heads(self, family_named(self.model.family))
         needs = self.build_objective().needs
         if needs.targets == "nothing" and not self.teacher.folder:
             raise ConfigError(f"--objective {self.objective} learns from a teacher alone; say whose: --teacher")
@@ -280,12 +270,17 @@ class PreTrainingRecipe:
         """
         path = run / "recipe.toml"
         try:
-            return built(cls, _read(path))
+            return built(cls, read_table(path))
         except ConfigError as error:
             raise RunFolderError(f"{error}; choose another --out") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """Returns the settings of a recipe file, by name.
+
+    Raises:
+        ConfigError: it cannot be read, or is not a usable recipe.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -301,115 +296,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a usable recipe{by} ({error})") from None
 
 
-def chosen_recipe(
-    given: Mapping[str, Any], file: Path | None = None, *, precision: Precision = "float32", run: Path | None = None
-) -> PreTrainingRecipe:
-    """Returns the recipe of what the user chose, in a file and on the command line.
-
-    Args:
-        given: settings of the command line by name; they win over the file.
-        file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
-        precision: where neither says one.
-        run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with.
-
-    Raises:
-        ConfigError: a setting is impossible, two contradict each other, or none ends the run.
-    """
-    for name, other, why in (
-        ("from", "size", "--from brings its own size; leave out --size"),
-        ("from", "family", "--from brings its own family; leave out --family"),
-        ("from", "first_vectors", "--from brings its own vectors; leave out --first-vectors"),
-        ("from", "sinusoids", "--from brings its own positions; leave out --sinusoids"),
-        (
-            "batch_size",
-            "batch_tokens",
-            "--batch-size and --batch-tokens both say how much is in a batch; leave out one",
-        ),
-    ):
-        if name in given and other in given:
-            raise ConfigError(why)
-    filed = {} if file is None else {name: value for name, value in _read(file).items() if name not in _FOUND}
-    # 命令行给出的选项替换文件里的整组：否则文件里的另一个终点、另一种批量会同时生效
-    for group in (
-        ENDS,
-        ("batch_size", "batch_tokens"),
-        ("size", "from"),
-        ("family", "from"),
-        ("sequence_length", "phases"),
-    ):
-        if any(name in given for name in group):
-            filed = {name: value for name, value in filed.items() if name not in group}
-    chosen = {"precision": precision, **filed, **given}
-    if not any(chosen.get(end) for end in ENDS):
-        raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
-    if "from" not in chosen:
-        # 每个家族都有自己的预训练目标：RoBERTa 没有下一句，ALBERT 判断句序
-        chosen = {"objective": family_named(chosen.get("family", ModelSettings.family)).objective, **chosen}
-    hiding = [name for name in _HIDING if name in given]
-    objective = chosen.get("objective", PreTrainingRecipe.objective)
-    if hiding and objective_named(objective).needs.targets != "masked":
-        raise ConfigError(
-            f"--{hiding[0].replace('_', '-')} is for masks, and --objective {objective} has none; leave it out"
-        )
-    start, size = chosen.pop("from", ""), chosen.pop("size", ModelSettings.size)
-    if run is not None:
-        keep_start(run, start)
-    return recipe_to_continue(start, **chosen) if start else recipe_for(size, **chosen)
-
-
-def recipe_for(size: str = "mini", **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that suits a family and a size, with any setting overridden; see `defaults`.
-
-    Args:
-        size: a published name or `L/H`.
-        **overrides: settings by name, such as `family` or `steps`; None means "as family and size say".
-
-    Raises:
-        ConfigError: the size or a setting is impossible.
-    """
-    family = family_named(overrides.get("family") or ModelSettings.family)
-    chosen = {"size": size, "objective": family.objective}
-    chosen |= best_settings(family.model_type, ModelConfig.shape_of(size)[1])
-    return _with_overrides(chosen, overrides)
-
-
-def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:
-    """Returns the recipe that goes on training a model, such as a general one on the text of a domain.
-
-    Args:
-        folder: a model folder, ours or one that `transformers` wrote.
-        **overrides: settings by name; None means "as the model says".
-
-    Raises:
-        CheckpointError: the folder holds no model.
-        ConfigError: a setting is impossible, or asks more of the model than it has.
-    """
-    config = ModelConfig.load(folder)
-    chosen = {
-        **settings_to_continue(config.hidden_size),
-        "size": f"{config.num_hidden_layers}/{config.hidden_size}",
-        "objective": config.family.objective,
-        "sequence_length": min(128, config.position_limit),
-        "from": str(folder),
-    }
-    recipe = _with_overrides(chosen, overrides)
-    if recipe.data.sequence_length > config.position_limit:
-        raise ConfigError(
-            f"{folder}: the model has {config.position_limit} positions, sequences of"
-            f" {recipe.data.sequence_length} do not fit; choose --sequence-length or --phases within them"
-        )
-    _require_heads(recipe, config.family)
-    needs = recipe.build_objective().needs
-    if needs.pairs != "none" and not config.reads_pairs:
-        single = "mlm" if needs.targets == "masked" else "ltr"
-        raise ConfigError(
-            f"{folder}: the model knows a single segment, and --objective {recipe.objective} reads pairs; choose"
-            f" --objective {single}"
-        )
-    return recipe
-
-
-def _require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
+def require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
     """Makes sure that a family has the heads that the objective trains.
 
     Raises:
@@ -421,18 +308,6 @@ def _require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
             f"the family {family.model_type!r} has no {lacking[0]} head, which --objective {recipe.objective} trains;"
             f" choose --objective {family.objective}, or another family"
         )
-
-
-def _with_overrides(chosen: dict[str, Any], overrides: dict[str, Any]) -> PreTrainingRecipe:
-    settings = {**chosen, **{name: value for name, value in overrides.items() if value is not None}}
-    needs = objective_named(settings["objective"]).needs
-    if needs.targets != "masked":
-        settings = {name: value for name, value in settings.items() if name in overrides or name not in _HIDING}
-    # 没有第二段的目标：序列跨文档装满，一个词元也不浪费
-    settings.setdefault("packing", "full" if needs.pairs == "none" else "sentences")
-    if settings.get("phases") and overrides.get("sequence_length") is None:
-        settings["sequence_length"] = max(int(length) for length, *_ in settings["phases"])
-    return built(PreTrainingRecipe, settings)
 
 
 def keep_start(run: Path, start_from: str) -> None:

@@ -27,8 +27,8 @@ from bertsmith.model import (
 from bertsmith.model.families.albert import AlbertConfig
 from bertsmith.model.peft import AdapterSettings, add_adapter, merge_adapter
 from bertsmith.model.sizes import MatmulWeights, ParameterCounts
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 
 SHAPE = {
     "vocab_size": 90,

@@ -28,8 +28,8 @@ from bertsmith.model import (
 from bertsmith.model.families.electra import ElectraConfig
 from bertsmith.model.peft import AdapterSettings, add_adapter
 from bertsmith.model.sizes import ParameterCounts
+from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import recipe_for
 
 SHAPE = {
     "vocab_size": 90,

@@ -165,7 +165,7 @@ class ModernBertConfig(ModelConfig):
         Rotary positions have no table to be filled, and most layers see a window only. A mini that learned from 128
         tokens at a time predicts masks as well in 510 (docs/notes/measurements.md, "Vectors from nothing").
         """
-        # 只学掩码时没有谁用过 [CLS]：分类器读平均更稳
+        # 只学掩码时没有谁用过 [CLS]：分类器读所有词元的平均
         return self.with_position_limit(REACH * length).changed(classifier_pooling="mean")
 
     def norm(self) -> LayerNorm:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from bertsmith.retrieval.ranking import USUAL_WEIGHT
 from bertsmith.retrieval.search import Mode
 from bertsmith.serve.endpoint import IndexRequest, endpoint, example, pipelines_at, tokens_read
 from bertsmith.serve.indexes import index_named
@@ -28,7 +29,7 @@ class SearchRequest(IndexRequest):
     )
     weight: Annotated[
         float | None,
-        Field(ge=0, le=1, description="Of the vectors in a hybrid search; 0.4 if null."),
+        Field(ge=0, le=1, description=f"Of the vectors in a hybrid search; {USUAL_WEIGHT} if null."),
     ] = None
     where: Annotated[
         dict[str, str] | None,
