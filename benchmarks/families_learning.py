@@ -59,7 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.families, options.size, options.minutes, options.seeds = ["bert"], "tiny", 0.05, 0
-        options.out = Path("runs/bench-quick/families")
+        options.out = Path("runs/bench-quick/families_learning")
     torch.set_num_threads(options.threads)
     corpus, tokenizer = prepare(options.out)
     results = results_of("families_learning", options)

@@ -62,7 +62,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     if options.quick:
-        options.size, options.minutes, options.seeds, options.out = "tiny", 0.02, 1, Path("runs/bench-quick/families")
+        options.size, options.minutes, options.seeds = "tiny", 0.02, 1
+        options.out = Path("runs/bench-quick/learning_curves")
     torch.set_num_threads(options.threads)
     setting = setting_of(options.size, options.precision, options.out)
     results = results_of("learning_curves", options)

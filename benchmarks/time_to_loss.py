@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.size, options.minutes, options.seeds, options.sides = "tiny", 0.02, 1, [EXPERT]
-        options.out = Path("runs/bench-quick/families")
+        options.out = Path("runs/bench-quick/time_to_loss")
     torch.set_num_threads(options.threads)
     setting = setting_of(options.size, options.precision, options.out)
     runs, results = results_of("time_to_loss_runs", options), results_of("time_to_loss", options)
