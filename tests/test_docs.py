@@ -117,6 +117,22 @@ def test_the_two_readmes_name_the_same_commands_and_pages():
     assert pages(english) == pages(chinese)
 
 
+# one Chinese term for one thing; what must not be written → what is written instead
+OTHER_TERMS = {
+    "验证集": "开发集", "留出损失": "留出集损失", "验证损失": "留出集损失", "附加包": "可选依赖",
+    "特殊符号": "特殊词元", "遮盖": "掩码", "整词": "全词掩码", "原始代码": "官方代码", "汇聚层": "池化层",
+    "最小对比": "最小对立对", "最小对（": "最小对立对", "最小对*": "最小对立对", "句序预测": "句子顺序预测",
+    "补齐": "填充", "片段嵌入": "段嵌入", "您": "你", "et al.": "等，2019", "以一行话结束": "报一行错误后退出",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.zh-CN.md", *SITE["zh"]], ids=named)
+def test_a_chinese_page_has_one_term_for_one_thing(page):
+    text = page.read_text(encoding="utf-8")
+    found = {f"{term}: write {instead}" for term, instead in OTHER_TERMS.items() if term in text}
+    assert not found
+
+
 def names_of_pages(language: str) -> list[str]:
     return [page.relative_to(ROOT / "docs" / language).as_posix() for page in SITE[language]]
 

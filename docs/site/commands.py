@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
+import typer
+from typer.main import get_command
+
 WORDS = {
     "en": {"option": "option", "means": "what it does", "default": "default", "required": "required", "none": ""},
     "zh": {"option": "选项", "means": "作用", "default": "默认值", "required": "必填", "none": ""},
@@ -16,9 +19,6 @@ WORDS = {
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Yields every command and its name, groups of commands by their members."""
-    import typer
-    from typer.main import get_command
-
     from bertsmith.cli import app
 
     def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -28,7 +28,6 @@ def commands() -> Iterator[tuple[str, Any]]:
             if hasattr(one, "commands"):
                 yield from walk(one, f"{name}{word} ")
             else:
-                one.get_params(typer.Context(one))
                 yield f"{name}{word}", one
 
     yield from walk(get_command(app), "")
@@ -89,7 +88,9 @@ def _row(parameter: Any, words: dict[str, str]) -> str:
 def command_page(name: str, command: Any, language: str) -> str:
     """Returns the section of a command: what it does, how it is called, its options by panel."""
     words = WORDS[language]
-    parameters = [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
+    # 有的选项（如 --device）到问起时才有：params 里还看不到
+    found = command.get_params(typer.Context(command))
+    parameters = [one for one in found if not getattr(one, "hidden", False) and one.name != "help"]
     arguments = [one for one in parameters if not one.opts[0].startswith("-")]
     usage = " ".join(one.name.upper() + ("..." if one.nargs == -1 else "") for one in arguments)
     anchor = name.replace(" ", "-")

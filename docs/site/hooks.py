@@ -1,7 +1,8 @@
 """What MkDocs is taught beyond its plugins: links to the code, pages made from the code, names of sections in Chinese.
 
 - A page may link to any file of the project as GitHub reads it (`../../../src/bertsmith/model/block.py`). The site has
-  a page for every source file and a copy of every picture and report that is linked, so it needs no repository.
+  a page for every source file and a copy of every picture and report that is linked, so it needs no repository. A
+  linked Markdown file, such as the notes of measurements, becomes a page as it reads, with its own links.
 - `<!-- commands -->` is replaced by every command with its options, `<!-- names -->` by the public names, and
   `<!-- changelog -->` by the changelog: none can be out of date.
 - Each language is a site of its own, with its own index to search; `extra.sections` translates the navigation.
@@ -61,8 +62,10 @@ def place_in_site(target: Path, pages: Path) -> str | None:
 
 
 def source_page(target: Path) -> str:
-    """Returns a page that shows a file."""
+    """Returns a page that shows a file: Markdown as it reads, all else as code."""
     name = target.relative_to(ROOT).as_posix()
+    if target.suffix == ".md":
+        return f"---\nsearch:\n  exclude: true\n---\n{target.read_text(encoding='utf-8')}"
     kind = LANGUAGE_OF.get(target.suffix, "text")
     # 围栏比文件里任何一行都长，文件自己的 ``` 就不会提前结束它
     fence = "`" * 12
@@ -76,11 +79,17 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for picture in (ROOT / "docs/site/assets").iterdir():
         files.append(File.generated(config, f"assets/{picture.name}", abs_src_path=str(picture)))
     found: set[Path] = set()
-    for page in pages.rglob("*.md"):
-        for link in _LINK.finditer(page.read_text(encoding="utf-8")):
+    unread = list(pages.rglob("*.md"))
+    while unread:
+        page = unread.pop()
+        for link in _LINK.finditer(_CODE.sub("", page.read_text(encoding="utf-8"))):
             target = linked_file(page, link["path"])
-            if target is not None and place_in_site(target, pages):
-                found.add(target)
+            if target is None or target in found or not place_in_site(target, pages):
+                continue
+            found.add(target)
+            # 另一种语言的页属于另一个站点，不再跟进
+            if target.suffix == ".md" and not target.is_relative_to(ROOT / "docs" / other_language(pages)):
+                unread.append(target)
     for target in sorted(found):
         place = place_in_site(target, pages) or ""
         if target.suffix in COPIED:
@@ -119,9 +128,15 @@ def with_names(module: re.Match[str]) -> str:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Fills in what is made from the code, and turns links to files of the project into links of the site."""
-    if page.file.abs_src_path is None:
+    pages = Path(config.docs_dir)
+    if page.file.src_uri.startswith("source/"):
+        here = ROOT / page.file.src_uri.removeprefix("source/").removesuffix(".md")
+        if here.suffix != ".md":
+            return markdown
+    elif page.file.abs_src_path is not None:
+        here = Path(page.file.abs_src_path)
+    else:
         return markdown
-    here, pages = Path(page.file.abs_src_path), Path(config.docs_dir)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", command_pages(pages.name))
     if "<!-- names -->" in markdown:
@@ -147,8 +162,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: An
         place = place_in_site(target, pages)
         if place is not None:
             path = os.path.relpath(place, Path(page.file.src_uri).parent)
-            return f"{link['before']}{path})"
-        return f"{link['before']}{os.path.relpath(target, here.parent)}{link['anchor'] or ''})"
+            # 只有 Markdown 的页有标题可跳；代码页没有
+            anchor = link["anchor"] or "" if target.suffix == ".md" else ""
+            return f"{link['before']}{path}{anchor})"
+        if not target.is_relative_to(pages):
+            return link["before"].lstrip("!")[1:-2]
+        path = os.path.relpath(target.relative_to(pages), Path(page.file.src_uri).parent)
+        return f"{link['before']}{path}{link['anchor'] or ''})"
 
     return outside_code(markdown, lambda text: _LINK.sub(relinked, text))
 
