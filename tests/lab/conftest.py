@@ -157,14 +157,16 @@ def open_page(browser, page_address):
     """Opens the lab; at the end of the test nothing may have gone wrong in it, nor been asked of another host."""
     pages, trouble = [], []
 
-    def begin(language="en", width=1280):
-        page = browser.new_page(viewport={"width": width, "height": 900})
+    def begin(language="en", width=1280, scheme="light", asked=None):
+        asked = [] if asked is None else asked
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.set_default_timeout(60_000)
         page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: trouble.append(str(error)))
         page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
 
         def watch(request):
+            asked.append(request.url)
             if not request.url.startswith((page_address, "data:", "blob:")):
                 trouble.append(f"asked {request.url}")
 

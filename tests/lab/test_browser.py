@@ -1,5 +1,8 @@
 """The lab in a browser: every tab by mouse and by keyboard, wide and narrow, in English and Chinese."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -18,12 +21,16 @@ TABS = {
             "My task",
             "Similarity map",
             "Search",
+            "Compare two models",
             "Training",
             "Learn",
         ),
         "More tabs",
     ),
-    "zh": (("完形填空", "注意力", "下一句", "词元", "我的任务", "相似度", "搜索", "训练", "学习"), "More tabs"),
+    "zh": (
+        ("填空", "注意力", "下一句", "词元", "我的任务", "相似度图", "搜索", "比较两个模型", "训练", "学习"),
+        "More tabs",
+    ),
 }
 PLOT = ".js-plotly-plot"
 
@@ -41,6 +48,12 @@ def open_tab(page, name):
 def choose_model(page, name):
     page.locator("#model input").click()
     page.locator("ul[role=listbox] [role=option]", has_text=name).first.click()
+
+
+def choose_other(page, given):
+    page.fill("#compare-other input", given)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
 
 
 def typed(page, place, text):
@@ -166,6 +179,82 @@ def test_training_is_live_and_lessons_compute(open_page, runs):
     page.wait_for_selector("#card hr")
     page.click("#card-good")
     page.wait_for_selector("#card-turn:visible")
+    # what was answered stays while another tab is open; another part takes the place of this one
+    open_tab(page, "Training")
+    open_tab(page, "Learn")
+    page.wait_for_selector("#lesson-why [role=status] b")
+    page.locator("#learn-part input").click()
+    page.locator("ul[role=listbox] [role=option]", has_text="Pre-training").click()
+    page.wait_for_selector("#lesson-pre-training .steps")
+    assert page.locator("#lesson-why").count() == 0
+
+
+def test_a_folder_is_compared_with_the_chosen_model(open_page, folders, tmp_path):
+    page = open_page()
+    open_tab(page, "Compare two models")
+
+    for given, said in ((f"{tmp_path}/none", "there is no such folder"), (f"{tmp_path}", "has no config.json")):
+        choose_other(page, given)
+        page.click("#compare-fill")
+        page.wait_for_selector(f".notice.wrong:visible:has-text({said!r})")
+    choose_other(page, str(folders["base"]))
+    for text, said in (("", "write something first"), ("the man .", "Write [MASK]")):
+        typed(page, "#compare-text", text)
+        page.click("#compare-fill")
+        page.wait_for_selector(f".notice.wrong:visible:has-text({said!r})")
+    typed(page, "#compare-text", "the man [MASK] bread .")
+    page.click("#compare-fill")
+    page.wait_for_selector("#compare-filled table")
+    (expected,) = load_pipeline("fill-mask", folders["base"])("the man [MASK] bread .", top_k=10)
+    for column in (1, 3):
+        found = page.locator(f"#compare-filled td:nth-child({column})").all_inner_texts()
+        assert found == [one.piece for one in expected]
+    lines = ["the man eats bread .", "the woman reads a book !", "where is the market ?"]
+    typed(page, "#compare-lines", "\n".join(lines))
+    page.click("#compare-button")
+    page.wait_for_selector("#compare-alike table")
+    cosines = load_pipeline("similarity", folders["base"])(lines)[0, 1:]
+    assert page.locator("#compare-alike td:nth-child(3)").all_inner_texts() == [f"{one:.3f}" for one in cosines]
+
+
+def saved_by(page, button):
+    with page.expect_download() as download:
+        page.click(button)
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def test_tables_bars_figures_and_pictures_are_saved(open_page):
+    page = open_page("zh")
+    typed(page, "#fill-text", "the man [MASK] bread .")
+    page.click("#fill-button")
+    page.wait_for_selector("#fill-results .bar")
+    name, content = saved_by(page, "#fill-results .save")
+    assert name.endswith(".csv")
+    assert list(map(tuple, csv.reader(content.decode("utf-8-sig").splitlines()))) == bars_of(page, "#fill-results")
+
+    open_tab(page, "词元")
+    typed(page, "#tokens-first", 'she sells , the "book" 今天')
+    page.click("#tokens-button")
+    page.wait_for_selector("#tokens-results table")
+    name, content = saved_by(page, "#tokens-results .save")
+    assert name == "词元.csv"
+    rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
+    cells = page.locator("#tokens-results :is(th, td)").all_inner_texts()
+    assert [cell for row in rows for cell in row] == cells
+    assert len({len(row) for row in rows}) == 1
+    name, content = saved_by(page, "#tokens-norms .modebar-btn")
+    assert name.endswith(".png")
+    assert content.startswith(b"\x89PNG")
+    assert page.locator("#tokens-norms .modebar-btn:visible").count() == 1
+
+    open_tab(page, "学习")
+    page.locator("#learn-part input").click()
+    page.locator("ul[role=listbox] [role=option]").nth(1).click()
+    page.wait_for_selector(".lesson-picture")
+    name, content = saved_by(page, ".saved:has(.lesson-picture) > .save >> nth=0")
+    assert name.endswith(".png")
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 5_000
 
 
 @pytest.mark.slow
@@ -258,3 +347,66 @@ def test_every_tab_fits_a_telephone_and_is_reached_by_keyboard(open_page, langua
         page.wait_for_selector(f"[role=tab][aria-selected=true]:has-text({name!r})", state="attached")
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
     assert page.locator(f"a[lang={'zh' if language == 'en' else 'en'}]").get_attribute("href") in ("/en/", "/zh/")
+
+
+CUT_OFF = """shown => {
+    shown.scrollIntoView({ inline: "end", block: "nearest" });
+    const right = shown.getBoundingClientRect().right, width = document.documentElement.clientWidth;
+    const boxes = [];
+    for (let box = shown.parentElement; box; box = box.parentElement)
+        if (getComputedStyle(box).overflowX !== "visible") boxes.push(box.getBoundingClientRect().right);
+    return Math.round(right - Math.min(width, ...boxes));
+}"""
+"""How far something's right end is out of sight when everything is scrolled to it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_table_or_figure_is_cut_off_on_a_telephone(open_page, folders, scheme):
+    page = open_page(width=390, scheme=scheme)
+    assert page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
+    text = "the woman reads a book in the market and the man eats bread ."
+    for tab, fields, button, shown in (
+        ("Attention", ("#attention-first", "#attention-second"), "#attention-button", "#attention-heads"),
+        ("Tokens", ("#tokens-first",), "#tokens-button", "#tokens-norms"),
+        ("Similarity map", (), "#similarity-button", "#similarity-matrix"),
+        ("Compare two models", (), "#compare-fill", "#compare-filled table"),
+        ("Training", (), None, "#training-plot"),
+        ("Learn", (), None, "#lesson-why table"),
+    ):
+        open_tab(page, tab)
+        if tab == "Compare two models":
+            choose_other(page, str(folders["base"]))
+        for field in fields:
+            typed(page, field, text)
+        if button:
+            page.click(button)
+        page.wait_for_selector(shown if "table" in shown else f"{shown} {PLOT}")
+        for summary in page.locator("summary:visible").all():
+            summary.click()
+        found = page.locator(f".sideways table:visible, {PLOT}:visible, .lesson-picture:visible").all()
+        assert found
+        for one in found:
+            assert one.evaluate(CUT_OFF) <= 1, f"{tab}: {one.evaluate('one => one.outerHTML.slice(0, 300)')}"
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+    open_tab(page, "Attention")
+    fits = "table => table.offsetWidth <= table.parentElement.clientWidth"
+    assert page.locator("#attention-told .sideways table").first.evaluate(fits)
+
+
+@pytest.mark.slow
+def test_the_first_view_waits_for_nothing_that_is_not_seen(open_page, record_property):
+    """Prints how long it took, which depends on the machine; what makes it long is counted."""
+    asked = []
+    page = open_page(asked=asked)
+    paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    took = {"first contentful paint": page.evaluate(paint), "first tab usable": page.evaluate("performance.now()")}
+    for name, milliseconds in took.items():
+        record_property(name, milliseconds)
+        print(f"{name}: {milliseconds:.0f} ms, {len(asked)} requests")
+    assert not [url for url in asked if "Plotly" in url], "the code of figures, 4.6 MB, without a figure"
+    assert len(asked) < 90
+    config = page.request.get(page.url + "config").json()
+    assert len(config["components"]) < 200
+    for hidden in ("#attention-button", "#training-plot", "#learn-part"):
+        assert page.locator(hidden).count() == 0

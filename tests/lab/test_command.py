@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ import typer
 from bertsmith.cli.lab import lab as command
 from bertsmith.errors import InputError
 from bertsmith.lab import run
+from bertsmith.serve.settings import ServeSettings
 
 app = typer.Typer()
 app.command("lab")(command)
@@ -57,8 +59,6 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path, monkeypatch):
 
 
 def test_runs_that_are_no_folder_are_refused(folders, tmp_path):
-    from bertsmith.serve.settings import ServeSettings
-
     settings = ServeSettings(models=(("base", str(folders["base"])),), threads=1)
     with pytest.raises(InputError, match="is no folder"):
         run.build_lab(settings, [tmp_path / "missing"])
@@ -67,8 +67,6 @@ def test_runs_that_are_no_folder_are_refused(folders, tmp_path):
 def test_pages_and_endpoints_are_on_one_address(folders, runs, monkeypatch):
     httpx = pytest.importorskip("httpx")
     from starlette.testclient import TestClient
-
-    from bertsmith.serve.settings import ServeSettings
 
     monkeypatch.setenv("BERTSMITH_API_KEYS", "k" * 32)
     settings = ServeSettings(models=(("base", str(folders["base"])),), threads=1, drain=0.0)
@@ -85,8 +83,6 @@ def test_pages_and_endpoints_are_on_one_address(folders, runs, monkeypatch):
 
 def test_the_address_is_told_when_it_can_be_reached(folders, monkeypatch):
     httpx = pytest.importorskip("httpx")
-    from bertsmith.serve.settings import ServeSettings
-
     reached = []
 
     class Caller(logging.Handler):
@@ -109,8 +105,6 @@ def test_the_address_is_told_when_it_can_be_reached(folders, monkeypatch):
 
 @pytest.mark.parametrize(("host", "is_kept"), [("127.0.0.1", True), ("0.0.0.0", False)])
 def test_others_turn_no_cards_in_the_file_of_who_started_the_lab(folders, monkeypatch, host, is_kept):
-    from bertsmith.serve.settings import ServeSettings
-
     seen = []
     monkeypatch.setenv("BERTSMITH_API_KEYS", "k" * 32)
     monkeypatch.setattr(run, "configure_logs", lambda: None)
@@ -123,52 +117,137 @@ def test_others_turn_no_cards_in_the_file_of_who_started_the_lab(folders, monkey
     assert is_kept or not progress.parent.exists(), "kept after the lab was closed"
 
 
+@pytest.fixture
+def started():
+    """Runs labs as processes of their own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    with ExitStack() as held:
+
+        def start(settings, **environment):
+            code = (
+                "from bertsmith.lab.run import run_lab; from bertsmith.serve.settings import ServeSettings; import sys"
+            )
+            command = [sys.executable, "-c", f"{code}; run_lab(ServeSettings.from_json(sys.argv[1]))"]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+            lab = held.enter_context(
+                subprocess.Popen([*command, settings.to_json()], stderr=subprocess.PIPE, text=True, env=environment)
+            )
+            held.callback(lab.kill)
+            for line in lab.stderr:
+                if address := re.search(r"open on http://[0-9.]+:(\d+)", line):
+                    return lab, int(address[1])
+            pytest.fail("the lab ended before it could be reached")
+
+        yield start
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def told(folders, **changes):
+    return ServeSettings(models=(("base", str(folders["base"])),), port=0, threads=1, drain=0.0, **changes)
+
+
+def closed_by_ctrl_c(lab):
+    lab.send_signal(signal.SIGINT)
+    return lab.wait(30) == 0 and "Traceback" not in lab.stderr.read()
+
+
 @pytest.mark.slow
-def test_more_silent_connections_than_the_lab_keeps_shut_nobody_out(folders, tmp_path):
-    """A lab that others reach: silence, heads that never end, and no key."""
+def test_more_silent_connections_than_the_lab_keeps_shut_nobody_out(folders, started):
+    """A lab that others reach: silence, heads that never end, no key, and another name than its own."""
     httpx = pytest.importorskip("httpx")
     from bertsmith.serve.connection import MOST_CONNECTIONS
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-    code = "from bertsmith.cli.lab import lab; import typer; typer.run(lab)"
-    arguments = ["--model", str(folders["base"]), "--host", "0.0.0.0", "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "BERTSMITH_API_KEYS": "k" * 32}
-    command = [sys.executable, "-c", code, *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as lab, ExitStack() as held:
-        try:
-            for line in lab.stderr:
-                if address := re.search(r"open on http://0\.0\.0\.0:(\d+)", line):
-                    break
-            port = int(address[1])
-            for number in range(MOST_CONNECTIONS + 76):
-                client = held.enter_context(socket.create_connection(("127.0.0.1", port), 10))
-                if number % 2:
-                    client.sendall(b"GET /en/ HTTP/1.1\r\nHost: loc")
+    lab, port = started(told(folders, host="0.0.0.0"), BERTSMITH_API_KEYS="k" * 32)
+    with ExitStack() as held:
+        for number in range(MOST_CONNECTIONS + 76):
+            client = held.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            if number % 2:
+                client.sendall(b"GET /en/ HTTP/1.1\r\nHost: loc")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as visitor:
             for _ in range(3):
-                page = httpx.get(f"http://127.0.0.1:{port}/en/", auth=("", "k" * 32), timeout=20)
-                assert page.status_code == httpx.codes.OK
-            assert httpx.get(f"http://127.0.0.1:{port}/en/", timeout=20).status_code == httpx.codes.UNAUTHORIZED
-            held.close()
-            lab.send_signal(signal.SIGINT)
-            assert lab.wait(30) == 0
-        finally:
-            lab.kill()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                assert visitor.get("/en/", auth=("", "k" * 32)).status_code == httpx.codes.OK
+            assert visitor.get("/en/").status_code == httpx.codes.UNAUTHORIZED
+            foreign = visitor.get("/en/", auth=("", "k" * 32), headers={"host": "evil.example"})
+            assert foreign.status_code == httpx.codes.FORBIDDEN
+    assert closed_by_ctrl_c(lab)
+
+
+def resident_bytes(pid):
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) << 10
 
 
 @pytest.mark.slow
-def test_ctrl_c_closes_the_lab_although_a_page_is_open(folders):
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a process's memory from /proc")
+def test_slow_large_bodies_for_a_page_fill_no_memory_and_are_given_up(folders, started):
+    """A hundred of them, each a byte short of its end, while others ask."""
     httpx = pytest.importorskip("httpx")
-    code = "from bertsmith.cli.lab import lab; import typer; typer.run(lab)"
-    arguments = [sys.executable, "-c", code, "--model", str(folders["base"]), "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment) as lab:
-        for line in lab.stderr:
-            if address := re.search(r"open on (http://\S+)", line):
-                break
-        with httpx.stream("GET", f"{address[1]}/en/gradio_api/heartbeat/abc", timeout=60) as page:
-            assert next(page.iter_lines())
-            lab.send_signal(signal.SIGINT)
-            assert lab.wait(30) == 0
-        assert "Traceback" not in lab.stderr.read()
+    settings = told(folders, deadline=4.0)
+    lab, port = started(settings)
+    address = f"http://127.0.0.1:{port}"
+    assert httpx.get(f"{address}/en/", timeout=20).status_code == httpx.codes.OK
+    size, part = settings.limits.body_bytes - 1, b" " * 65_536
+    head = b"POST /en/gradio_api/run/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size
+    before = resident_bytes(lab.pid)
+    with ExitStack() as held:
+        clients = [held.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(100)]
+        for client in clients:
+            client.settimeout(0.2)
+            # 被拒绝的连接不再读：发不出去就算了
+            with suppress(OSError):
+                client.sendall(head)
+                for _ in range(size // len(part)):
+                    client.sendall(part)
+        # 合计近 400 MB；额度是 64 MiB，另留余地给每条连接已收到、尚未读的部分
+        assert resident_bytes(lab.pid) - before < 160 << 20
+        assert httpx.get(f"{address}/en/config", timeout=20).status_code == httpx.codes.OK
+        answers = []
+        for client in clients:
+            # 期限过后先回答，再关闭：再等也不会一直开着
+            client.settimeout(20)
+            received = b""
+            with suppress(ConnectionError):
+                while part := client.recv(4096):
+                    received += part
+            answers.append(received.partition(b"\r\n")[0])
+    assert {answer.split()[1] for answer in answers if answer} <= {b"408", b"429"}
+    assert b"HTTP/1.1 408 Request Timeout" in answers
+    assert closed_by_ctrl_c(lab)
+
+
+@pytest.mark.slow
+def test_visitors_turn_cards_without_a_trace_on_the_disk(folders, started, tmp_path):
+    """On an address that others reach; for who started the lab on its own machine there is one."""
+    httpx = pytest.importorskip("httpx")
+    for host, kept in (("0.0.0.0", False), ("127.0.0.1", True)):
+        home = tmp_path / host
+        home.mkdir()
+        lab, port = started(
+            told(folders, host=host), BERTSMITH_API_KEYS="k" * 32, XDG_DATA_HOME=str(home), HOME=str(home)
+        )
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/en", auth=("", "k" * 32), timeout=60) as visitor:
+            config = visitor.get("/config").json()
+            ids = {one["props"].get("elem_id"): one["id"] for one in config["components"]}
+
+            def press(button, *values, config=config, ids=ids, visitor=visitor):
+                number = next(one["id"] for one in config["dependencies"] if [ids[button], "click"] in one["targets"])
+                asked = {"fn_index": number, "data": values, "session_hash": "one"}
+                answer = visitor.post("/gradio_api/run/predict", json=asked)
+                assert answer.status_code == httpx.codes.OK, answer.text
+                return str(answer.json()["data"])
+
+            assert "card" in press("card-next", "why")
+            press("card-turn", None)
+            assert "card" in press("card-good", "why", None)
+        assert closed_by_ctrl_c(lab)
+        assert any(file.is_file() for file in home.rglob("*bertsmith*/*")) == kept
+
+
+@pytest.mark.slow
+def test_ctrl_c_closes_the_lab_although_a_page_is_open(folders, started):
+    httpx = pytest.importorskip("httpx")
+    lab, port = started(told(folders))
+    with httpx.stream("GET", f"http://127.0.0.1:{port}/en/gradio_api/heartbeat/abc", timeout=60) as page:
+        assert next(page.iter_lines())
+        assert closed_by_ctrl_c(lab)

@@ -12,8 +12,11 @@ from starlette.testclient import TestClient
 
 from bertsmith.errors import InputError
 from bertsmith.lab import run
-from bertsmith.serve.host_check import BodyLimit, is_own_name
+from bertsmith.lab.bodies import AdmittedBodies
+from bertsmith.serve.guard import CLIENT
+from bertsmith.serve.host_check import is_own_name
 from bertsmith.serve.settings import Limits, ServeSettings
+from bertsmith.serve.shares import LOCAL
 
 MOST = Limits().body_bytes
 
@@ -119,13 +122,12 @@ def test_a_body_that_fits_reaches_the_page(client):
     assert answer.json()["data"] == [f"{text} [MASK]"]
 
 
-@pytest.mark.parametrize(("path", "size"), [("/en", 3), ("/en/x", 3), ("/zh/x", 4), ("/english", 4), ("/", 4)])
-def test_a_body_arrives_whole_and_once(path, size):
-    """In pieces, with the hang-up after it still to be heard; what is no page has no limit here."""
-    seen, sent, body = [], [], b"abcd"[:size]
+def test_a_body_arrives_whole_and_once(client):
+    """In pieces, with the hang-up after it still to be heard."""
+    seen, sent = [], []
     parts = [
-        {"type": "http.request", "body": body[:2], "more_body": True},
-        {"type": "http.request", "body": body[2:], "more_body": False},
+        {"type": "http.request", "body": b"ab", "more_body": True},
+        {"type": "http.request", "body": b"cd", "more_body": False},
         {"type": "http.disconnect"},
     ]
 
@@ -139,8 +141,15 @@ def test_a_body_arrives_whole_and_once(path, size):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "headers": []}
-    asyncio.run(BodyLimit(app, paths=["/en"], most=3)(scope, receive, send))
-    assert b"".join(one.get("body", b"") for one in seen) == body
+    scope = {"type": "http", "path": "/en/x", "headers": [], CLIENT: LOCAL}
+    asyncio.run(AdmittedBodies(app, admission=client.app.state.admission)(scope, receive, send))
+    assert b"".join(one.get("body", b"") for one in seen) == b"abcd"
     assert [one["type"] for one in seen].count("http.disconnect") == 1
     assert sent == []
+
+
+def test_without_a_key_a_body_is_not_even_measured(folders, tmp_path):
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    with client_of(folders, key_file=str(tmp_path / "keys")) as client:
+        answer = client.post("/en/gradio_api/run/predict", content=b"a" * (MOST + 1))
+        assert answer.status_code == 401

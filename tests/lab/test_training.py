@@ -73,8 +73,10 @@ def test_a_run_is_read_again_when_it_has_grown(tmp_path):
     [
         (b"\xff\xfe\x00", "cannot be read"),
         (b"", "no figures yet"),
-        (b'3\n"x"\n{"step": 1}\n', "3 lines of metrics.jsonl are not figures"),
-        (b"{}{}", "no figures yet"),
+        (b'{"step": 0}\n{"step": 1}\n{}\n', "3 lines of metrics.jsonl are not figures"),
+        (b'{"kind": "train"}\n"x"\n', "cannot be read"),
+        (b'{"kind": "tra', "no figures yet"),
+        (b"{}{}", "cannot be read"),
         (None, "no metrics.jsonl"),
     ],
 )

@@ -76,7 +76,7 @@ def is_closed(client, seconds):
     ids=["silent", "slow head", "slow body", "slow header"],
 )
 def test_more_idle_connections_than_the_server_keeps_shut_nobody_out(url, flood, first):
-    clients = flood(connection.MOST_CONNECTIONS + 76, first)
+    clients = flood(2 * connection.MOST_CONNECTIONS + 76, first)
     assert_answers(url)
     # 最早来的让了位
     assert is_closed(clients[0], 10)

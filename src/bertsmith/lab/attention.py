@@ -174,9 +174,16 @@ def _told(state: PageState, view: View, of_all: dict[str, Floats], coloured: boo
         parts.append(notice(state.say(Text("Colours by pair need a text B.", "按文本对着色需要文本 B。"))))
     if view.head is not None:
         values = {name: float(of_all[name][view.layer, view.head]) for name in MEASURES}
-        cells = [percent(value) if MEASURES[name].is_share else f"{value:.2f}" for name, value in values.items()]
-        names = [state.say(_MEASURES[name]) for name in MEASURES]
-        parts.append(table(names, [cells], name=state.say(Text("This head in numbers", "这个头的数字")), texts=0))
+        # 每个度量一行：横着排七列，手机上放不下
+        rows = [
+            [state.say(_MEASURES[name]), percent(value) if MEASURES[name].is_share else f"{value:.2f}"]
+            for name, value in values.items()
+        ]
+        title = state.say(Text("This head in numbers", "这个头的数字"))
+        place = Text(
+            f"layer {view.layer + 1}, head {view.head + 1}", f"第 {view.layer + 1} 层，第 {view.head + 1} 个头"
+        )
+        parts.append(table([title, state.say(place)], rows, name=title))
     if coloured:
         shares = pair_shares(view.weights[None, None], attention.sequence_ids)[0, 0]
         keys = [
@@ -194,7 +201,8 @@ def _strongest(state: PageState, view: View) -> str:
     rows = []
     for token, weights in zip(tokens, view.weights, strict=True):
         best = np.argsort(-weights, kind="stable")[:STRONGEST]
-        rows.append([token, *(f"{tokens[place]} {percent(float(weights[place]))}" for place in best)])
+        # 百分号紧跟着数：窄屏上折行时不分家
+        rows.append([token, *(f"{tokens[place]} {weights[place]:.1%}" for place in best)])
     head = [state.say(Text("token", "词元")), state.say(Text("reads most", "读得最多的")), *[""] * (len(rows[0]) - 2)]
     name = state.say(Text("The strongest weights, as a table", "最大的权重，列成表"))
     return details(name, table(head, rows, name=name, texts=len(head)))

@@ -24,6 +24,9 @@ _WHITE = "rgba(128,128,128,0.06)"
 PAIR_COLOURS = {(0, 0): "#1f5fae", (0, 1): "#d96f1e", (1, 0): "#2b8a57", (1, 1): "#8a4fa3"}
 """Colour of each direction between the texts of a pair: (reader, read)."""
 
+_UNUSED_BUTTONS = ("zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale")
+"""What Plotly's bar offers besides saving as PNG."""
+
 _LONGEST_LABEL = 60
 CELL = 19
 """Pixels of a token in a map: as close as its labels can be read."""
@@ -263,6 +266,7 @@ def _plain(figure: go.Figure) -> None:
         font={"color": _GREY, "size": 12, "family": "system-ui, 'Noto Sans CJK SC', 'PingFang SC', sans-serif"},
         hoverlabel={"align": "left"},
         dragmode=False,
+        modebar={"remove": _UNUSED_BUTTONS, "bgcolor": "rgba(0,0,0,0)", "color": _GREY, "activecolor": _GREY},
     )
     figure.update_xaxes(gridcolor=_GRID, zerolinecolor=_GRID, automargin=True)
     figure.update_yaxes(gridcolor=_GRID, zerolinecolor=_GRID, automargin=True)

@@ -20,8 +20,8 @@ WRITTEN_MASK = "[MASK]"
 TOP = 10
 """Candidates for each mask."""
 
-_STARTS = ("the man eats the [MASK] .", "Paris is the [MASK] of France.", "今天天气很[MASK]。")
-_NAME = Text("Text", "文本")
+STARTS = ("the man eats the [MASK] .", "Paris is the [MASK] of France.", "今天天气很[MASK]。")
+NAME = Text("Text", "文本")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def fill(model: LabModel, text: str) -> Filled:
     Raises:
         InputError: the text is empty, too long or holds no mask, or the model cannot fill masks.
     """
-    text = with_own_mask(model, received(text, _NAME))
+    text = with_own_mask(model, received(text, NAME))
     mask = model.tokenizer.special_tokens.mask
     with model.pipeline("fill-mask") as pipeline:
         if mask not in text:
@@ -107,8 +107,8 @@ def build(state: PageState) -> None:
         lambda model: None if "fill-mask" in model.served.pipelines else missing_head(model, "fill-mask")
     )
     text = gr.Textbox(
-        starting_text(state.first.tokenizer, _STARTS),
-        label=state.say(_NAME),
+        starting_text(state.first.tokenizer, STARTS),
+        label=state.say(NAME),
         max_lines=6,
         elem_id="fill-text",
     )
@@ -133,7 +133,7 @@ def build(state: PageState) -> None:
         model: LabModel, typed: str, masks: Sequence[Sequence[Candidate]], event: Mapping[str, Any]
     ) -> tuple[str, str, Sequence[Sequence[Candidate]]]:
         number, candidate = map(int, str(event["choice"]).split(":"))
-        chosen = inserted(model, received(typed, _NAME), number, masks[number][candidate].piece)
+        chosen = inserted(model, received(typed, NAME), number, masks[number][candidate].piece)
         # 填上一个词，其余空的猜测也会跟着变：有空就接着算
         if model.tokenizer.special_tokens.mask in chosen:
             filled = fill(model, chosen)

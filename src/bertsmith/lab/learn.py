@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.lab.markup import notice, table, written
+from bertsmith.lab.markup import notice, saved, table, written
 from bertsmith.lab.models import LabError, LabModel, received
 from bertsmith.lab.page_state import PageState
 from bertsmith.learn import (
@@ -47,9 +47,6 @@ _GRADES: tuple[tuple[Answer, Text], ...] = (
     ("easy", Text("easy", "很容易")),
 )
 _RESULTS_KEPT = 64
-
-Opened = tuple[Lesson, gr.Column, list[gr.HTML]]
-"""A lesson, what holds it, and the places of its sections."""
 
 Starts = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Model → computation → input → the text that its field begins with."""
@@ -137,10 +134,10 @@ def _picture(found: Computation, language: Language) -> str:
     drawn = picture(found, language)
     if drawn is None:
         return ""
-    # 作为图片嵌入：图有自己的深浅两套颜色，不受页面样式影响，也能另存
+    # 作为图片嵌入：图有自己的深浅两套颜色，不受页面样式影响
     data = base64.b64encode(drawn.encode("utf-8")).decode("ascii")
     image = f"<img class='lesson-picture' alt='{written(found.title)}' src='data:image/svg+xml;base64,{data}'>"
-    return f"<div class='picture-frame'>{image}</div>"
+    return saved(f"<div class='picture-frame'>{image}</div>", name=found.title, kind="PNG")
 
 
 def opened(state: PageState, model: LabModel, section: Section) -> str:
@@ -179,7 +176,7 @@ def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
     Args:
         state: of the page.
         progress: the file of the flash cards; None for the reader's own, see `bertsmith.learn.default_path`.
-        tab: this tab; opening it opens the chosen part.
+        tab: this tab; opening it lays the chosen part out.
     """
     state.lead(
         Text(
@@ -189,7 +186,6 @@ def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
         )
     )
     story = lessons(state.language)
-    place = state.place_for_notice()
     part = gr.Dropdown(
         [(f"{lesson.number}  {lesson.title}", lesson.id) for lesson in story],
         value=story[0].id,
@@ -198,47 +194,55 @@ def build(state: PageState, progress: Path | None, tab: gr.Tab) -> None:
         filterable=False,
     )
     again = gr.Button(state.say(Text("Compute with this model", "用这个模型计算")), elem_id="learn-again", size="sm")
-    starts = {name: _starts(state.models.named(name)) for name in state.models.names}
-    columns: list[Opened] = []
-    fields: Fields = {}
-    for lesson in story:
-        with gr.Column(visible=lesson is story[0], elem_id=f"lesson-{lesson.id}") as column:
-            texts = []
-            for number, section in enumerate(lesson.sections, 1):
-                text, inputs = _section(state, section, f"{lesson.id}-{number}", starts[state.first.name])
-                texts.append(text)
-                fields |= inputs
-            gr.HTML(f"<h3>{state.say(Text('Questions', '问题'))}</h3>")
-            for question in lesson.questions:
-                _question(state, question)
-            gr.HTML(f"<h3>{state.say(Text('Exercises', '练习'))}</h3>")
-            for exercise in lesson.exercises:
-                _exercise(state, exercise)
-            gr.HTML(_links(state, lesson))
-        columns.append((lesson, column, texts))
+    starts = {name: starts_of(state.models.named(name)) for name in state.models.names}
+    there = gr.State("")
+
+    def open_part(model: str, id: str) -> None:
+        (lesson,) = (one for one in story if one.id == id)
+        lay_out(state, state.models.named(model), lesson, starts, [tab.select, again.click])
+
+    # 七个部分共四百来个组件：打开哪一部分才建哪一部分，首屏不必等浏览器把它们全建好
+    gr.render([state.chosen, there], [there.change], queue=False, show_progress="minimal")(open_part)
+
+    for event in (tab.select, part.input):
+        # 经队列：不经队列的回答里，浏览器不看 State 变了没有
+        event(lambda id: id, [part], [there], queue=True, show_progress="hidden", api_visibility="private")
     _cards(state, story, part, progress)
-    _wire_opening(state, [tab.select, part.input, again.click], part, place, columns)
+
+
+def lay_out(state: PageState, model: LabModel, lesson: Lesson, starts: Starts, again: Sequence[Any]) -> None:
+    """Lays a part out: its sections, computed, its questions and exercises, and where its code is.
+
+    Args:
+        state: of the page.
+        model: that computes.
+        lesson: the part.
+        starts: what the fields begin with, of all models.
+        again: events after which the sections are computed anew, with the model that is then chosen.
+    """
+    with gr.Column(elem_id=f"lesson-{lesson.id}"):
+        place = state.place_for_notice()
+        texts = []
+        fields: Fields = {}
+        for number, section in enumerate(lesson.sections, 1):
+            text, inputs = _section(state, model, section, f"{lesson.id}-{number}", starts[model.name])
+            texts.append(text)
+            fields |= inputs
+        gr.HTML(f"<h3>{state.say(Text('Questions', '问题'))}</h3>")
+        for question in lesson.questions:
+            _question(state, question)
+        gr.HTML(f"<h3>{state.say(Text('Exercises', '练习'))}</h3>")
+        for exercise in lesson.exercises:
+            _exercise(state, exercise)
+        gr.HTML(_links(state, lesson))
+    state.answer(
+        again, lambda chosen: [opened(state, chosen, one) for one in lesson.sections], [], place, texts, slow=True
+    )
     _wire_starts(state, starts, place, fields)
 
 
-def _wire_opening(
-    state: PageState, triggers: Sequence[Any], part: gr.Dropdown, place: gr.HTML, columns: Sequence[Opened]
-) -> None:
-    everything = [*(column for _, column, _ in columns), *(text for _, _, texts in columns for text in texts)]
-
-    def open_part(model: LabModel, chosen: str) -> list[Any]:
-        shown: list[Any] = [gr.Column(visible=lesson.id == chosen) for lesson, _, _ in columns]
-        for lesson, _, texts in columns:
-            if lesson.id != chosen:
-                shown += [gr.skip()] * len(texts)
-                continue
-            shown += [opened(state, model, section) for section in lesson.sections]
-        return shown
-
-    state.answer(triggers, open_part, [part], place, everything, slow=True)
-
-
-def _starts(model: LabModel) -> dict[str, dict[str, str]]:
+def starts_of(model: LabModel) -> dict[str, dict[str, str]]:
+    """Returns what fields begin with for a model, by computation and input: sentences that its vocabulary covers."""
     return {id: recipe.sentences(model.tokenizer) for id, recipe in COMPUTATIONS.items() if recipe.needs_study}
 
 
@@ -253,14 +257,14 @@ def _wire_starts(state: PageState, starts: Starts, place: gr.HTML, fields: Field
 
 
 def _section(
-    state: PageState, section: Section, name: str, starts: Mapping[str, Mapping[str, str]]
+    state: PageState, model: LabModel, section: Section, name: str, starts: Mapping[str, Mapping[str, str]]
 ) -> tuple[gr.HTML, Fields]:
     """Lays a section out: its text, and below it what can be changed about its computation.
 
     Returns:
         The place of its text, and the fields whose first text depends on the model.
     """
-    text = gr.HTML("" if section.computation else section_html(section, None, state.language))
+    text = gr.HTML(opened(state, model, section))
     id = section.computation
     if id is None or not COMPUTATIONS[id].inputs:
         return text, {}

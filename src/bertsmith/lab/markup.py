@@ -1,7 +1,8 @@
 """Pieces of the page as HTML: notices, bars, tables, marked texts.
 
 Every text that is not ours passes `written`, which escapes it: `<script>` in a sentence is a word of that sentence.
-Tables and lists are real ones, so that a keyboard and a screen reader find their way.
+Tables and lists are real ones, so that a keyboard and a screen reader find their way. What holds numbers has a button
+that saves it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from bertsmith.interpret.attributed_text import colour_of, coloured_runs, largest_value, printable
 from bertsmith.interpret.attribution import Attribution
@@ -75,11 +76,11 @@ def bars(rows: Iterable[Bar], *, caption: str = "", choice: str | None = None, h
                 f"<li><button type='button' class='bar' data-choice='{choice}:{number}'{told}>{inside}</button>"
             )
     heading = f"<h3>{written(caption)}</h3>" if caption else ""
-    return f"{heading}<ol class='bars'>{''.join(items)}</ol>"
+    return heading + saved(f"<ol class='bars'>{''.join(items)}</ol>", name=caption)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, name: str, texts: int = 1) -> str:
-    """Returns a table that scrolls sideways where there is no room.
+    """Returns a table that can be saved, and scrolls sideways where there is no room.
 
     Args:
         head: names of the columns.
@@ -93,10 +94,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, name: str, text
         for row in rows
     )
     # 容器可获得焦点：只用键盘的人也能左右滚动宽表
-    return (
+    return saved(
         f"<div class='sideways' role='region' tabindex='0' aria-label='{written(name)}'>"
-        f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>",
+        name=name,
     )
+
+
+def saved(shown: str, *, name: str, kind: Literal["CSV", "PNG"] = "CSV") -> str:
+    """Returns a table, bars or a picture with a button that saves it; `pages/save.js` does what the button says.
+
+    Args:
+        shown: what is saved, as HTML.
+        name: of the file; of the page where it is empty.
+        kind: of the file.
+    """
+    label = written(f"{kind}: {name}" if name else kind)
+    button = f"<button type='button' class='save' data-save='{written(name)}' aria-label='{label}'>↓ {kind}</button>"
+    return f"<div class='saved'>{shown}{button}</div>"
+
+
+def pieces(found: Iterable[tuple[str, int]]) -> str:
+    """Returns pieces of a vocabulary in their order, each with the segment that colours it."""
+    items = "".join(f"<li class='segment{segment % 2}'>{written(piece)}</li>" for piece, segment in found)
+    return f"<ol class='pieces'>{items}</ol>"
 
 
 def marked(text: str, marks: Sequence[Mark]) -> str:

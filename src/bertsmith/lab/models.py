@@ -7,12 +7,14 @@ embedding norms and attributions need the bare encoder or its gradients; they ar
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,9 @@ from bertsmith.tokenizer import Tokenizer
 
 MOST_CHARACTERS = 20_000
 """Characters of a text that one types; files are for the command line."""
+
+_LONGEST_PATH = 4_096
+"""Characters of a folder's name; no system takes more."""
 
 _MAPS_KEPT = 2
 """Texts whose maps are kept: enough to compare two, few enough for long texts and large models."""
@@ -177,10 +182,25 @@ class LabModels:
     """
 
     def __init__(
-        self, served: Sequence[ServedModel], settings: ServeSettings, indexes: Mapping[str, SearchIndex] | None = None
+        self,
+        served: Sequence[ServedModel],
+        settings: ServeSettings,
+        indexes: Mapping[str, SearchIndex] | None = None,
+        load: Callable[[str], ServedModel] | None = None,
     ) -> None:
+        """Gathers them.
+
+        Args:
+            served: the models of the server.
+            settings: of the server.
+            indexes: of the server, by name.
+            load: loads another folder that a visitor names; None where visitors may name none.
+        """
         self._models = {model.name: LabModel(model, settings) for model in served}
         self._settings = settings
+        self._load = load
+        self._opening = threading.Lock()
+        self._opened: tuple[object, LabModel] | None = None
         self.indexes = dict(indexes or {})
 
     @property
@@ -200,6 +220,44 @@ class LabModels:
             )
         return self._models[name]
 
+    @property
+    def may_open(self) -> bool:
+        """Whether visitors may name folders, see `opened`."""
+        return self._load is not None
+
+    def opened(self, given: str | None) -> LabModel:
+        """Returns a model of the lab, or of a folder on this machine; the folder opened last is kept.
+
+        Args:
+            given: a name, or a path.
+
+        Raises:
+            LabError: there is neither, or the folder holds no model.
+            CheckpointError: the model in it is damaged, or of no kind that is served.
+        """
+        if not given:
+            raise LabError(Text("Choose another model to compare with.", "请选一个模型来比较。"))
+        if given in self._models or self._load is None:
+            return self.named(given)
+        # 绝对路径：像 org/name 的写法不会被当作 Hub 上的名字去下载
+        folder = os.path.abspath(os.path.expanduser(given[:_LONGEST_PATH]))
+        if not os.path.isdir(folder):
+            raise LabError(Text(f"{folder}: there is no such folder.", f"{folder}：没有这个文件夹。"))
+        config = Path(folder) / "config.json"
+        if not config.is_file():
+            raise LabError(
+                Text(
+                    f"{folder}: is no model folder: it has no config.json.",
+                    f"{folder}：不是模型文件夹，没有 config.json。",
+                )
+            )
+        with self._opening:
+            # 训练中的模型会整个换新：文件变了就重新读
+            key = (folder, config.stat().st_mtime_ns)
+            if self._opened is None or self._opened[0] != key:
+                self._opened = (key, LabModel(self._load(folder), self._settings))
+            return self._opened[1]
+
     @contextmanager
     def index(self, name: str) -> Iterator[SearchIndex]:
         """Lends one of the indexes.
@@ -214,8 +272,8 @@ class LabModels:
 
 
 _HEADS = {
-    "fill-mask": Text("masked-LM head", "MLM（完形填空）头"),
-    "next-sentence": Text("next-sentence head", "NSP（下一句）头"),
+    "fill-mask": Text("masked-LM head", "掩码语言模型头"),
+    "next-sentence": Text("next-sentence head", "下一句预测头"),
 }
 
 

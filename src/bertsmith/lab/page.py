@@ -20,8 +20,21 @@ import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from gradio.themes.utils import colors, sizes
+from starlette.middleware import Middleware
 
-from bertsmith.lab import attention, fill_mask, learn, my_task, next_sentence, search, similarity, tokens, training
+from bertsmith.lab import (
+    attention,
+    compare,
+    fill_mask,
+    learn,
+    my_task,
+    next_sentence,
+    search,
+    similarity,
+    tokens,
+    training,
+)
+from bertsmith.lab.bodies import AdmittedBodies
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page_state import PageState
 from bertsmith.lab.training import RunFolders
@@ -29,13 +42,14 @@ from bertsmith.learn.lesson import LANGUAGES, Language, Text
 
 _TITLE = Text("bertsmith lab", "bertsmith 实验室")
 _TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
-    ("fill", Text("Fill the mask", "完形填空"), fill_mask.build),
+    ("fill", Text("Fill the mask", "填空"), fill_mask.build),
     ("attention", Text("Attention", "注意力"), attention.build),
     ("next", Text("Next sentence", "下一句"), next_sentence.build),
     ("tokens", Text("Tokens", "词元"), tokens.build),
     ("task", Text("My task", "我的任务"), my_task.build),
-    ("similarity", Text("Similarity map", "相似度"), similarity.build),
+    ("similarity", Text("Similarity map", "相似度图"), similarity.build),
     ("search", Text("Search", "搜索"), search.build),
+    ("compare", Text("Compare two models", "比较两个模型"), compare.build),
 )
 _TRAINING, _LEARN = Text("Training", "训练"), Text("Learn", "学习")
 _ICON = (
@@ -89,22 +103,30 @@ def mount(
 
     for path, endpoint in (("/", begin), ("/favicon.ico", icon), ("/manifest.json", manifest)):
         app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
-    style = (resources.files("bertsmith.lab") / "pages" / "lab.css").read_text(encoding="utf-8")
+    pages = resources.files("bertsmith.lab") / "pages"
+    style, saving = ((pages / name).read_text(encoding="utf-8") for name in ("lab.css", "save.js"))
     for each in LANGUAGES:
         gr.mount_gradio_app(
             app,
             build_page(models, runs, each, progress),
             path=f"/{each}",
+            app_kwargs={"middleware": [Middleware(AdmittedBodies, admission=app.state.admission)]},
             theme=theme(),
             css=style,
-            # 页面语言要如实标明：读屏软件按它发音，浏览器按它选字形
-            head=f"<link rel='icon' href='/favicon.ico'><script>document.documentElement.lang='{each}'</script>",
+            head=_head(each, saving),
             footer_links=[],
             run_history=False,
             enable_monitoring=False,
             max_file_size=1,
             show_error=False,
         )
+
+
+def _head(language: Language, script: str) -> str:
+    """Returns what belongs into the head of a page: its icon, its language, and a script."""
+    # 页面语言要如实标明：读屏软件按它发音，浏览器按它选字形
+    named = f"document.documentElement.lang = '{language}';"
+    return f"<link rel='icon' href='/favicon.ico'><script>{named}\n{script}</script>"
 
 
 def theme() -> gr.themes.Base:

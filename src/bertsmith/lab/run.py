@@ -7,6 +7,7 @@ import logging
 import socket
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -16,11 +17,12 @@ from bertsmith.errors import InputError
 from bertsmith.lab.models import LabModels
 from bertsmith.lab.page import mount
 from bertsmith.lab.training import RunFolders
-from bertsmith.learn.lesson import LANGUAGES, Language
+from bertsmith.learn.lesson import Language
 from bertsmith.serve.app import build_app
 from bertsmith.serve.connection import patient_connection
-from bertsmith.serve.host_check import BodyLimit, HostCheck, is_loopback
+from bertsmith.serve.host_check import HostCheck, is_loopback
 from bertsmith.serve.keys import KEYS_VARIABLE, ApiKeys
+from bertsmith.serve.models import ServedModel, load_models
 from bertsmith.serve.run import address_of, configure_logs, listening_socket
 from bertsmith.serve.settings import ServeSettings
 
@@ -53,13 +55,22 @@ def build_lab(
     for root in roots:
         if not root.is_dir():
             raise InputError(f"{root}: is no folder; --runs takes a run folder, or one that holds some")
-    app = build_app(settings, keys=keys_of(settings), for_browser=True)
+    keys = keys_of(settings)
+    app = build_app(settings, keys=keys, for_browser=True)
     if not is_loopback(settings.host):
         names = (settings.host, socket.gethostname(), *settings.allowed_hosts)
         app.add_middleware(HostCheck, hosts=names, any_address=True)
-    models = LabModels(list(app.state.models), settings, app.state.models.indexes)
+
+    def load(folder: str) -> ServedModel:
+        # 文件夹常常都叫 model：带上它所在的文件夹，表头里才分得清
+        name = "/".join(Path(folder).parts[-2:])
+        (model,) = load_models(replace(settings, models=((name, folder),)), app.state.admission.batcher)
+        return model
+
+    # 只有本机的人能让实验室打开别的文件夹：访客不该借它探看这台机器的磁盘
+    is_private = not keys and not settings.allowed_hosts
+    models = LabModels(list(app.state.models), settings, app.state.models.indexes, load=load if is_private else None)
     mount(app, models, RunFolders(roots), language=language, progress=progress)
-    app.add_middleware(BodyLimit, paths=[f"/{each}" for each in LANGUAGES], most=settings.limits.body_bytes)
     return app
 
 

@@ -19,7 +19,7 @@ MOST_LINES = 200
 """Lines of a map; a matrix of more cannot be read."""
 
 _NAME = Text("Lines", "每行一段文本")
-_STARTS = (
+STARTS = (
     "the man reads a book .\nthe woman reads a newspaper .\nthe farmer feeds the cow .\nthe baker sells the bread .\n"
     "he buys some bread .",
     "How do I reset my password?\nI forgot my login details.\nWhere is my parcel?\nThe delivery is late.\nDo you ship"
@@ -99,7 +99,7 @@ def build(state: PageState) -> None:
     )
     place = state.place_for_notice()
     text = gr.Textbox(
-        starting_text(state.first.tokenizer, _STARTS),
+        starting_text(state.first.tokenizer, STARTS),
         label=state.say(_NAME),
         lines=6,
         max_lines=14,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.interpret.maps import encode_whole
 from bertsmith.lab.figures import draw_norms
-from bertsmith.lab.markup import notice, table, written
+from bertsmith.lab.markup import notice, pieces, table
 from bertsmith.lab.models import LabError, LabModel, received, starting_text
 from bertsmith.lab.page_state import PageState
 from bertsmith.learn.lesson import Text
@@ -22,7 +22,7 @@ _FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B, or nothing", "文本
 _STARTS = ("the man reads the newspaper .", "Tokenization is embarrassingly simple.", "今天天气很好。")
 _NORMS = {
     "token": Text("token embedding", "词元嵌入"),
-    "segment": Text("segment embedding", "片段嵌入"),
+    "segment": Text("segment embedding", "段嵌入"),
     "position": Text("position embedding", "位置嵌入"),
     "sum": Text("their sum", "它们的和"),
 }
@@ -76,7 +76,7 @@ def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
     encoded, dropped = encode_whole(tokenizer, model.encoder.config.position_limit, first, pair)
     if pair is not None and not model.encoder.config.reads_pairs:
         raise LabError(
-            Text("The model knows one segment only; leave text B empty.", "这个模型只有一种片段，请不要写文本 B。")
+            Text("The model knows one segment only; leave text B empty.", "这个模型只有一种段嵌入，请不要写文本 B。")
         )
     texts = (first, pair or "")
     rows = [
@@ -142,8 +142,7 @@ def _results(state: PageState, found: Tokens) -> str:
         named = Text(" and no ".join(name.en for name in missing), "和".join(name.zh for name in missing))
         said = Text(f"This model's family adds no {named.en}.", f"这个模型所属的家族不加{named.zh}。")
         parts.append(notice(state.say(said)))
-    pieces = "".join(f"<li class='segment{row.segment % 2}'>{written(row.piece)}</li>" for row in found.rows)
-    parts.append(f"<ol class='pieces'>{pieces}</ol>")
+    parts.append(pieces((row.piece, row.segment) for row in found.rows))
     head = [
         *(state.say(one) for one in (Text("piece", "词片"), Text("in the text", "原文"))),
         "id",

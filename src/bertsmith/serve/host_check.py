@@ -1,18 +1,16 @@
-"""What stands before an application without keys: under which name it may be asked, and how much its pages take.
+"""What stands before an application: under which name it may be asked.
 
 Notable:
 - a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for one of this
   machine; the Host header still tells it apart, so what listens here alone answers to this machine's names only.
   What listens to others answers to any address besides: a name can be pointed elsewhere, an address cannot
-- the server's endpoints count their bodies themselves, the lab's pages (Gradio) do not: here it is done for them
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection
 from ipaddress import ip_address
-from typing import Any
 
 from bertsmith.serve.guard import Application, Receive, Scope, Send, send_error
 from bertsmith.serve.http_errors import HttpError
@@ -76,45 +74,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class BodyLimit:
-    """Refuses bodies that are too large on the way to some pages."""
-
-    def __init__(self, app: Application, *, paths: Collection[str], most: int) -> None:
-        """Takes its place before an application.
-
-        Args:
-            app: what it stands before.
-            paths: where the pages are, such as `/en`.
-            most: bytes.
-        """
-        self.app = app
-        self.paths = tuple(f"{path}/" for path in paths)
-        self.most = most
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles a request."""
-        if scope["type"] != "http" or not f"{scope['path']}/".startswith(self.paths):
-            await self.app(scope, receive, send)
-            return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        too_large = announced.isdigit() and int(announced[:20]) > self.most
-        body, more = bytearray(), True
-        # 先读完再放行：边读边查的话，超限的异常会被框架吞掉，变成 400 或 500
-        while more and not too_large:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more, too_large = message.get("more_body", False), len(body) > self.most
-        if too_large:
-            said = f"the body has more than {self.most} bytes; send shorter texts, or use the command line"
-            await send_error(send, HttpError(413, "body_too_large", said))
-            return
-        held: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def replay() -> MutableMapping[str, Any]:
-            return held.pop() if held else await receive()
-
-        await self.app(scope, replay, send)

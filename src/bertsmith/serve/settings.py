@@ -39,9 +39,9 @@ class Limits:
 
     panel: ClassVar[str] = "Limits of a request"
 
-    items: int = option(2048, name="max_items", min=1, help="Texts in a request.")
-    characters: int = option(500_000, name="max_characters", min=1, help="Characters in a request.")
-    tokens: int = option(131_072, name="max_tokens", min=1, help="Tokens that a request may make.")
+    items: int = option(2048, name="max_items", min=1, help="Maximum texts in a request.")
+    characters: int = option(500_000, name="max_characters", min=1, help="Maximum characters in a request.")
+    tokens: int = option(131_072, name="max_tokens", min=1, help="Maximum tokens of a request.")
 
     @property
     def body_bytes(self) -> int:
@@ -70,28 +70,28 @@ class ServeSettings:
 
     models: tuple[tuple[str, str], ...]
     indexes: tuple[tuple[str, str], ...] = ()
-    host: str = option("127.0.0.1", help="Address to listen on; 0.0.0.0 is every one this machine has.")
-    port: int = option(8000, min=0, max=65535, help="0 takes a free one.")
+    host: str = option("127.0.0.1", help="Address to listen on; 0.0.0.0 is every address of this machine.")
+    port: int = option(8000, min=0, max=65535, help="Port; 0 takes a free one.")
     workers: int = option(1, min=1, help="Processes; they divide the cores among them.")
     threads: int = option(0, min=0, help="Computing threads of each process; 0: all its cores.")
-    precision: Precision | None = option(None, help="As in `bertsmith embed`.")
-    engine: EngineKind = option("torch", help="Of short batches: torch, onnxruntime (float32), auto: the faster.")
-    queue: int = option(64, min=1, help="Requests accepted at a time; one more gets 429.")
-    deadline: float = option(30.0, help="Seconds to answer in; later the request gets 504.")
-    batch_tokens: int = option(0, min=0, help="Tokens computed in one go; 0: as suits the device.")
-    batch_delay_ms: float = option(
-        3.0, min=0, help="Longest wait for requests that are being read, to batch with them."
+    precision: Precision | None = option(None, help="Precision, as in `bertsmith embed`.")
+    engine: EngineKind = option(
+        "torch", help="Engine for short batches: torch, onnxruntime (float32), auto: the faster."
     )
-    drain: float = option(1.0, min=0, help="Seconds between SIGTERM and the end of accepting; /ready says 503.")
+    queue: int = option(64, min=1, help="Maximum requests in progress; one more gets 429.")
+    deadline: float = option(30.0, help="Seconds to answer a request; later it gets 504.")
+    batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
+    batch_delay_ms: float = option(3.0, min=0, help="Maximum wait to batch with requests that are still being read.")
+    drain: float = option(1.0, min=0, help="Seconds after SIGTERM in which requests are accepted; /ready says 503.")
     limits: Limits = Limits()
     key_file: str | None = option(
-        None, name="api_key_file", help="File with an API key a line; otherwise BERTSMITH_API_KEYS is read."
+        None, name="api_key_file", help="File with one API key per line; default: BERTSMITH_API_KEYS."
     )
     allowed_hosts: tuple[str, ...] = option(
-        (), name="allow_host", help="Name that requests may use besides localhost, such as a proxy's; without keys."
+        (), name="allow_host", help="Host name that requests may use besides localhost, where no keys are set."
     )
     cors_origins: tuple[str, ...] = option(
-        (), name="cors_origin", help="Web origin whose pages may call the server; repeat for several."
+        (), name="cors_origin", help="Web origin whose pages may call the server; may be repeated."
     )
 
     def __post_init__(self) -> None:
