@@ -1,9 +1,11 @@
 """Fixtures shared by all tests."""
 
+import ctypes
 import os
 import resource
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,26 @@ def village_small(tmp_path: Path):
     return build_from_documents(documents, tokenizer, tmp_path / "village-small"), tokenizer
 
 
+@pytest.fixture
+def run_without_rights():
+    """Runs Python code with arguments in a process that permissions hold for, also where root runs the tests."""
+
+    def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.run(words, check=False, capture_output=True, text=True, preexec_fn=_obey_permissions)
+
+    return run
+
+
+def _obey_permissions() -> None:
+    """Gives up, for the program that is about to begin, what lets root read and write where permissions forbid it."""
+    drop_from_bounding_set, override, read_and_search = 24, 1, 2
+    for capability in (override, read_and_search) if os.geteuid() == 0 else ():
+        # 只换用户不行：临时文件夹只对自己开放。去掉这两项能力，root 就与别人一样受权限约束
+        if ctypes.CDLL(None).prctl(drop_from_bounding_set, capability, 0, 0, 0):
+            raise OSError("root may not give up its rights here")
+
+
 class SmallDisk:
     """A folder with room for little: a file system of its own where that is allowed, else a limit on every new file.
 
@@ -130,18 +152,10 @@ class SmallDisk:
         else:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
 
-    def forbid_writing(self) -> None:
-        """Makes it a place that nobody may write to, root included where it is a file system of its own."""
-        if self.is_mounted:
-            subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True)
-        else:
-            self.path.chmod(0o555)
-
     def close(self) -> None:
         if self.is_mounted:
             subprocess.run(["umount", "-l", str(self.path)], check=True)
         else:
-            self.path.chmod(0o755)
             resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
 
 

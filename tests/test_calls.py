@@ -1,14 +1,21 @@
 """The calls in Python: their examples run, their settings are checked."""
 
 import doctest
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
+import pandas as pd
 import pytest
+import torch
 
 import bertsmith
 import bertsmith.finetune.calls
+import bertsmith.quickstart.calls
 from bertsmith import sklearn as estimators
-from bertsmith.errors import ConfigError, InputError
+from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.result import Result
 from bertsmith.tinyworld import draw_reviews, draw_stories
 
@@ -68,6 +75,156 @@ def test_a_wrong_row_is_named(tiny_model, tmp_path):
         bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=ROWS)
 
 
+STORIES = [story.text for story in draw_stories(0, 60)]
+
+
+@pytest.mark.parametrize("kind", ["frame", "dictionaries", "data set", "generator"])
+def test_documents_in_memory_give_what_a_file_of_them_gives(kind, tmp_path):
+    import datasets
+
+    records = [{"body": text, "number": number} for number, text in enumerate([*STORIES, None, ""])]
+    made = {
+        "frame": lambda: pd.DataFrame(records),
+        "dictionaries": lambda: records,
+        "data set": lambda: datasets.Dataset.from_list(records),
+        "generator": lambda: (record for record in records),
+    }[kind]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    folders = []
+    for name, source in (("file", lambda: tmp_path / "a.jsonl"), ("memory", made)):
+        vocabulary, corpus = (tmp_path / f"{name}-{what}" for what in ("vocabulary", "corpus"))
+        learned = bertsmith.learn_vocabulary(source(), vocabulary, vocab_size=300, text_field="body", workers=1)
+        assert learned.metrics["files"] == 1
+        # 再来一次：同样的行是同一份请求
+        for _ in range(2):
+            built = bertsmith.build_corpus(source(), vocabulary, corpus, text_field="body", workers=1)
+        assert built.metrics["documents"] + built.metrics["heldout_documents"] == 60
+        folders.append((vocabulary, corpus))
+    for one, other in zip(*folders, strict=True):
+        assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in other.iterdir())
+        for path in [*one.glob("vocab.txt"), *one.glob("*.arrow")]:
+            assert path.read_bytes() == (other / path.name).read_bytes()
+    with pytest.raises(RunFolderError, match="other settings \\(sources\\)"):
+        bertsmith.build_corpus(records[1:], vocabulary, corpus, text_field="body", workers=1)
+
+
+def test_a_killed_build_from_rows_goes_on_with_the_same_rows(tmp_path, monkeypatch):
+    from bertsmith.data.corpus import build
+
+    rows = [{"text": text} for text in STORIES]
+    vocabulary = bertsmith.learn_vocabulary(rows, tmp_path / "vocabulary", vocab_size=300, workers=1).folder
+    whole = bertsmith.build_corpus(rows, vocabulary, tmp_path / "whole", workers=1).details
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            bertsmith.build_corpus(rows, vocabulary, tmp_path / "killed", workers=1)
+    assert list((tmp_path / "killed" / ".parts").glob("0*"))
+    monkeypatch.setattr(build, "write_partial_shards", None)
+    assert bertsmith.build_corpus(rows, vocabulary, tmp_path / "killed", workers=1).details.counts == whole.counts
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"text": ["a"]}, "text: is a dictionary of text; give one of its splits, or a dictionary for each row"),
+        (
+            [{"body": "a"}],
+            r"text: row 0 \(from 0\) has no column 'text' \(it has body\); name the right one with text_fie",
+        ),
+        ([{"text": "a"}, {"text": 3}], r"text: row 1 \(from 0\): column 'text' holds int, not text"),
+        (pd.DataFrame({"text": []}), "text: no row holds text in the column 'text'"),
+        (pd.Series(["a text"]), r"text: row 0 \(from 0\) is a str, not a dictionary of its columns"),
+        (3, "text: is a int; give a file, a data frame or a list of dictionaries"),
+    ],
+)
+def test_documents_in_memory_that_cannot_be_read_are_named(rows, message, tiny_model, tmp_path):
+    with pytest.raises(InputError, match=message):
+        bertsmith.learn_vocabulary(rows, tmp_path / "out")
+    with pytest.raises(InputError, match=message):
+        bertsmith.build_corpus(rows, tiny_model, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda rows: bertsmith.quickstart(rows, "out"), "corpus: is a DataFrame, and files are needed; write the"),
+        (lambda rows: bertsmith.plan(rows), "text: is a DataFrame, and files are needed; write the texts to a .txt"),
+        (lambda rows: bertsmith.adapt("village", rows, "out"), "text: is a DataFrame, and files are needed"),
+        (lambda rows: bertsmith.distil("village", rows, "out", size="1/64"), "text: is a DataFrame, and files are"),
+        (lambda rows: bertsmith.index(rows, "village", "out"), "folder: is a DataFrame; hits name file and line"),
+        (
+            lambda rows: bertsmith.finetune("classify", "village", "out", teacher="village", teacher_text=rows),
+            "teacher_text is a DataFrame; give what --teacher-text takes",
+        ),
+    ],
+)
+def test_rows_are_refused_where_files_are_needed(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InputError, ConfigError), match=message):
+        call(pd.DataFrame({"text": STORIES}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_pairs_in_memory_are_mined_as_a_file_of_them(tmp_path, capsys):
+    from bertsmith.cli import main
+
+    pairs = [{"query": f"who {word}?", "text": f"the man who {word} sang"} for word in ("ate", "slept", "ran")]
+    found = bertsmith.mine(pd.DataFrame(pairs), tmp_path / "memory.jsonl", mode="lexical", margin=0.0)
+    assert found.metrics == {"pairs": 3, "texts": 3, "negatives": 6, "without": 0}
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    words = ["mine", tmp_path / "pairs.jsonl", "--out", tmp_path / "file.jsonl", "--mode", "lexical", "--margin", "0"]
+    with pytest.raises(SystemExit):
+        main([str(word) for word in words])
+    assert "3 pairs, 6 negatives out of 3 texts" in capsys.readouterr().out
+    assert found.folder.read_bytes() == (tmp_path / "file.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="label_column: there is no such setting"):
+        bertsmith.mine(pairs, tmp_path / "memory.jsonl", mode="lexical", label_column="text")
+    with pytest.raises(InputError, match="pairs: row 0 \\(from 0\\)"):
+        bertsmith.mine([{"query": "who?", "text": None}], tmp_path / "memory.jsonl", mode="lexical")
+
+
+def test_a_model_is_made_smaller_and_scored_on_rows(tiny_model, tmp_path):
+    tuned = bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=ROWS, dev=ROWS, epochs=1)
+    small = bertsmith.compress(tuned.model_folder, tmp_path / "small", dev=ROWS, bf16=True)
+    assert next(iter(small.metrics)) == "score"
+    assert small.metrics["megabytes"] == pytest.approx(small.details[0].megabytes / 2)
+    assert bertsmith.evaluate(small.model_folder, ROWS).metrics["accuracy"] == pytest.approx(small.metrics["score"])
+    with pytest.raises(ConfigError, match="nothing to do"):
+        bertsmith.compress(tuned.model_folder, tmp_path / "none")
+
+
+def test_a_call_computes_where_it_is_told_and_no_other_does(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    together = Barrier(2)
+
+    def chosen(name):
+        with on_device(name):
+            together.wait(10)
+            return best_device().type
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(chosen, ["mps", "cpu"])) == ["mps", "cpu"]
+    with on_device("mps"), on_device(None) as place:
+        assert place.type == "mps"
+    assert best_device().type != "mps"
+    for call in (
+        lambda: bertsmith.evaluate(tiny_model, ROWS, device="tpu"),
+        lambda: bertsmith.index(tmp_path, tiny_model, tmp_path / "index", device="tpu"),
+        lambda: bertsmith.compress(tiny_model, tmp_path / "small", bf16=True, device="tpu"),
+        lambda: bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=ROWS, dev=ROWS, device="tpu"),
+    ):
+        with pytest.raises(ConfigError, match="device 'tpu': torch sees none of that name here; there are cpu"):
+            call()
+
+
+def test_a_package_can_be_called_by_its_name():
+    import bertsmith.quickstart.journey
+
+    with pytest.raises(ConfigError, match="minute: there is no such setting; did you mean minutes"):
+        bertsmith.quickstart("texts", minute=1)
+
+
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
     """The folder that the guides begin in, as far as these pages need it."""
@@ -88,7 +245,8 @@ def sample(tmp_path, monkeypatch):
 EXAMPLES = [
     *(getattr(bertsmith, name) for name in ("learn_vocabulary", "build_corpus", "pretrain")),
     bertsmith.finetune.calls.finetune,
-    *(getattr(bertsmith, name) for name in ("evaluate", "index", "distil")),
+    *(getattr(bertsmith, name) for name in ("evaluate", "index", "mine", "distil", "adapt", "compress", "plan")),
+    bertsmith.quickstart.calls.quickstart,
     *(getattr(estimators, name) for name in estimators.__all__),
 ]
 

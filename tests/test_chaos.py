@@ -21,6 +21,7 @@ def test_a_campaign_ends_with_a_table_and_a_line_a_trial(tmp_path):
     row = json.loads(line)
     assert row["outcome"] == "same"
     assert row["kills"] + row["parts"] >= 1
+    assert row["undisturbed"] > 0
     assert "| corpus | 1 |" in ended.stdout
 
 
@@ -38,7 +39,7 @@ def test_a_command_that_forgets_ends_differently_and_one_that_refuses_is_told(tm
         def arguments(self, inputs, out):
             return [sys.executable, str(script), self.words, str(out)]
 
-    for words, outcome in (("forgets", "different"), ("refuses", "refused")):
+    for words, outcome, message in (("forgets", "different", "made"), ("refuses", "refused", "error: was here before")):
         command = Own("own", words, ("made",))
         expected, _ = chaos.run_undisturbed(command, tmp_path, tmp_path / "trial")
         # 总在写下「来过」之后、写出结果之前杀掉
@@ -46,4 +47,13 @@ def test_a_command_that_forgets_ends_differently_and_one_that_refuses_is_told(tm
         trial = chaos.run_trial(command, tmp_path, tmp_path / "trial", expected, 1.0, moments)
         assert trial.outcome == outcome
         assert trial.kills >= 1
-    assert trial.message == "error: was here before"
+        assert trial.message == message
+
+
+def test_every_file_that_is_to_be_looked_at_must_be_made(tmp_path):
+    class Own(chaos.Command):
+        def arguments(self, inputs, out):
+            return [sys.executable, "-c", f"open({str(out / 'made')!r}, 'w').write('once')"]
+
+    with pytest.raises(AssertionError, match=r"own: makes no made/\*\.bin to look at"):
+        chaos.run_undisturbed(Own("own", "", ("made", "made/*.bin")), tmp_path, tmp_path / "trial")

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 
 import pytest
@@ -138,17 +139,103 @@ def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(fu
     assert (run / "model" / "model.safetensors").is_file()
 
 
-def test_a_place_that_cannot_be_written_is_one_line(small_disk):
-    disk = small_disk(1 << 20)
-    write_text(disk.path / "kept.txt", "kept")
-    disk.forbid_writing()
-    if os.access(disk.path, os.W_OK):
-        pytest.skip("root writes everywhere, and may not mount")
-    with pytest.raises(RunFolderError, match=r"new\.txt: no permission to write there; choose another folder"):
-        write_text(disk.path / "new.txt", "new")
-    with pytest.raises(RunFolderError, match="no permission"):
-        make_folder(disk.path / "run")
-    assert (disk.path / "kept.txt").read_text() == "kept"
+def test_a_fine_tuning_on_a_full_disk_goes_on_when_there_is_room(full_disk, tiny_model, tmp_path):
+    from bertsmith.finetune.datasets.texts import LabelledText
+    from bertsmith.finetune.run import fine_tune
+    from bertsmith.finetune.settings import FineTuningSettings
+    from bertsmith.finetune.tasks.classify import ClassificationTask
+
+    words = {"bread": "good", "man": "bad", "book": "good", "woman": "bad"}
+    examples = [LabelledText(f"the {word} !", None, label) for word, label in words.items()] * 4
+
+    def tune(run):
+        settings = FineTuningSettings(2, 8, learning_rate=1e-3)
+        return fine_tune(ClassificationTask.of(examples), tiny_model, examples, examples, run, settings)
+
+    # 模型本身放得下，训练状态放不下
+    run = full_disk.path / "run"
+    with pytest.raises(RunFolderError, match=full_disk.message):
+        tune(run)
+    assert (run / "model" / "model.safetensors").is_file()
+    full_disk.make_room()
+    assert tune(run).dev == tune(tmp_path / "run").dev
+    weights = [(run / "model" / "model.safetensors").read_bytes() for run in (run, tmp_path / "run")]
+    assert weights[0] == weights[1]
+
+
+WRITES = """
+import sys
+from pathlib import Path
+from bertsmith.errors import RunFolderError
+from bertsmith.files import locked, make_folder, write_text
+
+place = Path(sys.argv[1])
+writes = lambda: write_text(place / "new.txt", "new"), lambda: make_folder(place / "run"), locked(place).__enter__
+for write in writes:
+    try:
+        write()
+    except RunFolderError as error:
+        print(error)
+"""
+COMMANDS = """
+import contextlib, io, json, sys
+from bertsmith.cli import main
+
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(words)
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, err.getvalue()]))
+"""
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A folder that nobody may write to, with a file in it."""
+    place = tmp_path / "closed"
+    write_text(place / "kept.txt", "kept")
+    place.chmod(0o555)
+    yield place
+    assert [path.name for path in place.iterdir()] == ["kept.txt"]
+    assert (place / "kept.txt").read_text() == "kept"
+    place.chmod(0o755)
+
+
+def test_a_place_that_cannot_be_written_is_one_line(closed, run_without_rights):
+    ended = run_without_rights(WRITES, closed)
+    assert ended.stdout.splitlines() == [
+        f"{closed / name}: no permission to write there; choose another folder with --out"
+        for name in ("new.txt", "run", "")
+    ], ended.stderr
+
+
+def test_commands_that_cannot_write_end_with_one_line(closed, run_without_rights, tiny_model, village_small, tmp_path):
+    text, rows = tmp_path / "a.txt", tmp_path / "rows.tsv"
+    write_text(text, "the man eats bread .\n\n" * 4)
+    write_text(rows, "label\ttext\n" + "good\tthe man\nbad\ta book\n" * 4)
+    inputs = {
+        "pretrain": ["--corpus", village_small[0].folder, "--tokenizer", tmp_path / "words", "--steps", 2],
+        "finetune": ["classify", "--model", tiny_model, "--train", rows, "--dev", rows],
+        "corpus": [text, "--tokenizer", tiny_model],
+        "embed": [text, "--model", tiny_model],
+        "index": [tmp_path / "notes", "--model", tiny_model],
+    }
+    village_small[1].save(tmp_path / "words")
+    write_text(tmp_path / "notes" / "a.txt", "the man eats bread .")
+    commands = [[name, *map(str, words), "--out", str(closed / "new.npy")] for name, words in inputs.items()]
+    # 文件夹本身已在、却不能写，也是一样
+    commands += [[*words[:-1], str(closed)] for words in commands if words[0] in ("pretrain", "corpus")]
+    ended = run_without_rights(COMMANDS, json.dumps(commands))
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(found) == len(commands), ended.stderr
+    for (code, said), words in zip(found, commands, strict=True):
+        assert code in (1, 2), words
+        assert said.count("\n") == 1, said
+        assert str(closed) in said
+        assert "no permission to write there; choose another folder" in said
 
 
 def test_only_its_own_leftovers_are_removed(tmp_path):

@@ -149,10 +149,14 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
         patience: seconds to wait for a process that holds the lock.
 
     Raises:
-        RunFolderError: another process holds the lock.
+        RunFolderError: another process holds the lock, or the folder cannot be written.
     """
     deadline = time.monotonic() + patience
-    with (folder / ".lock").open("w") as handle:
+    try:
+        handle = (folder / ".lock").open("w")
+    except OSError as error:
+        raise RunFolderError(explain_failure(error, folder)) from error
+    with handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,7 +26,8 @@ from bertsmith.files import write_text
 
 ValueT = TypeVar("ValueT")
 
-_CHECKSUM = "checksum of the rest"
+CHECKSUM = "checksum of the rest"
+"""Name under which an object carries the checksum of its other fields."""
 
 
 def write_json(path: Path, value: Any, *, checked: bool = False) -> None:
@@ -39,7 +40,7 @@ def write_json(path: Path, value: Any, *, checked: bool = False) -> None:
     """
     content = to_json(value)
     if checked:
-        content = {**content, _CHECKSUM: _checksum(content)}
+        content = {**content, CHECKSUM: checksum_of(content)}
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -54,7 +55,7 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
-        if isinstance(content, dict) and _CHECKSUM in content and content.pop(_CHECKSUM) != _checksum(content):
+        if isinstance(content, dict) and CHECKSUM in content and content.pop(CHECKSUM) != checksum_of(content):
             raise ValueError("its checksum differs")
         found: ValueT = from_json(kind, content)
         return found
@@ -66,7 +67,8 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
         raise error(f"{path}: damaged ({_in_one_line(reason)}); {advice}") from None
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def checksum_of(content: dict[str, Any]) -> str:
+    """Returns the checksum of an object of JSON, whatever the order and the spaces it is written with."""
     # 比较的是内容而不是字节：换一种缩进不算损坏
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 

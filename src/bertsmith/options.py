@@ -258,7 +258,13 @@ def _checked(setting: Setting, value: Any) -> Any:
     if not setting.is_many:
         setting.require_choice(value, setting.name)
     try:
-        found = from_json(setting.type, to_json(value), setting.name)
+        plain = to_json(value)
+    except TypeError:
+        # 表格之类写不成 JSON：选项收什么，这里也只收什么
+        flag = "--" + setting.name.replace("_", "-")
+        raise ConfigError(f"{setting.name} is a {type(value).__name__}; give what {flag} takes") from None
+    try:
+        found = from_json(setting.type, plain, setting.name)
     except (ValueError, TypeError) as error:
         if not isinstance(value, str) or setting.option.parse is None:
             raise ConfigError(str(error)) from None

@@ -279,10 +279,16 @@ def test_options_of_pre_training_that_cannot_be_followed(fails, tmp_path, option
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("log", [bytes(range(256)) * 9, b'{"kind":"train"}\n', b"[1]\n", b'{"kind":"dev","step":3}\n'])
-def test_a_spoilt_log_has_no_report(fails, tmp_path, log):
+@pytest.mark.parametrize("log", [b'{"kind":"train"}\n', b'{"kind":"dev","step":3}\n', b'{"kind":"tr'])
+def test_a_log_of_something_else_has_no_report(fails, tmp_path, log):
     write(tmp_path / "run" / "metrics.jsonl", log)
     assert "no metrics.jsonl with figures" in fails("report", tmp_path / "run")
+
+
+@pytest.mark.parametrize("line", [bytes(range(256)).replace(b"\n", b""), b"[1]", b'{"kind":"train","step":', b"{}{}"])
+def test_a_spoilt_log_has_no_report(fails, tmp_path, line):
+    write(tmp_path / "run" / "metrics.jsonl", b'{"kind":"train","step":1,"tokens":9}\n' + line + b"\n")
+    assert "metrics.jsonl: line 2 is damaged; put a whole copy back" in fails("report", tmp_path / "run")
 
 
 def test_an_added_token_without_its_text(fails, tiny_model):

@@ -140,6 +140,30 @@ def test_a_file_by_hand_is_checked(table, said):
         from_table(Cake, table)
 
 
+WITHOUT_DEVICE = {
+    # text and vocabularies
+    *("vocab", "corpus"),
+    # small networks for comparison, and the lessons: always on the CPU
+    *("word-vectors", "nearest", "lstm", "seq2seq", "rewrite", "learn"),
+    # files into files
+    *("report", "docs", "import", "export", "push", "inspect"),
+}
+
+
+def test_every_command_that_computes_with_a_model_takes_a_device():
+    from typer.main import get_command
+
+    from bertsmith.cli import app
+
+    commands = get_command(app).commands
+    found = {
+        name
+        for name, one in commands.items()
+        if all("--device" not in parameter.opts for parameter in one.get_params(typer.Context(one)))
+    }
+    assert found == WITHOUT_DEVICE
+
+
 def test_device_reaches_the_command_and_its_processes_and_is_forgotten(tiny_model, capsys, monkeypatch):
     from bertsmith.cli import main
     from bertsmith.kernels.layers import DEVICE_VARIABLE, best_device

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -131,6 +130,37 @@ def test_resume_after_kill_gives_the_same_bytes(text, tiny_model, tmp_path, monk
     assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
+KILLED_AT_THE_END = """
+import os, signal, sys
+from bertsmith.inference import embed_files as module
+module.PART = 4
+original, calls = module._Part.read, []
+def dies(self, width):
+    calls.append(1)
+    if len(calls) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, width)
+module._Part.read = dies
+module.embed_files(sys.argv[3:], sys.argv[1], sys.argv[2], workers=2)
+"""
+
+
+def test_resume_after_a_kill_while_parts_are_put_together_gives_the_same_bytes(text, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PART", 4)
+    (tmp_path / "more.txt").write_text("\n".join(lines_of(9)), encoding="utf-8")
+    files = [text, tmp_path / "more.txt"]
+    out = tmp_path / "out" / "x.npy"
+    child = [sys.executable, "-c", KILLED_AT_THE_END, tiny_model, out, *files]
+    ended = subprocess.run(child, check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not out.exists()
+    assert list(out.parent.glob(".x.npy.*.tmp")), "a half of the output is there"
+    embed_files(files, tiny_model, out, workers=2)
+    embed_files(files, tiny_model, tmp_path / "whole.npy")
+    assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert [path.name for path in out.parent.iterdir()] == ["x.npy"]
+
+
 @pytest.fixture
 def broken_off(text, tiny_model, tmp_path, small_parts, monkeypatch):
     """An output of which four of seven parts are made."""
@@ -219,20 +249,20 @@ def test_a_second_process_is_kept_out(text, tiny_model, tmp_path):
         embed_files([text], tiny_model, tmp_path / "x.npy")
 
 
-def test_a_full_disk_is_one_line_and_loses_nothing(text, tiny_model, tmp_path, small_parts, monkeypatch):
-    original = Path.write_bytes
-
-    def full(self, data):
-        if "0000003" in self.name:
-            raise OSError(28, "No space left on device")
-        return original(self, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(RunFolderError, match="the disk is full"):
-            embed_files([text], tiny_model, tmp_path / "x.npy")
-    assert len(list((tmp_path / "x.npy.parts").glob("[0-9]*.npy"))) == 3
-    assert embed_files([text], tiny_model, tmp_path / "x.npy").rows == 50
+@pytest.mark.parametrize("may_mount", [True, False], ids=["a file system", "a limit"])
+def test_a_full_disk_is_one_line_and_loses_nothing(text, tiny_model, tmp_path, small_parts, small_disk, may_mount):
+    embed_files([text], tiny_model, tmp_path / "whole.npy")
+    # 各部分放得下，合成的文件放不下
+    disk = small_disk(44 << 10, limit=10 << 10, may_mount=may_mount)
+    out = disk.path / "x.npy"
+    with pytest.raises(RunFolderError, match=disk.message) as caught:
+        embed_files([text], tiny_model, out)
+    assert "\n" not in str(caught.value)
+    assert len(list((disk.path / "x.npy.parts").glob("[0-9]*.npy"))) >= 3
+    disk.make_room()
+    assert embed_files([text], tiny_model, out).rows == 50
+    assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert os.listdir(disk.path) == ["x.npy"]
 
 
 @pytest.mark.parametrize(

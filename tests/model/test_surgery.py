@@ -308,7 +308,7 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cov", "##id", "##s", "##
 
 def test_words_are_added_as_the_mean_of_how_they_were_spelled(tmp_path):
     tokenizer = WordPieceTokenizer(VOCAB)
-    # 模型的词表补齐到 16：多出的两行不属于任何词，新词应从第 14 行开始
+    # 模型的词表填充到 16：多出的两行不属于任何词，新词应从第 14 行开始
     model = random_model("BertForMaskedLM", vocab_size=16)
     table, bias = model.backbone.embedding.word.weight.detach().clone(), model.masked_lm.bias.detach().clone()
     larger = extend_vocabulary(model, tokenizer, ["covid", "##ids", "zebra", "##zz"], user_tokens=["[E1]"])

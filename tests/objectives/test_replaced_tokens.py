@@ -1,6 +1,5 @@
 """Replaced-token detection: the loss by hand, the draws, the folders, and a run that dies."""
 
-import json
 import math
 
 import pytest
@@ -18,6 +17,7 @@ from bertsmith.model.families.electra import ElectraConfig
 from bertsmith.objectives import ReplacedTokenLoss, objective_named
 from bertsmith.objectives.replaced_tokens import generator_config, sample_pieces
 from bertsmith.train.choosing import chosen_recipe, recipe_for, recipe_to_continue
+from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.report import write_run_report
 from bertsmith.train.start import build_model, heldout_set, make_trainer, open_stream
@@ -145,7 +145,7 @@ class Killed(Exception):
 
 
 def figures_of(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run / "metrics.jsonl")
     return [{name: value for name, value in row.items() if name not in VOLATILE} for row in rows]
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import pytest
+import typer
+from typer.main import get_command
 
+from bertsmith.cli import app
 from bertsmith.errors import ConfigError
 from bertsmith.reporting.site import find_site, site_server
 
@@ -91,9 +94,34 @@ def test_every_public_name_and_command_is_in_the_built_reference(site):
     assert all(f"<code>{name}</code>" in names for name in bertsmith.__all__)
     shown = html_of(site / "zh/reference/api/inference/index.html")
     assert all(f'id="bertsmith.inference.{name}"' in shown for name in bertsmith.inference.__all__)
-    commands = html_of(site / "zh/reference/commands/index.html")
-    assert 'id="finetune"' in commands
-    assert "--mask-rate" in commands
+
+
+def options_of_commands():
+    """Every command with its options, as they are found when it runs."""
+
+    def walk(group, before):
+        for word, one in group.commands.items():
+            if hasattr(one, "commands"):
+                yield from walk(one, f"{before}{word}-")
+            else:
+                parameters = one.get_params(typer.Context(one))
+                yield f"{before}{word}", [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
+
+    yield from walk(get_command(app), "")
+
+
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_option_of_every_command_is_in_the_built_reference(site, language):
+    page = html_of(site / language / "reference/commands/index.html")
+    sections = dict(re.findall(r'<h2 id="([^"]+)">(.*?)(?=<h2 id=|</article>)', page, re.DOTALL))
+    commands = dict(options_of_commands())
+    assert sections.keys() == commands.keys()
+    assert "--device" in commands["finetune"]
+    for command, options in commands.items():
+        shown = set(re.findall(r"<code>(-[^<]+)</code>", sections[command]))
+        assert shown >= {name for name in options if name.startswith("-")} - {"--help"}, command
 
 
 SEARCHED = {"en": ("pre-training", "en/"), "zh": ("预训练", "zh/")}

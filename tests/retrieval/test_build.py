@@ -303,3 +303,21 @@ def test_many_passages_get_codes(notes, tiny_model, tmp_path, settings, monkeypa
     coded, plain = load_index(tmp_path / "coded"), load_index(tmp_path / "plain")
     assert "codes.faiss" in coded.stored.current.checksums
     assert coded.search("bread", mode="dense") == plain.search("bread", mode="dense")
+
+
+@pytest.mark.parametrize("may_mount", [True, False], ids=["a file system", "a limit"])
+def test_a_full_disk_is_one_line_and_leaves_the_old_index(notes, tiny_model, settings, tmp_path, small_disk, may_mount):
+    disk = small_disk(160 << 10, limit=24 << 10, may_mount=may_mount)
+    out = disk.path / "index"
+    build_index(notes, tiny_model, out, settings)
+    before = contents(out)
+    for number in range(60):
+        (notes / f"{number}.txt").write_text(f"The man reads {number} books.\n\nThe woman eats {number}!\n" * 3)
+    with pytest.raises(RunFolderError, match=disk.message) as caught:
+        build_index(notes, tiny_model, out, settings)
+    assert "\n" not in str(caught.value)
+    assert contents(out) == before
+    disk.make_room()
+    build_index(notes, tiny_model, out, settings)
+    build_index(notes, tiny_model, tmp_path / "whole", settings)
+    assert same(contents(out), contents(tmp_path / "whole"))

@@ -88,7 +88,7 @@ def test_masked_lm_reaches_the_entropy_of_a_grammar(grammar: list[list[str]], tm
     loss = trainer.evaluate(heldout)["mlm_loss"]
     assert 0.3 < entropy < 1.5, "neither nothing nor everything can be guessed"
     assert abs(loss - entropy) < 0.05
-    # 在同样的遮盖上，真分布的对数损失是下界：差值就是模型与真分布的 KL 散度
+    # 在同样的掩码上，真分布的对数损失是下界：差值就是模型与真分布的 KL 散度
     assert -0.005 < loss - best_possible < 0.05
 
 

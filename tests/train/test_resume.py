@@ -1,7 +1,6 @@
 """A run that dies goes on as if nothing had happened."""
 
 import errno
-import json
 import math
 import os
 import re
@@ -20,6 +19,7 @@ from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
+from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 from bertsmith.train.start import heldout_set, make_trainer
@@ -39,7 +39,7 @@ def weights_of(run):
 
 
 def metrics_of(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run / "metrics.jsonl")
     return [{name: value for name, value in row.items() if name not in VOLATILE} for row in rows]
 
 

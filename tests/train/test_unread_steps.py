@@ -111,7 +111,7 @@ def test_a_pre_training_step_reads_nothing_back_from_the_device(objective, famil
             batch = batch_of(objective, seed)
             window.add(trainer.train_batch(*batch.split(1 + seed)).sums)
     assert reads.names == []
-    # 没有补齐：注意力走变长内核
+    # 没有填充：注意力走变长内核
     assert any("varlen" in name for name in reads.everything)
     assert trainer.step == 2
     assert all(each.device.type == "meta" for pair in window.totals.values() for each in pair)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def adapt(
     *,
     model: Annotated[str, typer.Option(help="Model folder, or org/name on the Hub.")],
-    text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be given again.")],
+    text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command goes on where it stopped.")],
     options: Given[AdaptationOptions],
 ) -> None:
     """Adapt a model to a domain: vocabulary report, new pieces if asked for, continued pre-training."""
     from rich.console import Console
 
-    from bertsmith.quickstart.adaptation import adapt as run_adaptation
+    from bertsmith.quickstart.calls import adapt as run_adaptation
 
-    run_adaptation(model, text, out, options.build(), Console())
+    run_adaptation(model, text, out, console=Console(), **options.values)

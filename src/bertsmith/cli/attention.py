@@ -32,21 +32,23 @@ def attention(
 
 def attribute(
     texts: Annotated[
-        list[str], typer.Argument(help="A text or two; for choices the context and each choice by itself.")
+        list[str], typer.Argument(help="A text or two; for multiple choice, the context and each choice.")
     ],
     *,
     model: ModelOption,
-    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
+    adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     target: Annotated[
         str | None,
         typer.Option(help="A label; span, start or end; a choice. Default: what the model predicts."),
     ] = None,
     word: Annotated[str | None, typer.Option(help="Taggers: the word, or its number from 1.")] = None,
     method: Annotated[str, typer.Option(help="integrated-gradients or gradient-x-input.")] = "integrated-gradients",
-    baseline: Annotated[str, typer.Option(help="What integrated gradients hide words with: mask or pad.")] = "mask",
+    baseline: Annotated[
+        str, typer.Option(help="Token of the empty text that integrated gradients start from: mask or pad.")
+    ] = "mask",
     out: Annotated[Path | None, typer.Option(help="File to write as well: .html, or .png for a picture.")] = None,
 ) -> None:
-    """Show which tokens a prediction goes by: the text coloured, and whether the values add up."""
+    """Show which tokens a prediction depends on: coloured text, and a check that the values add up."""
     from rich.console import Console
 
     from bertsmith.interpret.attributed_picture import write_attribution

@@ -29,6 +29,6 @@ def compress(
     """Make a trained model smaller: fewer layers, heads and pieces, weights in fewer bits; each step is scored."""
     from rich.console import Console
 
-    from bertsmith.quickstart.compression import compress as run_compression
+    from bertsmith.quickstart.calls import compress as run_compression
 
-    run_compression(model, out, options.build(), dev=dev, reading=reading.build(), console=Console())
+    run_compression(model, out, dev=dev, console=Console(), **options.values, **reading.values)

@@ -17,7 +17,7 @@ def import_model(
         bool | None,
         typer.Option(
             "--lowercase/--no-lowercase",
-            help="Of the tokenizer; default: what its files, the folder's name or the vocabulary tell.",
+            help="Lower-case the text; default: by its files, folder name or vocabulary.",
         ),
     ] = None,
 ) -> None:

@@ -25,7 +25,7 @@ class EngineOption(str, Enum):
 def corpus(
     text: Annotated[
         list[str],
-        typer.Argument(help="Files, folders, globs or URLs of .txt, .jsonl (plain, .gz, .zst) or .parquet."),
+        typer.Argument(help="Files, folders, globs or URLs: .txt, .jsonl (also .gz, .zst), .parquet."),
     ],
     tokenizer: Annotated[Path, typer.Option(help="Folder or vocab.txt of the tokenizer.")],
     out: Annotated[Path, typer.Option(help="Folder for the shards; the same command goes on where it stopped.")],

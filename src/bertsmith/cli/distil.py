@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def distil(
     *,
     teacher: Annotated[str, typer.Option(help="Model folder with a masked-LM head, or org/name on the Hub.")],
-    text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be given again.")],
+    text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command goes on where it stopped.")],
     options: Given[DistillationOptions],
 ) -> None:

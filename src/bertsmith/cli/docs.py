@@ -9,7 +9,7 @@ import typer
 
 def docs(
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8002,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8002,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Read the guides, the commands and the Python interface in the browser, offline, in English or Chinese."""

@@ -17,10 +17,7 @@ def export_to_onnx(
     model: ModelArgument,
     out: Annotated[
         Path,
-        typer.Option(
-            help="A name ending in .onnx: that file alone. Any other: a folder with model.onnx, config.json and the"
-            " tokenizer's files. A file must not be there yet, a folder not or empty."
-        ),
+        typer.Option(help="NAME.onnx writes that file alone; any other name a new or empty folder."),
     ],
 ) -> None:
     """Write a model as ONNX, and check that ONNX Runtime computes the same."""

@@ -43,14 +43,12 @@ def _options_of_all_tasks() -> type:
 def finetune(
     task: Annotated[str, _task()],
     model: Annotated[Path, typer.Option(help="Model to start from: a folder, or org/name of the Hub.")],
-    out: Annotated[Path, typer.Option(help="Run folder; the model goes to OUT/model. The same command goes on.")],
+    out: Annotated[Path, typer.Option(help="Run folder, model in OUT/model; the same command goes on after a stop.")],
     train: Annotated[
         str | None, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")
     ] = None,
-    dev: Annotated[
-        str | None, typer.Option(help="The same, to choose the best epoch by; --folds does without one.")
-    ] = None,
-    test: Annotated[str | None, typer.Option(help="The same, scored with the weights that dev chose.")] = None,
+    dev: Annotated[str | None, typer.Option(help="The same; chooses the best epoch. Not needed with --folds.")] = None,
+    test: Annotated[str | None, typer.Option(help="The same; scored with the weights chosen on dev.")] = None,
     unlabelled: Annotated[
         str | None, typer.Option(help="embed: folder of text files to learn from instead; see --positives.")
     ] = None,
@@ -89,9 +87,9 @@ def finetune(
 def evaluate(
     model: Annotated[Path, typer.Option(help="Folder that `bertsmith finetune` wrote.")],
     file: Annotated[str, typer.Option("--file", help="Labelled file or URL, as in fine-tuning.")],
-    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
+    adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for all details.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, bf16 or float32.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Precision: auto, bf16 or float32.")] = "auto",
     *,
     reading: Given[ReadingOptions],
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Look at what the model is given.", no_args_is_help=True)
+app = typer.Typer(help="Look at the input of a model.", no_args_is_help=True)
 
 
 @app.command("tokens")
@@ -18,7 +18,7 @@ def inspect_tokens(
     text: Annotated[str, typer.Argument(help="The text to look at.")],
     tokenizer: Annotated[Path, typer.Option(help="Folder or vocab.txt of the tokenizer.")],
     pair: Annotated[str | None, typer.Option(help="A second text.")] = None,
-    special: Annotated[bool, typer.Option("--special", help="Recognise [MASK] and the like in the text.")] = False,
+    special: Annotated[bool, typer.Option("--special", help="Read special tokens such as [MASK] in the text.")] = False,
 ) -> None:
     """Show the pieces of a text with their ids, places and words."""
     from rich.console import Console
@@ -59,8 +59,8 @@ def inspect_tokens(
 def inspect_coverage(
     text: Annotated[list[str], typer.Argument(help="File, folder or glob of .txt or .txt.gz.")],
     tokenizer: Annotated[str, typer.Option(help="Model or tokenizer folder, or org/name on the Hub.")],
-    words: Annotated[int, typer.Option(min=0, help="Costly words to list.")] = 20,
-    encoding: Annotated[str, typer.Option(help="auto, or a codec such as iso-8859-1.")] = "auto",
+    words: Annotated[int, typer.Option(min=0, help="Number of words to list, the costliest first.")] = 20,
+    encoding: Annotated[str, typer.Option(help="Encoding: auto, or a codec such as iso-8859-1.")] = "auto",
 ) -> None:
     """Show what the words of a text cost in pieces of a vocabulary, and which cost most."""
     from rich.console import Console

@@ -20,29 +20,28 @@ class PageLanguage(str, Enum):
 def lab(
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated. Without it and without --index,"
-            " the trained village model that comes with bertsmith."
-        ),
+        typer.Option(help="Model: FOLDER, org/name or NAME=FOLDER; may be repeated; default: village."),
     ] = None,
     *,
     index: Annotated[
         list[str] | None, typer.Option(help="Index to search: FOLDER or NAME=FOLDER; may be repeated.")
     ] = None,
     runs: Annotated[
-        list[Path] | None, typer.Option(help="Run folder to watch, or a folder that holds some; may be repeated.")
+        list[Path] | None, typer.Option(help="Run folder to watch, or a folder of runs; may be repeated.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine need a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8001,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8001,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File with an API key a line; otherwise BERTSMITH_API_KEYS is read.")
+        Path | None, typer.Option(help="File with one API key per line; default: BERTSMITH_API_KEYS.")
     ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Name that browsers may use, such as a proxy's; may be repeated.")
     ] = None,
-    language: Annotated[PageLanguage, typer.Option(help="Language to begin with.")] = PageLanguage.en,
+    language: Annotated[PageLanguage, typer.Option(help="Language of the first page.")] = PageLanguage.en,
     progress: Annotated[
-        Path | None, typer.Option(help="File of the flash cards; otherwise the one of `bertsmith learn`.")
+        Path | None, typer.Option(help="File of the flash cards; default: that of `bertsmith learn`.")
     ] = None,
 ) -> None:
     """Look inside models in the browser: masks, attention, tokens, your task, search, training runs, and lessons."""

@@ -23,18 +23,19 @@ class LanguageOption(str, Enum):
 
 def learn(
     part: Annotated[
-        str | None, typer.Argument(help="1 to 7, or its id; default: the first one not read yet.", show_default=False)
+        str | None,
+        typer.Argument(help="Part 1 to 7, or its id; default: the first one not read yet.", show_default=False),
     ] = None,
     language: Annotated[
-        LanguageOption | None, typer.Option(help="Default: that of the environment.", show_default=False)
+        LanguageOption | None, typer.Option(help="Language; default: from the environment.", show_default=False)
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Folder or org/name of the Hub to compute with; default: the trained village.")
+        Path | None, typer.Option(help="Model to compute with: folder or org/name; default: the village model.")
     ] = None,
     quiz: Annotated[bool, typer.Option("--quiz", help="Ask the questions of the part, or of all.")] = False,
     exercises: Annotated[bool, typer.Option("--exercises", help="Ask the exercises of the part, or of all.")] = False,
     cards: Annotated[bool, typer.Option("--cards", help="Go through the flash cards that are due.")] = False,
-    contents: Annotated[bool, typer.Option("--list", help="List the parts, and how far you are.")] = False,
+    contents: Annotated[bool, typer.Option("--list", help="List the parts and your progress.")] = False,
     pictures: Annotated[
         Path | None, typer.Option(help="Write the pictures of the part, or of all, into this folder, as SVG.")
     ] = None,
@@ -48,7 +49,7 @@ def learn(
         Path | None, typer.Option(help="File of your progress; default: bertsmith/learn.json in the XDG data home.")
     ] = None,
 ) -> None:
-    """Read the paper's story with the mathematics worked by hand; quizzes, exercises and flash cards."""
+    """Read the paper as lessons with worked mathematics; quizzes, exercises and flash cards."""
     import io
     import os
     import sys

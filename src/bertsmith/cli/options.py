@@ -147,9 +147,7 @@ def _use_device(context: typer.Context, name: str | None) -> str | None:
 def _device_alone(
     device: Annotated[
         str | None,
-        typer.Option(
-            callback=_use_device, help="Where to compute: cpu, cuda, cuda:1, mps. Default: a GPU where there is one."
-        ),
+        typer.Option(callback=_use_device, help="Device: cpu, cuda, cuda:1 or mps; default: a GPU if there is one."),
     ] = None,
 ) -> None:
     """Declares the option."""

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 @declares(options="bertsmith.quickstart.options.PlanOptions")
 def plan(
     *,
-    text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be given again.")],
+    text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be repeated.")],
     options: Given[PlanOptions],
 ) -> None:
-    """Measure text and machine for half a minute; say which size learns most in the time, and what more would bring."""
+    """Measure text and machine for half a minute; say which size learns most, and what more would gain."""
     from rich.console import Console
     from rich.table import Column, Table
 
-    from bertsmith.quickstart.planning import plan as make_plan
+    from bertsmith.quickstart.calls import plan as make_plan
 
     chosen, console = options.build(), Console()
     with console.status("measuring text and machine"):
-        found = make_plan(text, chosen)
+        found = make_plan(text, **options.values)
     print(
         f"{found.text_bytes / 1e6:.1f} MB of text: about {found.text_tokens / 1e6:.2f} M tokens of {found.vocab_size:,}"
         f" pieces; unigram entropy {found.unigram_entropy:.2f} nats"

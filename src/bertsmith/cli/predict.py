@@ -40,17 +40,19 @@ class PrecisionOption(str, Enum):
 ModelOption = Annotated[Path, typer.Option(help="Model folder, or org/name of the Hub.")]
 Precision = Annotated[
     PrecisionOption | None,
-    typer.Option(help="auto measures and takes the fastest that is faithful; default: bf16 where native."),
+    typer.Option(help="auto: measure, take the fastest accurate one; default: bf16 where native."),
 ]
 
 
 def fill_mask(
-    text: Annotated[str | None, typer.Argument(help="A text with one or more [MASK]; - for lines of them.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Text with one or more [MASK]; - reads lines of standard input.")
+    ] = None,
     *,
     model: ModelOption,
     top_k: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
     candidate: Annotated[
-        list[str] | None, typer.Option(help="Consider these words alone; once for each, every one a single piece.")
+        list[str] | None, typer.Option(help="Rank only these words, each a single piece; may be repeated.")
     ] = None,
     precision: Precision = None,
     as_json: JsonOption = False,
@@ -89,16 +91,18 @@ def _print_masks(masks: list[list[Any]]) -> None:
 
 
 def generate(
-    text: Annotated[str | None, typer.Argument(help="The beginning; may be empty; - for lines of them.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Beginning of the text, may be empty; - reads lines of standard input.")
+    ] = None,
     *,
     model: ModelOption,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most pieces to write.")] = 40,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of pieces to generate.")] = 40,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Draw among the likeliest pieces with this probability together; else the first."),
+        typer.Option(help="Sample from the likeliest pieces that sum to this; default: greedy."),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Over 1 draws more freely, below 1 less.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature: above 1 more random, below 1 less.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the sampling.")] = 0,
     precision: Precision = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,30 +123,31 @@ def generate(
 def predict(
     given: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXTS]...", help="Inputs; the fields of one with tabs between; - for lines of them."),
+        typer.Argument(metavar="[TEXTS]...", help="Inputs, fields separated by tabs; - reads lines of standard input."),
     ] = None,
     *,
     model: ModelOption,
-    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter over that model.")] = None,
+    adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Text file: one input a line; or .jsonl: a text or a list of fields.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the file or the pipe: auto, or a codec such as gb18030.")] = "auto",
+    encoding: Annotated[str, typer.Option(help="Encoding of file or pipe: auto, or a codec such as gb18030.")] = "auto",
     pairs: Annotated[
-        bool | None, typer.Option("--pairs/--single", help="Two texts in a line, or one; default: as the model says.")
+        bool | None,
+        typer.Option("--pairs/--single", help="Two texts in a line, or one; default: as the model was trained."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File to write instead of printing: .jsonl with all details, otherwise TSV.")
     ] = None,
     calibrated: Annotated[
-        bool, typer.Option("--calibrated", help="classify, multilabel: probabilities at the temperature found on dev.")
+        bool, typer.Option("--calibrated", help="classify, multilabel: apply the temperature fitted on dev.")
     ] = False,
     class_thresholds: Annotated[
         bool,
-        typer.Option("--class-thresholds", help="multilabel, two classes: decide by the thresholds found on dev."),
+        typer.Option("--class-thresholds", help="multilabel, two classes: use the thresholds fitted on dev."),
     ] = False,
     constrained: Annotated[
-        bool, typer.Option("--constrained", help="tag: choose a sentence's tags together, so that they keep to BIO.")
+        bool, typer.Option("--constrained", help="tag: decode a sentence's tags jointly, so that they are valid BIO.")
     ] = False,
     precision: Precision = None,
     as_json: JsonOption = False,
@@ -150,7 +155,7 @@ def predict(
     """Predict with a fine-tuned model; prints the prediction, its probability and the input.
 
     A line is a text or two (classify, multilabel, regress), a text (tag), a question and its passage (answer), a
-    context and its choices (choose), a query and a text (rank), with tabs between. A blank line stays one.
+    context and its choices (choose), a query and a text (rank), with tabs between. A blank line stays blank.
     """
     import json
     from itertools import chain
@@ -201,21 +206,21 @@ def predict(
 def embed(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Text files: one text a line; plain, gzip or zstd. With --json - for standard input."),
+        typer.Argument(help="Text files (plain, .gz, .zst), a text per line; with --json also -."),
     ] = None,
     *,
     model: ModelOption,
     out: Annotated[
         Path | None,
-        typer.Option(help=".npy or .parquet: a row for every line; the same command goes on where it stopped."),
+        typer.Option(help=".npy or .parquet, a row per line; the same command goes on after a stop."),
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the files; each takes one at a time.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; each takes one file at a time.")] = 1,
     engine: Annotated[
         EngineOption, typer.Option(help="Processes here, or a Ray cluster (RAY_ADDRESS).")
     ] = EngineOption.local,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Instead of --out: print a JSON object a line, with the text and its vector.")
+        bool, typer.Option("--json", help="Instead of --out: print a JSON line with text and vector for each text.")
     ] = False,
     settings: Given[EmbedSettings],
 ) -> None:
@@ -274,7 +279,7 @@ def _print_vectors(files: Sequence[Path], model: Path, chosen: EmbedSettings) ->
 def similarity(
     text: Annotated[str, typer.Argument(help="A text.")],
     others: Annotated[
-        list[str] | None, typer.Argument(help="What it is compared with; - for lines of it, compared as they come.")
+        list[str] | None, typer.Argument(help="Texts to compare it with; - reads lines of standard input as they come.")
     ] = None,
     *,
     model: ModelOption,
@@ -304,16 +309,14 @@ def _falling(scores: Sequence[float]) -> list[int]:
 
 
 def next_sentence(
-    text: Annotated[
-        str | None, typer.Argument(help="Text A; - for lines of standard input with a tab between A and B.")
-    ] = None,
+    text: Annotated[str | None, typer.Argument(help="Text A; - reads lines of standard input: A, tab, B.")] = None,
     next_text: Annotated[str | None, typer.Argument(help="Text B.")] = None,
     *,
     model: ModelOption,
     precision: Precision = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell how likely text B follows text A, by the head of pre-training."""
+    """Give the probability that text B follows text A, by the head of pre-training."""
     from bertsmith.errors import InputError
     from bertsmith.inference import load_pipeline
 

@@ -30,9 +30,7 @@ def pretrain(
     out: Annotated[Path, typer.Option(help="Run folder; the same command goes on where it stopped.")],
     recipe_file: Annotated[
         Path | None,
-        typer.Option(
-            "--recipe", help="Recipe to begin with: TOML, as in a run folder. Options given here win over it."
-        ),
+        typer.Option("--recipe", help="TOML recipe to start from, as in a run folder; options override it."),
     ] = None,
     *,
     recipe: Given[PreTrainingRecipe],

@@ -20,15 +20,15 @@ def probe(
     *,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="Right and wrong sentences with a tab between, a pair a line; else the village's."),
+        typer.Option(help="Minimal pairs, a line each: right, tab, wrong; default: the village's."),
     ] = None,
     tagged: Annotated[
-        str | None, typer.Option(help="CoNLL or CoNLL-U file of words with tags; else the village's.")
+        str | None, typer.Option(help="CoNLL or CoNLL-U file of words with tags; default: the village's.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report.html and probe.json.")] = None,
     reading: Given[ReadingOptions],
 ) -> None:
-    """Probe a model: grammar by minimal pairs, what each layer tells of words, facts of the village."""
+    """Probe a model: grammar by minimal pairs, what each layer knows about words, facts of the village."""
     from bertsmith.interpret.probing.run import probe as run_probes
     from bertsmith.interpret.probing.run import write_probes
 

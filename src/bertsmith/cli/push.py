@@ -10,10 +10,10 @@ import typer
 
 def push(
     folder: Annotated[Path, typer.Argument(help="Model folder.")],
-    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="On the Hub; made when missing.")],
+    repository: Annotated[str, typer.Argument(metavar="ORG/NAME", help="Repository on the Hub; created if missing.")],
     private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
-    branch: Annotated[str, typer.Option(help="To write to, made when missing; default: the main one.")] = "",
-    message: Annotated[str, typer.Option(help="Of the commit.")] = "",
+    branch: Annotated[str, typer.Option(help="Branch to write to, created if missing; default: main.")] = "",
+    message: Annotated[str, typer.Option(help="Commit message.")] = "",
 ) -> None:
     """Upload a model folder with its card to the Hub; HF_TOKEN holds the token."""
     from bertsmith.interop.hub import push_model

@@ -18,17 +18,16 @@ def quickstart(
     *,
     corpus: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, folders or globs of .txt or .txt.gz; none for the bundled world."),
+        typer.Argument(help="Files, folders or globs of .txt or .txt.gz; none: the bundled village."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Output folder; the same command goes on where it stopped.")] = Path(
         "runs/quickstart"
     ),
     options: Given[QuickstartOptions],
 ) -> None:
-    """Learn a vocabulary, pre-train a BERT, fill masks and write a report; on the bundled world, fine-tune too."""
+    """Learn a vocabulary, pre-train a BERT, fill masks and write a report; on the bundled village, fine-tune too."""
     from rich.console import Console
 
-    from bertsmith.quickstart.journey import quickstart as run_quickstart
-    from bertsmith.quickstart.options import QuickstartOptions
+    from bertsmith.quickstart.calls import quickstart as run_quickstart
 
-    run_quickstart(options.over(QuickstartOptions(corpus or [], out)), Console())
+    run_quickstart(corpus or [], out, console=Console(), **options.values)

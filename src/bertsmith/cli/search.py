@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,7 +39,7 @@ def index(
     *,
     settings: Given[IndexSettings],
 ) -> None:
-    """Make a folder of text searchable, or bring its index up to date: what is unchanged is not embedded again."""
+    """Make a folder of text searchable, or bring its index up to date: unchanged passages are not embedded again."""
     from rich.console import Console
 
     from bertsmith.progress import LiveProgress
@@ -59,21 +59,21 @@ def index(
 
 def search(
     index: IndexArgument,
-    query: Annotated[str | None, typer.Argument(help="A question, or words; - for lines of them.")] = None,
+    query: Annotated[str | None, typer.Argument(help="A question, or words; - reads lines of standard input.")] = None,
     *,
     k: Annotated[int, typer.Option("-k", min=1, help="Passages to show.")] = 10,
     mode: Annotated[
-        ModeOption, typer.Option(help="By vectors, by words, or by both: their scores, or their ranks.")
+        ModeOption, typer.Option(help="Search by vectors, by words, or by both, joined by score or by rank.")
     ] = ModeOption.hybrid,
     weight: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Of the vectors in a hybrid search; default: 0.4."),
+        typer.Option(min=0, max=1, help="Weight of the vectors in hybrid search; default: 0.4."),
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(help="FIELD=PATTERN with * and ?; the field is file or one of the front matter; may be repeated."),
+        typer.Option(help="FIELD=PATTERN with * and ?; FIELD: file or front matter; may be repeated."),
     ] = None,
-    rerank: Annotated[Path | None, typer.Option(help="A cross-encoder that reads the best passages once more.")] = None,
+    rerank: Annotated[Path | None, typer.Option(help="Cross-encoder that reranks the best passages.")] = None,
     model: MovedModel = None,
     precision: Precision = None,
     as_json: JsonOption = False,
@@ -120,34 +120,36 @@ def _print_hits(hits: Sequence[Hit]) -> None:
 @declares(settings="bertsmith.retrieval.mining.MiningSettings")
 def mine(
     file: Annotated[
-        Path, typer.Argument(help="Pairs of queries and texts, a SQuAD file or a BEIR folder; or a text a line.")
+        Path, typer.Argument(help="Pairs of query and text, a SQuAD file, a BEIR folder, or a text per line.")
     ],
     *,
     out: Annotated[Path, typer.Option(help="JSON Lines to write, which finetune embed reads.")],
     model: Annotated[Path | None, typer.Option(help="Model folder, or org/name of the Hub.")] = None,
     near_duplicates: Annotated[
-        float | None, typer.Option(help="Instead: write the pairs of lines with at least this cosine.")
+        float | None, typer.Option(help="Instead: write the pairs of lines whose cosine is at least this.")
     ] = None,
     text_column: Annotated[str | None, typer.Option(help="Name or number (from 0) of the column of queries.")] = None,
-    pair_column: Annotated[str | None, typer.Option(help="That of the texts that answer them.")] = None,
-    encoding: Annotated[str, typer.Option(help="auto, or a codec such as gb18030.")] = "auto",
+    pair_column: Annotated[
+        str | None, typer.Option(help="Name or number (from 0) of the column of texts that answer them.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Encoding: auto, or a codec such as gb18030.")] = "auto",
     settings: Given[MiningSettings],
 ) -> None:
-    """Find hard negatives for pairs: texts that look like an answer and are none. Or near duplicates among texts."""
+    """Find hard negatives for pairs: texts that look like an answer but are not. Or find near duplicates."""
     from bertsmith.errors import ConfigError
-    from bertsmith.finetune.datasets.reader import ReadingOptions, column_name
+    from bertsmith.finetune.datasets.reader import column_name
     from bertsmith.retrieval import mining
+    from bertsmith.retrieval.calls import mine as write_negatives
 
-    columns = [None if column is None else column_name(column) for column in (text_column, pair_column)]
+    columns = {"text_column": text_column, "pair_column": pair_column}
+    named: dict[str, Any] = {name: column_name(column) for name, column in columns.items() if column is not None}
     if near_duplicates is None:
-        reading = ReadingOptions(text_column=columns[0], pair_column=columns[1], encoding=encoding)
-        found = mining.mine(file, model, out, settings.build(), reading)
+        found = write_negatives(file, out, model=model, encoding=encoding, **named, **settings.values).details
         print(
             f"{out}: {found.pairs:,} pairs, {found.negatives:,} negatives out of {found.texts:,} texts,"
             f" {found.without:,} pairs without one"
         )
         return
-    named = [name for name, column in zip(("text_column", "pair_column"), columns, strict=True) if column is not None]
     unused = [name for name in (*settings.values, *named) if name != "precision"]
     if unused:
         raise ConfigError(f"{flag_of(unused[0])} has no meaning with --near-duplicates; leave it out")

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def serve(
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Model folder, org/name of the Hub, or NAME=FOLDER; may be repeated. Default: those of the indexes."
-        ),
+        typer.Option(help="Model: FOLDER, org/name or NAME=FOLDER; repeat; default: the indexes'."),
     ] = None,
     index: Annotated[
         list[str] | None, typer.Option(help="Index to search at /search: FOLDER or NAME=FOLDER; may be repeated.")

@@ -32,7 +32,7 @@ MOST_AT_ONCE = 1024
 _CHUNK = 1 << 16
 _LONGEST_LINE = 10_000_000
 
-JsonOption = Annotated[bool, typer.Option("--json", help="A JSON object a line, with everything known.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with all details.")]
 
 
 class TypedText(NamedTuple):

@@ -26,11 +26,11 @@ def study(
     text: Annotated[
         list[str] | None, typer.Option(help="File, folder or glob of text; the bundled village if left out.")
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="TOML file that names tasks to score on.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="TOML file of the tasks to score on.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the study; the same command goes on where it stopped.")],
     options: Given[StudyOptions],
 ) -> None:
-    """Run a table of the paper on your own text: many small runs, compared with their scatter."""
+    """Run a table of the paper on your own text: many small runs, compared with intervals."""
     from rich.console import Console
 
     from bertsmith.study import run_study

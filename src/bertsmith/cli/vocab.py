@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def vocab(
     text: Annotated[
         list[str],
-        typer.Argument(help="Files, folders, globs or URLs of .txt, .jsonl (plain, .gz, .zst) or .parquet."),
+        typer.Argument(help="Files, folders, globs or URLs: .txt, .jsonl (also .gz, .zst), .parquet."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the vocabulary and the tokenizer's settings.")],
     options: Given[VocabularyOptions],

@@ -26,7 +26,7 @@ def word_vectors(
     out: Annotated[Path, typer.Option(help="Folder for vectors.bin; the same command goes on where it stopped.")],
     options: Given[WordVectorOptions],
 ) -> None:
-    """Learn a vector for every piece, by skip-gram or CBOW: what came before BERT, for comparison."""
+    """Learn a vector for every piece, by skip-gram or CBOW, for comparison with BERT."""
     from rich.console import Console
 
     from bertsmith.data.corpus.shards import TokenCorpus
@@ -46,11 +46,11 @@ def word_vectors(
 def nearest(
     model: Annotated[Path, typer.Argument(help="Folder that word-vectors wrote.")],
     words: Annotated[
-        list[str] | None, typer.Argument(help="Words that are added; - for lines of them, each line by itself.")
+        list[str] | None, typer.Argument(help="Words to add; - reads lines of words, each line by itself.")
     ] = None,
     *,
-    minus: Annotated[list[str] | None, typer.Option(help="A word that is taken away; may be given again.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many are shown.")] = 10,
+    minus: Annotated[list[str] | None, typer.Option(help="A word to subtract; may be repeated.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of words to show.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
     """Show the nearest words, or solve an analogy: nearest DIR king woman --minus man."""
@@ -73,12 +73,12 @@ def lstm(
     tokenizer: Annotated[Path, typer.Option(help="Folder of the tokenizer that made them.")],
     out: Annotated[Path, typer.Option(help="Folder of the model; the same command goes on where it stopped.")],
     tagged: Annotated[
-        str | None, typer.Option(help="CoNLL or CoNLL-U file that the layers are probed on; else the village's.")
+        str | None, typer.Option(help="CoNLL or CoNLL-U file to probe the layers on; default: the village's.")
     ] = None,
     options: Given[LstmOptions],
     reading: Given[ReadingOptions],
 ) -> None:
-    """Train LSTMs that read both ways, ELMo's idea, and probe their layers: what came before BERT, for comparison."""
+    """Train LSTMs that read both ways, ELMo's idea, and probe their layers, for comparison with BERT."""
     from rich.console import Console
 
     from bertsmith.cli.probe import print_tables
@@ -107,17 +107,16 @@ VillageTask = Literal["translate", "copy", "reverse", "denoise"]
 
 @declares(options="bertsmith.neighbours.seq2seq.Seq2SeqOptions")
 def seq2seq(
-    pairs: Annotated[
-        Path | None, typer.Argument(help="Lines of two texts with a tab between: read and written.")
-    ] = None,
+    pairs: Annotated[Path | None, typer.Argument(help="Lines of source and target text, with a tab between.")] = None,
     *,
     text: Annotated[
-        list[str] | None, typer.Option(help="Text files or folders instead, to learn denoising from; may be repeated.")
+        list[str] | None, typer.Option(help="Instead: text files or folders to learn denoising from; may be repeated.")
     ] = None,
     village: Annotated[
-        VillageTask | None, typer.Option(help="Or the village: its sentences into Chinese, copied, reversed, denoised.")
+        VillageTask | None,
+        typer.Option(help="Or a task of the village: translate, copy, reverse or denoise sentences."),
     ] = None,
-    dev: Annotated[Path | None, typer.Option(help="Pairs that are rewritten at the end, and compared.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Pairs to score the model on at the end.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the model; the same command goes on where it stopped.")],
     options: Given[Seq2SeqOptions],
 ) -> None:
@@ -160,13 +159,13 @@ def seq2seq(
 def rewrite(
     model: Annotated[Path, typer.Argument(help="Folder that seq2seq wrote.")],
     given: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXTS]...", help="Texts to read; - for lines of them.")
+        list[str] | None, typer.Argument(metavar="[TEXTS]...", help="Texts to read; - reads lines of standard input.")
     ] = None,
     *,
-    beam: Annotated[int, typer.Option(min=1, help="Beginnings that are kept; 1 is greedy.")] = 4,
+    beam: Annotated[int, typer.Option(min=1, help="Beam width; 1 is greedy.")] = 4,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what a model of seq2seq has learned to write for a text, by beam search."""
+    """Write the output of a seq2seq model for a text, by beam search."""
     from bertsmith.neighbours.seq2seq import Rewriter
 
     inputs = batches(given or [])

@@ -3,20 +3,6 @@
 The package is a function as well: `bertsmith.finetune("classify", ...)` is `bertsmith.finetune.calls.finetune`.
 """
 
-import sys
-from types import ModuleType
-from typing import Any
+from bertsmith.result import make_callable
 
-
-class _CallablePackage(ModuleType):
-    """A package that can be called."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Calls `calls.finetune`."""
-        from bertsmith.finetune.calls import finetune
-
-        return finetune(*arguments, **named)
-
-
-# 包和调用同名：导入子模块时，包总会占住 bertsmith.finetune 这个名字，所以让它自己可以调用
-sys.modules[__name__].__class__ = _CallablePackage
+make_callable(__name__)

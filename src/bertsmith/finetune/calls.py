@@ -21,7 +21,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import options_of_all_tasks, task_named
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.finetune.teaching import TeachingOptions
-from bertsmith.kernels.layers import best_device
+from bertsmith.kernels.layers import on_device
 from bertsmith.options import built, divided
 from bertsmith.result import Result
 from bertsmith.train.tracking import RunListener, TrackingOptions
@@ -115,7 +115,9 @@ def finetune(
         fixed=tuple(chosen),
         listeners=[*(built(TrackingOptions, tracking).listeners() or ()), *listeners],
     )
-    result = run_job(job, console=console, device=device or best_device())
+    # 老师和预测也在这块设备上：它们各自去问，不一路传下去
+    with on_device(device) as place:
+        result = run_job(job, console=console, device=place)
     made = folder / "model" if (folder / "model").is_dir() else folder / "adapter"
     return Result(folder, (result.test or result.dev).metrics, made, folder / "report.html", result)
 
@@ -126,6 +128,7 @@ def evaluate(
     *,
     adapter: str | Path | None = None,
     precision: str = "auto",
+    device: torch.device | str | None = None,
     **reading: Any,
 ) -> Result[Evaluation]:
     """Scores a fine-tuned model on labelled rows, with the thresholds that its run found.
@@ -142,6 +145,7 @@ def evaluate(
         data: labelled rows, as in `finetune`.
         adapter: the folder of an adapter over that model.
         precision: of the matmuls: `auto`, `bf16` or `float32`.
+        device: None takes the GPU where there is one.
         **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
 
     Returns:
@@ -154,5 +158,6 @@ def evaluate(
     """
     (given,) = divided(reading, ReadingOptions, command="evaluate")
     options = built(ReadingOptions, given)
-    found = evaluate_folder(model, data, options, adapter=adapter, precision=precision)
+    with on_device(device):
+        found = evaluate_folder(model, data, options, adapter=adapter, precision=precision)
     return Result(Path(model), found.metrics, Path(model), None, found)

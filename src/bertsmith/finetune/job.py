@@ -53,14 +53,13 @@ class ComparisonOptions:
 
     search: Literal["paper", "optuna"] | None = option(
         None,
-        help="paper: 18 runs; batches of 16 and 32, 2 to 4 epochs, 1, 0.6 and 0.4 of the rate. optuna: --trials runs,"
-        " each chosen from what those before it came to. The best is kept.",
+        help="paper: the 18 runs of its grid; optuna: --trials runs. Keeps the best.",
     )
-    trials: int = option(0, min=2, shown_default="30 with --search optuna", help="Settings that Optuna tries.")
-    seeds: int = option(1, min=1, help="Runs from this many seeds: mean, deviation; the best is kept.")
-    folds: int = option(
-        0, min=2, help="Cross-validation in this many parts of the training file; then a model of all of it."
+    trials: int = option(
+        0, min=2, shown_default="30 with --search optuna", help="Number of settings that Optuna tries."
     )
+    seeds: int = option(1, min=1, help="Number of seeds: reports mean and deviation, keeps the best run.")
+    folds: int = option(0, min=2, help="Cross-validate in this many parts of the training file, then train on all.")
     baselines: bool = option(False, help="classify and tag: score simpler models as well, for the report.")
 
     def __post_init__(self) -> None:

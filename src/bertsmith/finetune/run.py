@@ -349,7 +349,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         while (offset := self.trainer.step - epoch * self.steps_per_epoch) < self.steps_per_epoch:
             begun = time.monotonic()
             chosen = [encoded[number] for number in batches[offset]]
-            # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有补齐的矩形
+            # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有填充的矩形
             chosen.sort(key=lambda example: max(map(len, example.input_ids)))
             output = self.trainer.train_batch(self.task.batch(chosen))
             running.add(output.sums)

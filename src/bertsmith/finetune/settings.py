@@ -47,24 +47,26 @@ class FineTuningSettings:
     epochs: int = option(3, min=1, help="Passes over the training file.")
     batch_size: int = option(16, min=1, help="Examples in a step.", shown_default="16; embed 64")
     learning_rate: float = option(
-        5e-5, help="Its peak.", shown_default="5e-5; small models up to 3e-4; adapters and features 1e-3"
+        5e-5, help="Peak learning rate.", shown_default="5e-5; small models up to 3e-4; adapters and features 1e-3"
     )
-    warmup_share: float = option(0.1, min=0.0, max=1.0, help="Share of the steps with a rising rate.")
-    weight_decay: float = option(0.01, min=0.0, help="Decay of matrices.")
-    layer_decay: float = option(1.0, help="Each layer learns at the rate of the one above times this.")
-    freeze_layers: int = option(0, min=0, help="How many of the lowest layers stay as they are.")
-    dropout: float | None = option(None, min=0.0, max=0.9, help="Instead of the model's own.")
+    warmup_share: float = option(0.1, min=0.0, max=1.0, help="Share of the steps for the warm-up.")
+    weight_decay: float = option(0.01, min=0.0, help="Weight decay of matrices.")
+    layer_decay: float = option(1.0, help="A layer's learning rate is that of the layer above times this.")
+    freeze_layers: int = option(0, min=0, help="Number of lowest layers to freeze.")
+    dropout: float | None = option(None, min=0.0, max=0.9, help="Dropout rate; default: the model's own.")
     patience: int = option(0, min=0, help="Stop after this many epochs without gain; 0: never.")
-    max_length: int = option(0, min=0, help="Most tokens of a sequence; 0: what the model reads.")
-    precision: Precision = option("auto", help="Of the matmuls; auto: bf16 where the hardware has it.")
+    max_length: int = option(0, min=0, help="Maximum tokens of a sequence; 0: the limit of the model.")
+    precision: Precision = option("auto", help="Precision of matrix multiplications; auto: bf16 where native.")
     gradient_checkpointing: Literal["auto", Checkpointing] = option(
-        "auto", help="Less memory for more work; auto: attention (a little of both) with an adapter, else none."
+        "auto", help="Recompute activations to save memory; auto: attention with an adapter."
     )
     adapter: AdapterKind | None = option(
         None, help="Train a small adapter and the head over a frozen encoder.", panel="Adapters"
     )
-    adapter_size: int = option(0, min=0, help="Its width or rank; 0: 64 or 8.", panel="Adapters")
-    seed: int = option(0, help="Of everything random.")
+    adapter_size: int = option(
+        0, min=0, help="Width or rank of the adapter; 0: 64 for a width, 8 for a rank.", panel="Adapters"
+    )
+    seed: int = option(0, help="Random seed.")
     from_random: bool = False
 
     def __post_init__(self) -> None:

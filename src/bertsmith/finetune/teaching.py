@@ -38,8 +38,8 @@ class TeachingOptions:
 
     panel: ClassVar[str] = "Learning from a teacher"
 
-    teacher: str | None = option(None, help="Fine-tuned model whose judgement is learned, too; embed: an encoder.")
-    teacher_text: tuple[str, ...] = option((), help="More inputs without labels, one a line; the teacher judges them.")
+    teacher: str | None = option(None, help="Fine-tuned model to learn from as well; embed: an encoder.")
+    teacher_text: tuple[str, ...] = option((), help="Unlabelled inputs, one per line, that the teacher labels.")
 
     def __post_init__(self) -> None:
         """Checks that somebody judges the text."""

@@ -61,15 +61,15 @@ class EmbedSettings:
         encoding: `auto` or a codec.
     """
 
-    pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
+    pooling: Pooling | None = option(None, help="Pooling of the token states; default: that of the folder, or mean.")
     normalize: bool = True
-    dims: int | None = option(None, min=1, help="Keep only this many numbers of a vector, the first ones.")
-    prompt: str | None = option(None, help="Name of the folder's prompt to put before every line, such as query.")
+    dims: int | None = option(None, min=1, help="Keep only the first N numbers of each vector.")
+    prompt: str | None = option(None, help="Name of a prompt in the folder to put before every line, such as query.")
     precision: Precision | None = option(
-        None, help="auto measures and takes the fastest that is faithful; default: bf16 where native."
+        None, help="auto: measure, take the fastest accurate one; default: bf16 where native."
     )
-    batch_tokens: int = option(0, min=0, help="Tokens of a forward pass; 0: what suits the device.")
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 
 
 @dataclass(frozen=True)

@@ -324,6 +324,7 @@ def _sharing_pool(most: int) -> ThreadPoolExecutor | None:
         threads = torch.get_num_threads()
         if min(threads, most) < 2:
             return None
+        # 份额必须相等：矩阵乘的舍入随线程数而变，一批由谁来算不能改变它的结果。七个核心因此闲着一个
         # 份额要整除得最满：六个核心分给四个线程会闲着两个，分给三个正好
         workers = max(range(2, min(threads, most) + 1), key=lambda count: (threads // count * count, count))
         ready = Barrier(workers + 1)

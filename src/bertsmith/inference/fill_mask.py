@@ -109,7 +109,7 @@ class FillMask(Pipeline, name="fill-mask"):
 
     def _best(self, logits: Tensor, top_k: int, allowed: Tensor | None) -> list[list[Candidate]]:
         """Returns the best pieces of M masks from logits [M, V]."""
-        # 有的模型把词表补齐到整数倍：多出来的编号没有对应的词片
+        # 有的模型把词表填充到整数倍：多出来的编号没有对应的词片
         probabilities = logits[:, : self.tokenizer.vocab_size].softmax(-1)
         if allowed is not None:
             probabilities = probabilities[:, allowed]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.inference.checks import require_fit
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import Backbone, PretrainedModel
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 from bertsmith.tokenizer.encoding import Encoding
@@ -70,7 +71,7 @@ def load_for_maps(folder: str | Path) -> tuple[Backbone, Tokenizer]:
     """
     model, tokenizer = Backbone.from_pretrained(folder, need_pooler=False), load_tokenizer(folder)
     require_fit(tokenizer, model.config, folder)
-    return model, tokenizer
+    return model.to(best_device()), tokenizer
 
 
 def backbone(model: PretrainedModel) -> Backbone:

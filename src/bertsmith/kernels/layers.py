@@ -8,7 +8,9 @@ end of the embedding, decides the precision of the whole model, and no hidden co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import torch
@@ -131,12 +133,35 @@ DEVICE_VARIABLE = "BERTSMITH_DEVICE"
 """Environment variable that names the device; `--device` sets it for a command and the processes it starts."""
 
 
-def best_device() -> torch.device:
-    """Returns the device that `BERTSMITH_DEVICE` names; else the first CUDA device where there is one, else the CPU.
+# 上下文变量而不是环境变量：两个线程可以同时在两块 GPU 上各算各的
+_CHOSEN: ContextVar[torch.device | None] = ContextVar("device", default=None)
+
+
+@contextmanager
+def on_device(device: torch.device | str | None) -> Iterator[torch.device]:
+    """Lets the block compute on a device, in this thread; yields the device.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, `mps`; None takes the `best_device`.
 
     Raises:
         ConfigError: there is no such device here.
     """
+    token = _CHOSEN.set(best_device() if device is None else device_named(str(device)))
+    try:
+        yield best_device()
+    finally:
+        _CHOSEN.reset(token)
+
+
+def best_device() -> torch.device:
+    """Returns the device to compute on: that of `on_device`, or of `BERTSMITH_DEVICE`; else a GPU, else the CPU.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if (chosen := _CHOSEN.get()) is not None:
+        return chosen
     if name := os.environ.get(DEVICE_VARIABLE):
         return device_named(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -104,7 +104,7 @@ def _best_cuts(batch: RaggedBatch, cut_cost: int) -> list[int]:
     ends, count, longest, needed, computed = [0], 0, 0, 0, 0
     for length in [*batch.lengths, 0]:
         longest_with = max(longest, length)
-        # 长度匀称地递增时，每块的补齐恰好等于切一刀的代价，总代价最小；末尾的 0 只为收口
+        # 长度匀称地递增时，每块的填充恰好等于切一刀的代价，总代价最小；末尾的 0 只为收口
         if count and (length == 0 or (count + 1) * longest_with**2 - needed - length**2 > cut_cost):
             ends.append(ends[-1] + count)
             computed += count * longest**2
@@ -183,7 +183,7 @@ def _hidden_in_windows(batch: RaggedBatch, window: int, blocks: int) -> Tensor:
             keys = torch.arange(blocks)[:, None] * window + torch.arange(-window, 2 * window)  # [B, 3 W]
             lengths = torch.tensor([batch.max_seqlen] if batch.has_equal_lengths else batch.lengths)
             outside = (keys < 0) | (keys >= lengths[:, None, None])  # [N, B, 3 W]
-            # 补齐处的查询至少看得见自己，否则 softmax 得出 NaN
+            # 填充处的查询至少看得见自己，否则 softmax 得出 NaN
             known[window] = (distance.abs() > window) | (outside[:, :, None, None] & (distance != 0))
     return known[window]
 

@@ -31,7 +31,7 @@ from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
 from bertsmith.train.choosing import recipe_to_continue
-from bertsmith.train.monitor import read_metrics
+from bertsmith.train.monitor import figures_before_training
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 
@@ -43,16 +43,16 @@ EXAMPLES = 8
 class AdaptationOptions:
     """What the command line was asked for."""
 
-    minutes: float = option(10.0, min=0.05, help="Time for the continued pre-training.")
-    new_pieces: int = option(0, min=0, help="Words of the text that become pieces of their own: the costliest first.")
-    positions: int = option(0, min=0, help="Stretch the position table, to read longer texts; 0 leaves it.")
-    sequence_length: int = option(0, min=0, help="Tokens in a sequence; 0 takes 128, or what the model reads.")
-    objective: str = option("", shown_default="the family's", help="mlm, mlm+nsp and others.")
+    minutes: float = option(10.0, min=0.05, help="Minutes of continued pre-training.")
+    new_pieces: int = option(0, min=0, help="Number of words to add to the vocabulary, the costliest first.")
+    positions: int = option(0, min=0, help="Stretch the position table to this length; 0 leaves it.")
+    sequence_length: int = option(0, min=0, help="Tokens in a sequence; 0: 128, or the limit of the model if less.")
+    objective: str = option("", shown_default="the family's", help="Objective: mlm, mlm+nsp and others.")
     documents: DocumentRule = option(
-        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
     )
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
-    seed: int = option(0, help="Of everything random.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
+    seed: int = option(0, help="Random seed.")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def adapt(model: str, text: Sequence[str], out: Path, options: AdaptationOptions
             f"    the model has no {fresh} head: it starts fresh, so the first loss says little", soft_wrap=True
         )
     result = pretrain(out, corpus, larger, recipe, console=console, device=best_device())
-    first = next(row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "heldout")
+    first = figures_before_training(out / "metrics.jsonl")
     name = result.recipe.build_objective().perplexity_of
     done = AdaptationResult(out / "model", before, after, first[name], result.heldout[name])
     console.print(

@@ -27,6 +27,7 @@ from bertsmith.data.reading.text import read_text
 from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder
 from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets.rows import DataSource, name_of
 from bertsmith.finetune.evaluate import task_of_model
 from bertsmith.finetune.metrics.bootstrap import in_digits
 from bertsmith.finetune.tasks.registry import save_task
@@ -63,9 +64,9 @@ class CompressionOptions:
 
     layers: str = option("", help="Keep these layers, counted from 0, such as 0,2,4.")
     heads: float = option(0.0, min=0.0, max=0.95, help="Share of the attention heads to cut; needs --dev to choose.")
-    vocabulary: tuple[str, ...] = option((), help="Text; pieces that it never needs leave the table.")
-    int8: bool = option(False, help="Store matrices in 8 bits; bertsmith alone reads such a folder.")
-    bf16: bool = option(False, help="Store weights in bf16, which transformers reads, too.")
+    vocabulary: tuple[str, ...] = option((), help="Text file; pieces that it never uses are removed.")
+    int8: bool = option(False, help="Store matrices in 8 bits; only bertsmith reads such a folder.")
+    bf16: bool = option(False, help="Store weights in bf16, which transformers reads too.")
 
     def __post_init__(self) -> None:
         """Checks that there is something to do."""
@@ -106,7 +107,7 @@ def compress(
     out: Path,
     options: CompressionOptions,
     *,
-    dev: str | None = None,
+    dev: DataSource | None = None,
     reading: ReadingOptions | None = None,
     console: Console | None = None,
 ) -> list[CompressionRow]:
@@ -116,7 +117,7 @@ def compress(
         model: a model folder, fine-tuned or not, or a name on the Hub.
         out: the folder of the smaller model.
         options: what is left out.
-        dev: a labelled file; each step is scored on it.
+        dev: a labelled file, or rows in memory; each step is scored on it.
         reading: how it is read.
         console: shows the table.
 
@@ -129,7 +130,8 @@ def compress(
     if options.heads and dev is None:
         raise ConfigError("--heads: give --dev, on which it is measured which heads matter")
     source = model_folder(model)
-    whole: dict[str, Any] = {"weights": fingerprint_weights(source), "options": asdict(options), "dev": dev}
+    judged = str(dev) if isinstance(dev, (str, Path)) else None if dev is None else name_of(dev)
+    whole: dict[str, Any] = {"weights": fingerprint_weights(source), "options": asdict(options), "dev": judged}
     work = _Work.begin(source, dev, reading)
     if options.layers:
         keep_layers(work.model, layers_written(options.layers))
@@ -160,12 +162,12 @@ class _Work:
         self.rows: list[CompressionRow] = []
 
     @classmethod
-    def begin(cls, source: Path, dev: str | None, reading: ReadingOptions | None) -> _Work:
+    def begin(cls, source: Path, dev: DataSource | None, reading: ReadingOptions | None) -> _Work:
         task: Task[Any, Any] | None = None
         max_length, examples = 0, []
         if dev is not None:
             task, max_length = task_of_model(source)
-            examples = task.spec.reader.read(dev, reading, task=task.name)
+            examples = task.spec.reader.read(dev, reading, task=task.name, name="dev")
         elif read_task_file(source):
             task, max_length = task_of_model(source)
         work = cls(source, task, max_length, examples)

@@ -32,7 +32,7 @@ from bertsmith.options import option
 from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import recipe_for, recipe_to_continue
-from bertsmith.train.monitor import read_metrics
+from bertsmith.train.monitor import figures_before_training
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 
@@ -41,28 +41,26 @@ from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
 class DistillationOptions:
     """What the command line was asked for."""
 
-    keep_layers: str = option(
-        "", help="The student starts as these layers of the teacher, such as 0,2,4; the others are left out."
-    )
-    size: str = option("", help="Instead: a fresh student, tiny, mini, small or L/H such as 3/384.")
+    keep_layers: str = option("", help="Teacher layers that the student starts from, such as 0,2,4.")
+    size: str = option("", help="Instead: size of a fresh student: tiny, mini, small or L/H such as 3/384.")
     family: str = option(
         "",
         shown_default="the teacher's",
-        help="Architecture of a fresh student; distilbert: also of kept layers of a bert.",
+        help="Architecture of a fresh student; distilbert: also for kept BERT layers.",
     )
-    minutes: float = option(10.0, min=0.05, help="Time to train.")
+    minutes: float = option(10.0, min=0.05, help="Minutes of training.")
     loss: tuple[str, ...] = option(
         (),
         shown_default="soft where both predict pieces; states where both are equally wide, else relations",
-        help="soft, states or relations; once for each.",
+        help="Distillation loss: soft, states or relations; once for each.",
     )
-    temperature: float = option(2.0, help="Of the soft targets.")
-    learning_rate: float | None = option(None, shown_default="by size", help="Its peak.")
+    temperature: float = option(2.0, help="Temperature of the soft targets.")
+    learning_rate: float | None = option(None, shown_default="by size", help="Peak learning rate.")
     documents: DocumentRule = option(
-        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
     )
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
-    seed: int = option(0, help="Of everything random.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
+    seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
         """Checks that the student has one beginning."""
@@ -114,8 +112,8 @@ def distil(
     recipe = _recipe(teacher, out, options)
     console.print("[bold]2 · training the student[/bold]")
     result = pretrain(out, corpus, tokenizer, recipe, console=console, device=best_device())
-    first = next(row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "heldout")
-    # 第一个量到的损失最好懂：有遮盖时是 MLM，没有时是与老师状态的距离
+    first = figures_before_training(out / "metrics.jsonl")
+    # 第一个量到的损失最好懂：有掩码时是 MLM，没有时是与老师状态的距离
     name = next(name for name in ("mlm_loss", "states_loss", "relations_loss") if name in first)
     small, large = (_parameters(folder) for folder in (out / "model", model_folder(teacher)))
     done = DistillationResult(out / "model", first[name], result.heldout[name], small, large)

@@ -38,35 +38,33 @@ class QuickstartOptions:
         None, shown_default="modernbert; bert for the world", help="Architecture: bert, roberta, modernbert and others."
     )
     objective: str | None = option(
-        None, shown_default="mlm; for electra rtd; for the world mlm+nsp", help="mlm, mlm+nsp and others."
+        None, shown_default="mlm; for electra rtd; for the world mlm+nsp", help="Objective: mlm, mlm+nsp and others."
     )
     tokenizer: TokenizerKind | None = option(
         None, shown_default="the family's", help="Kind of vocabulary: wordpiece, bpe or unigram."
     )
-    size: str | None = option(
-        None, help="tiny, mini, small, medium, base, large or L/H such as 6/384; default: mini, for the world tiny."
-    )
+    size: str | None = option(None, help="Size: tiny to large, or L/H such as 6/384; default: mini (village: tiny).")
     minutes: float | None = option(
-        None, min=0.05, help="Time for pre-training; default: 10, for the bundled world 800 steps."
+        None, min=0.05, help="Minutes of pre-training; default: 10 (bundled village: 800 steps)."
     )
     vocab_size: int | None = option(
-        None, min=1, help="Most word pieces; default: 4,096 to 30,522, by the amount of text."
+        None, min=1, help="Vocabulary size; default: 4,096 to 30,522, by the amount of text."
     )
     documents: DocumentRule = option(
-        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
     )
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
-    search: bool = option(False, help="Then learn vectors from the text itself, and make the folder searchable.")
-    seed: int = option(0, help="Of everything random.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
+    search: bool = option(False, help="Also train vectors on the text, and index the folder for search.")
+    seed: int = option(0, help="Random seed.")
 
 
 @dataclass(frozen=True)
 class PlanOptions:
     """What the command line was asked for."""
 
-    minutes: float = option(10.0, min=0.05, help="Time for pre-training.")
-    family: str = option("modernbert", help="Architecture; its law must have been measured.")
-    sizes: tuple[str, ...] = option((), name="size", help="A size or L/H to look at; once for each. Default: all.")
-    vocab_size: int | None = option(None, min=1, help="Most pieces; default: by the amount of text.")
-    documents: DocumentRule = option("auto", help="As in `bertsmith quickstart`.")
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    minutes: float = option(10.0, min=0.05, help="Minutes of pre-training.")
+    family: str = option("modernbert", help="Architecture; one with a measured scaling law.")
+    sizes: tuple[str, ...] = option((), name="size", help="Size or L/H to consider; once for each; default: all.")
+    vocab_size: int | None = option(None, min=1, help="Vocabulary size; default: by the amount of text.")
+    documents: DocumentRule = option("auto", help="What a document is, as in `bertsmith quickstart`.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")

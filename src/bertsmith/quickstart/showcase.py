@@ -238,7 +238,7 @@ def _heldout_questions(corpus: TokenCorpus, tokenizer: Tokenizer, max_length: in
 
 
 def _is_whole_word(tokenizer: Tokenizer, ids: Sequence[int], at: int) -> bool:
-    # 只遮盖由单个词片组成的完整词：读者一眼就能判断填得对不对
+    # 只掩码由单个词片组成的完整词：读者一眼就能判断填得对不对
     alone = not tokenizer.continuations(np.array(ids[at : at + 2])).any()
     return alone and tokenizer.piece_text(ids[at]).isalpha()
 

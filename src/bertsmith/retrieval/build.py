@@ -74,23 +74,23 @@ class IndexSettings:
     """
 
     passage_tokens: int = option(
-        0, min=0, shown_default="what the model reads, at most 256", help="Most tokens of a passage."
+        0, min=0, shown_default="what the model reads, at most 256", help="Maximum tokens of a passage."
     )
     overlap: int | None = option(
         None, min=0, shown_default="an eighth of a passage", help="Tokens that neighbouring passages share."
     )
-    pooling: Pooling | None = option(None, help="How a text becomes a vector; default: as the folder says, or mean.")
+    pooling: Pooling | None = option(None, help="Pooling of the token states; default: that of the folder, or mean.")
     query_prompt: str | None = option(
-        None, shown_default="as its folder says", help="What the model reads before a query, such as 'query: '."
+        None, shown_default="as its folder says", help="Prompt before a query, such as 'query: '."
     )
     passage_prompt: str | None = option(
-        None, shown_default="as its folder says", help="What it reads before a passage, such as 'passage: '."
+        None, shown_default="as its folder says", help="Prompt before a passage, such as 'passage: '."
     )
-    encoding: str = option("auto", help="auto, or a codec such as gb18030.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as gb18030.")
     precision: Precision | None = option(
-        None, help="auto measures and takes the fastest that is faithful; default: bf16 where native."
+        None, help="auto: measure, take the fastest accurate one; default: bf16 where native."
     )
-    batch_tokens: int = option(0, min=0, help="Tokens of a forward pass; 0: what suits the device.")
+    batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
 
 
 @dataclass(frozen=True)

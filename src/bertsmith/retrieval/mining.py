@@ -32,6 +32,7 @@ from bertsmith.finetune.datasets.related import (
     VectorExample,
     related_of_beir,
 )
+from bertsmith.finetune.datasets.rows import DataSource
 from bertsmith.inference.embed import Embed
 from bertsmith.inference.precision import Precision
 from bertsmith.options import option
@@ -57,13 +58,11 @@ class MiningSettings:
     """
 
     mode: Literal["dense", "lexical"] = option("dense", help="Find by vectors, or by words (BM25).")
-    negatives: int = option(4, min=1, help="Of a query, at most.")
-    first_rank: int = option(1, min=1, help="First rank that is taken; higher leaves out texts that may be right.")
-    last_rank: int = option(100, min=1, help="Last rank that is taken.")
-    margin: float = option(
-        0.05, min=0, max=1, help="What scores nearly as well as the right text may be right: keep so much below it."
-    )
-    precision: Precision | None = option(None, help="Of the matmuls; default: bf16 where native.")
+    negatives: int = option(4, min=1, help="Maximum negatives of a query.")
+    first_rank: int = option(1, min=1, help="First rank to take; a higher one leaves out texts that may be right.")
+    last_rank: int = option(100, min=1, help="Last rank to take.")
+    margin: float = option(0.05, min=0, max=1, help="Share by which a negative must score below the right text.")
+    precision: Precision | None = option(None, help="Precision of matrix multiplications; default: bf16 where native.")
 
     def __post_init__(self) -> None:
         """Checks that there is a rank to take."""
@@ -89,7 +88,7 @@ class Mined:
 
 
 def mine(
-    pairs: str | Path,
+    pairs: DataSource,
     model: str | Path | None,
     out: str | Path,
     settings: MiningSettings | None = None,
@@ -98,7 +97,7 @@ def mine(
     """Writes pairs with their hard negatives: JSON Lines that `finetune embed` reads.
 
     Args:
-        pairs: a file of pairs, a SQuAD file, or a folder of BEIR; all its texts can become negatives.
+        pairs: a file of pairs, a SQuAD file, a folder of BEIR, or rows in memory; all its texts can become negatives.
         model: a folder that makes vectors, or `org/name` of the Hub; None is for mode `lexical`.
         out: the file to write.
         settings: which texts become negatives.
@@ -110,8 +109,11 @@ def mine(
         CheckpointError: the model folder is unusable.
     """
     settings, out = settings or MiningSettings(), Path(out)
-    require_other_file(out, Path(pairs))
-    examples, texts = _pairs_and_texts(pairs, RELATED.read(pairs, reading))
+    name = "pairs"
+    if isinstance(pairs, (str, Path)):
+        name = str(pairs)
+        require_other_file(out, Path(pairs))
+    examples, texts = _pairs_and_texts(name, RELATED.read(pairs, reading, name=name))
     if settings.mode == "dense" and model is None:
         raise ConfigError("--mode dense compares vectors: name the --model that makes them")
     queries = list(dict.fromkeys(example.query for example in examples))
@@ -188,7 +190,7 @@ _ROUNDING = 1e-6
 """Equal vectors have a product of 1 up to so much."""
 
 
-def _pairs_and_texts(path: str | Path, examples: Sequence[VectorExample]) -> tuple[list[RelatedTexts], list[str]]:
+def _pairs_and_texts(name: str, examples: Sequence[VectorExample]) -> tuple[list[RelatedTexts], list[str]]:
     """Returns the pairs of a file, and its different texts, those that answer a query and all others."""
     if any(isinstance(example, JudgedQuery | CorpusPassage) for example in examples):
         pairs = related_of_beir(examples)
@@ -197,7 +199,7 @@ def _pairs_and_texts(path: str | Path, examples: Sequence[VectorExample]) -> tup
         pairs = [example for example in examples if isinstance(example, RelatedTexts)]
         given = [text for example in pairs for text in (example.positive, *example.negatives)]
     if not pairs:
-        raise InputError(f"{path}: holds no query with a text that answers it; negatives are mined for such pairs")
+        raise InputError(f"{name}: holds no query with a text that answers it; negatives are mined for such pairs")
     return pairs, list(dict.fromkeys(given))
 
 

@@ -3,6 +3,10 @@
 `metrics.jsonl` holds one JSON object a line: `{"kind": "train", "step": ...}` averages since the line before,
 `{"kind": "heldout", ...}` the validation figures. It is append-only; a resumed run first cuts it back to the length
 it had when the state was saved, so no step is in it twice.
+
+Each line carries the checksum of its figures, which is compared on reading: a digit that a disk turned into another
+digit is still JSON. Lines of versions up to 0.2 carry none and are taken as they are. Only the last line may be half a
+line: that is what a kill leaves.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from bertsmith.errors import RunFolderError
+from bertsmith.json_files import CHECKSUM, checksum_of
 from bertsmith.progress import LiveProgress
 
 
@@ -45,7 +50,7 @@ class MetricsLog:
         """
         try:
             with self.path.open("a", encoding="utf-8") as handle:
-                handle.write(json.dumps(row) + "\n")
+                handle.write(json.dumps({**row, CHECKSUM: checksum_of(row)}) + "\n")
         except OSError as error:
             raise RunFolderError(
                 f"{self.path}: cannot be written ({error.strerror}); make room and run again"
@@ -62,18 +67,56 @@ class MetricsLog:
         return self.path.stat().st_size
 
 
+class DamagedLogError(RunFolderError, ValueError):
+    """A line of a log is not what was written; a `ValueError` as well, as for any line that is no JSON."""
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads a log; a last line that was cut off by a crash is left out."""
+    """Reads a log; one that is missing has no rows, and a last line that was cut off by a crash is left out.
+
+    Raises:
+        DamagedLogError: a line is not what was written; the message names it.
+    """
     rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    for line in path.read_text(encoding="utf-8").splitlines():
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            rows.append(_row_of(line))
         except ValueError:
-            # 断电时最后一行可能只写了一半：它之前的都可信，之后的都没有
-            break
+            # 被杀时最后一行可能只写了一半：没有行尾，也没有右括号；其余读不通的行都是损坏
+            if number == len(lines) and line.isascii() and b"}" not in line:
+                break
+            raise DamagedLogError(
+                f"{path}: line {number} is damaged; put a whole copy back, or remove the line once the run has ended"
+            ) from None
     return rows
+
+
+def figures_before_training(path: Path) -> dict[str, Any]:
+    """Returns the held-out figures of a log from before the first step.
+
+    Raises:
+        RunFolderError: the log is damaged, or lacks them.
+    """
+    for row in read_metrics(path):
+        if (row.get("kind"), row.get("step")) == ("heldout", 0):
+            return row
+    raise RunFolderError(f"{path}: holds no held-out figures of step 0; put a whole copy back, or choose another --out")
+
+
+def _row_of(line: bytes) -> dict[str, Any]:
+    """Returns the row of a line without its checksum.
+
+    Raises:
+        ValueError: the line is no row, or its checksum differs.
+    """
+    row = json.loads(line.decode("ascii"))
+    if not isinstance(row, dict) or row.pop(CHECKSUM, None) not in (None, checksum_of(row)):
+        raise ValueError("no row, or its checksum differs")
+    # 坏在校验和的名字上，它就成了一个写着文字的指标：除了 kind，一行里只有数
+    if any(isinstance(value, str) for name, value in row.items() if name != "kind"):
+        raise ValueError("a figure is no number")
+    return row
 
 
 class Throughput:

@@ -63,16 +63,18 @@ class RunOptions:
     accumulate: int = option(
         1,
         min=1,
-        help="Parts in which a step is computed, to save memory; the same but for rounding and dropout's draws.",
+        help="Parts of a step, to save memory; changes only rounding and dropout's draws.",
     )
     workers: int | None = option(
-        None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that draw batches ahead."
+        None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that prepare batches ahead."
     )
-    save_every: float = option(20.0, min=0.0, help="Seconds between crash-safe states: how much work a crash may cost.")
-    keep_states: int = option(2, min=1, help="How many of the newest states stay, besides the best.")
-    evaluations: int = option(EVALUATIONS, min=1, help="How often the held-out text is looked at, after the beginning.")
+    save_every: float = option(20.0, min=0.0, help="Seconds between saved states: the work that a crash may cost.")
+    keep_states: int = option(2, min=1, help="Number of newest states to keep, besides the best.")
+    evaluations: int = option(
+        EVALUATIONS, min=1, help="Number of evaluations on held-out text, after the one at the start."
+    )
     keep_models: int = option(
-        0, min=0, help="Model folders kept on the way, evenly spaced, in OUT/models; to fine-tune from each (figure 5)."
+        0, min=0, help="Number of models to keep on the way, in OUT/models (the paper's figure 5)."
     )
 
     def __post_init__(self) -> None:
@@ -377,7 +379,7 @@ class PreTrainingRun:
 
     def _evaluate(self) -> bool:
         """Measures the model on the held-out documents, keeps it where it is the best so far, and says whether."""
-        # 每次都用同一批验证样本、同样的遮盖：曲线上的变化只来自模型
+        # 每次都用同一批验证样本、同样的掩码：曲线上的变化只来自模型
         figures = self.trainer.evaluate(self.heldout)
         if self.objective.perplexity_of in figures:
             figures["perplexity"] = math.exp(min(figures[self.objective.perplexity_of], 700.0))

@@ -52,23 +52,29 @@ class ModelSettings:
 
     panel: ClassVar[str] = "Model"
 
-    family: str = option("bert", help="Architecture of fresh weights: bert, roberta, modernbert and others.")
-    size: str = option("mini", help="tiny, mini, small, medium, base, large or L/H such as 6/384.")
-    start_from: str = option("", name="from", help="Go on training this model: a folder, or org/name on the Hub.")
+    family: str = option("bert", help="Architecture of a fresh model: bert, roberta, modernbert and others.")
+    size: str = option("mini", help="Size: tiny, mini, small, medium, base, large or L/H such as 6/384.")
+    start_from: str = option("", name="from", help="Continue training this model: a folder, or org/name on the Hub.")
     dropout: float | None = option(
-        None, min=0.0, max=0.9, shown_default="by passes over the text", help="After sub-layers and in attention."
+        None,
+        min=0.0,
+        max=0.9,
+        shown_default="by passes over the text",
+        help="Dropout after sub-layers and in attention.",
     )
     sinusoids: float = option(
         0.0,
         shown_default="by family",
-        help="Amplitude of the sinusoids that a fresh table of positions starts as; 0 draws it like all weights.",
+        help="Amplitude of the sinusoids that start a fresh position table; 0: random.",
     )
     first_vectors: FirstVectors = option(
         "drawn",
         shown_default="counted",
-        help="Fresh vectors of pieces: counted from what stands near what in the text, or drawn at random.",
+        help="Start of the token embeddings: counted (co-occurrence) or drawn.",
     )
-    precision: Precision = option("float32", shown_default="bf16 where native", help="Of the matmuls.")
+    precision: Precision = option(
+        "float32", shown_default="bf16 where native", help="Precision of matrix multiplications."
+    )
     start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
     start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
 
@@ -139,13 +145,13 @@ class RunLength:
 
     panel: ClassVar[str] = "Length of the run (give one end or several: the first counts)"
 
-    minutes: float = option(0.0, min=0.05, help="End: time to train.")
+    minutes: float = option(0.0, min=0.05, help="End: minutes of training.")
     tokens: int = option(0, parse=_parse_tokens, help="End: real tokens to train on, such as 1e9.")
     flops: float = option(0.0, min=1, help="End: operations to spend, such as 1e18.")
     phases: tuple[tuple[float, ...], ...] = option(
         (),
         parse=parse_phases,
-        help="LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]],... of the steps; 128:0.9,512:0.1 is the paper's.",
+        help="LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]],...; the paper's: 128:0.9,512:0.1.",
     )
 
     def __post_init__(self) -> None:
@@ -185,9 +191,11 @@ class PreTrainingRecipe:
     panel: ClassVar[str] = "What is learned"
 
     objective: str = option(
-        "mlm+nsp", shown_default="the family's", help="mlm+nsp (the paper), mlm, mlm+sop, ltr, ltr+nsp or rtd."
+        "mlm+nsp",
+        shown_default="the family's",
+        help="Objective: mlm+nsp (the paper), mlm, mlm+sop, ltr, ltr+nsp or rtd.",
     )
-    seed: int = option(0, help="Of everything random.")
+    seed: int = option(0, help="Random seed.")
     corpus: str = option(
         "", in_file_only=True, help="Fingerprint of the shards: a run never goes on with other data or tokenizer."
     )

@@ -35,7 +35,7 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
 
     Raises:
         InputError: a folder holds no figures, two runs have one name, or the report would replace a quickstart's.
-        RunFolderError: a recipe is damaged, or the file cannot be written.
+        RunFolderError: a log or a recipe is damaged, or the file cannot be written.
     """
     folders = [Path(run) for run in runs]
     target = Path(out) if out is not None else (folders[0] if len(folders) == 1 else Path()) / "report.html"
@@ -62,13 +62,10 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Reads a log; one that is damaged counts as none."""
-    try:
-        rows = read_metrics(path)
-    except ValueError:
-        return []
-    # 只要有一行不是数据，整份记录就不可信：宁可不画，也不画半条曲线
-    whole = all(isinstance(row, dict) and {"kind", "step", "tokens"} <= row.keys() for row in rows)
+    """Reads a log; one of something else counts as none."""
+    rows = read_metrics(path)
+    # 只要有一行不是预训练的数据，整份记录就不可信：宁可不画，也不画半条曲线
+    whole = all({"kind", "step", "tokens"} <= row.keys() for row in rows)
     return rows if whole else []
 
 

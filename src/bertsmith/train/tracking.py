@@ -171,9 +171,9 @@ class TrackingOptions:
         (),
         parse_each=_tracker,
         shown_default="tensorboard for pre-training, where tensorboardX is installed",
-        help="Send the figures to mlflow, wandb or tensorboard; may be given again; none: to nobody.",
+        help="Tracker: mlflow, wandb or tensorboard; may be repeated; none turns it off.",
     )
-    track_model: bool = option(False, help="Upload the finished model folder to MLflow or W&B, too.")
+    track_model: bool = option(False, help="Upload the finished model folder to MLflow or W&B too.")
 
     def __post_init__(self) -> None:
         """Checks that the words fit together."""

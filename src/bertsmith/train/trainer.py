@@ -57,20 +57,22 @@ class TrainerSettings:
         0, name="steps", min=1, help="End: steps; also the length of the schedule, after which the rate is 0."
     )
     learning_rate: float = option(1e-3, shown_default="by size", help="Peak learning rate.")
-    warmup_share: float = option(0.1, in_file_only=True, help="Share of the steps in which the rate rises, in [0, 1].")
+    warmup_share: float = option(0.1, in_file_only=True, help="Share of the steps for the warm-up, in [0, 1].")
     weight_decay: float = option(
-        0.01, in_file_only=True, help="Decoupled decay of matrices; 0.01 in the paper. Biases and norms do not decay."
+        0.01, in_file_only=True, help="Decoupled weight decay, not of biases and norms; 0.01 in the paper."
     )
     epsilon: float = option(
         1e-6, in_file_only=True, help="Added to the root of the second moment; 1e-6 in the released BERT."
     )
     clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
-    optimizer: str = option("adamw", shown_default="by family", help="adamw, muon, or lamb for batches of thousands.")
+    optimizer: str = option(
+        "adamw", shown_default="by family", help="Optimizer: adamw, muon, or lamb for batches of thousands."
+    )
     matrix_rate: float = option(
         0.02,
-        help="Peak learning rate of matrices that give states, for an optimizer that has a rule of its own for them.",
+        help="Muon: peak rate of the weight matrices whose outputs are hidden states.",
     )
-    schedule: Schedule = option("linear", help="What comes after the warm-up: see `learning_rate_at`.")
+    schedule: Schedule = option("linear", help="Learning rate after the warm-up: linear, cosine or trapezoid.")
     skips_in_a_row: int = option(20, min=1, help="Give up after this number of batches in a row without a finite loss.")
     skipped_share: float = option(0.05, min=0.0, max=1.0, help="Give up after this share of all steps was skipped.")
     layer_decay: float = 1.0

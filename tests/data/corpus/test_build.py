@@ -70,6 +70,11 @@ def contents(folder):
     }
 
 
+def texts_of_split(corpus, split, tokenizer):
+    documents = (corpus.document(split, index) for index in range(corpus.counts[split].documents))
+    return [" ".join(tokenizer.decode(ids.tolist()) for ids in document) for document in documents]
+
+
 def texts_of(corpus, tokenizer):
     return [
         " ".join(tokenizer.decode(ids.tolist()) for ids in corpus.document(split, index))
@@ -148,7 +153,7 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr("bertsmith.data.corpus.commit.os.replace", dying(os.replace))
-        patch.setattr("bertsmith.data.corpus.commit.write_text", dying(commit.write_text))
+        patch.setattr("bertsmith.data.corpus.commit.write_json", dying(commit.write_json))
         with pytest.raises(KeyboardInterrupt):
             build_corpus([text], tokenizer, tmp_path / "broken")
     assert not (tmp_path / "broken" / "manifest.json").exists()
@@ -615,3 +620,43 @@ def test_a_large_file_that_is_one_document_is_shared_among_workers(tokenizer, tm
     assert (books / "0.txt").read_bytes()[:begin].endswith(b"\n\n")
     corpus = build_corpus([books], tokenizer, tmp_path / "corpus", options, workers=2)
     assert not set(books_of(corpus, TRAIN)) & set(books_of(corpus, HELDOUT))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_large_file_with_few_blank_lines_is_shared_among_workers(
+    tokenizer, tmp_path, small_chunks, monkeypatch, seed
+):
+    """Sentences, texts and split are those of the file read as a whole, and the same on any number of workers."""
+    monkeypatch.setattr(plan, "_BLANK_LINE_WITHIN", 300)
+    rng = np.random.default_rng(seed)
+    # 每篇有自己的词：从一个文档就看得出它属于哪一篇；长的一篇要切成好几块
+    lengths = rng.permutation([2, 3, 5, 7, 250, 400, 2, 4, 300, 3, 2, 350, 6])
+    texts = ["\n".join(f"{WORDS[n]} {sentence(rng)}" for _ in range(length)) for n, length in enumerate(lengths)]
+    (path := tmp_path / "a.txt").write_text("\n\n".join(texts) + "\n")
+    chunks = plan_chunks(find_sources([path]), BLANK_LINE)
+    assert max(chunk.size for chunk in chunks) < 2 * 2000
+    found = [document for chunk in chunks for document in read_chunk(chunk, BLANK_LINE)]
+    whole = read_documents([path], documents="blank-line")
+    assert [s for d in found for s in d.sentences] == [s for d in whole for s in d.sentences]
+    book_of = [{WORDS.index(s.split()[0]) for s in document.sentences} for document in found]
+    assert all(len(books) == 1 for books in book_of), "no document reaches from one text into the next"
+    numbers = {(book, document.text) for (book,), document in zip(book_of, found, strict=True)}
+    assert len(numbers) == len(texts)
+    assert {book for book, number in numbers if number is not None} == set(np.flatnonzero(lengths > 128).tolist())
+    options = CorpusOptions(heldout_share=0.2)
+    corpus = build_corpus([path], tokenizer, tmp_path / "1", options)
+    build_corpus([path], tokenizer, tmp_path / "3", options, workers=3)
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    train, held = ({text.split()[0] for text in texts_of_split(corpus, split, tokenizer)} for split in (TRAIN, HELDOUT))
+    assert len(train) + len(held) == len(texts), "no text is on both sides"
+    assert held
+
+
+def test_a_large_file_that_is_one_document_alone_is_refused_before_the_work(
+    tokenizer, tmp_path, small_chunks, monkeypatch
+):
+    monkeypatch.setattr(plan, "_BLANK_LINE_WITHIN", 300)
+    monkeypatch.setattr("bertsmith.data.corpus.build._make_chunks", lambda *_: pytest.fail("began"))
+    book = write_books(tmp_path / "in", 1, 400) / "0.txt"
+    with pytest.raises(InputError, match=r"has 1 different document\(s\), at least 3"):
+        build_corpus([book], tokenizer, tmp_path / "corpus")

@@ -10,7 +10,6 @@ Notable:
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,15 +18,20 @@ from typing import Any, Literal
 
 from bertsmith.cores import available_cores
 from bertsmith.data.corpus.chart import draw_statistics
-from bertsmith.data.corpus.commit import PARTS, SHARD_NAME, STATISTICS, apply_commit, commit
+from bertsmith.data.corpus.commit import PARTS, SHARD_NAME, STATISTICS, apply_commit, commit, read_statistics
 from bertsmith.data.corpus.manifest import MANIFEST, different_keys, require_same_settings
 from bertsmith.data.corpus.options import SHARD_TOKENS, CorpusOptions
-from bertsmith.data.corpus.partial_shards import count_tokens, read_partial_shards, write_partial_shards
+from bertsmith.data.corpus.partial_shards import (
+    count_tokens,
+    read_partial_shards,
+    verify_partial_shards,
+    write_partial_shards,
+)
 from bertsmith.data.corpus.plan import InputChunk, plan_chunks, read_chunk
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.finding import find_sources
 from bertsmith.data.reading.sources import Source, is_url
-from bertsmith.data.reading.text import Document, no_text_error, resolve_documents
+from bertsmith.data.reading.text import LEAST_TEXTS, Document, few_texts_error, no_text_error, resolve_documents
 from bertsmith.errors import InputError, RunFolderError
 from bertsmith.files import atomic_path, locked, make_folder
 from bertsmith.json_files import read_json, write_json
@@ -56,7 +60,8 @@ def build_corpus(
     Where the corpus is there already, every byte of it is checked instead.
 
     Args:
-        paths: files, folders, patterns and URLs of text, JSON Lines and Parquet.
+        paths: files, folders, patterns and URLs of text, JSON Lines and Parquet. Large plain files are shared among the
+            workers; one that is gzip or zstd is read by a single worker, and from its beginning after a kill.
         tokenizer: makes the ids.
         folder: where the shards go, with `manifest.json`, `statistics.json` and `statistics.png`.
         options: what the corpus is like; the defaults if left out.
@@ -90,8 +95,7 @@ def build_corpus(
         picture = folder / _PICTURE
         if not picture.exists():
             with atomic_path(picture) as temporary:
-                statistics = json.loads((folder / STATISTICS).read_text(encoding="utf-8"))
-                draw_statistics(statistics).savefig(temporary, format="png", dpi=120)
+                draw_statistics(read_statistics(folder)).savefig(temporary, format="png", dpi=120)
         return corpus
 
 
@@ -170,6 +174,9 @@ def _make_chunks(
     ready = [chunk for chunk in chunks if work.path(chunk).is_dir()]
     total = sum(chunk.size for chunk in chunks)
     done = sum(chunk.size for chunk in ready)
+    for chunk in ready:
+        # 早先做完的可能放了很久：搬进语料之前，先看它还是不是写下的样子
+        verify_partial_shards(work.path(chunk))
     tokens = sum(count_tokens(work.path(chunk)) for chunk in ready)
     if engine == "local":
         workers = min(workers or available_cores(), max(1, len(todo)))
@@ -230,6 +237,10 @@ def _planned(
     # 没有计划却有部分：来自更早的失败，无从对应
     _remove_parts(folder)
     plan = _Plan(request, tuple(plan_chunks(sources, options)))
+    texts = {span.text for chunk in plan.chunks for span in chunk.spans}
+    # 全是一两篇长文的段落：几小时之后也会被拒绝，不如现在就说
+    if None not in texts and 0 < len(texts) < LEAST_TEXTS:
+        raise few_texts_error(len(texts))
     write_json(path, plan, checked=True)
     return plan.chunks
 

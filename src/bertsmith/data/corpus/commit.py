@@ -9,7 +9,6 @@ Notable:
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -21,14 +20,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus.duplicates import NearDuplicates, find_exact
-from bertsmith.data.corpus.manifest import HELDOUT, SPLITS, TRAIN, Manifest, ShardEntry, SplitEntry, write_manifest
+from bertsmith.data.corpus.manifest import (
+    BUILD_AGAIN,
+    HELDOUT,
+    SPLITS,
+    TRAIN,
+    Manifest,
+    ShardEntry,
+    SplitEntry,
+    write_manifest,
+)
 from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.partial_shards import DROPPED, PartialShard, splits_by_text
 from bertsmith.data.corpus.statistics import ShardStatistics, summarize
 from bertsmith.data.corpus.verified import note_verified
-from bertsmith.errors import InputError
-from bertsmith.files import write_text
-from bertsmith.json_files import from_json, to_json
+from bertsmith.data.reading.text import LEAST_TEXTS, few_texts_error
+from bertsmith.errors import CheckpointError, RunFolderError
+from bertsmith.json_files import from_json, read_json, to_json, write_json
 from bertsmith.tokenizer import Tokenizer
 
 PARTS = ".parts"
@@ -54,7 +62,7 @@ def commit(
         settings: for the manifest.
 
     Raises:
-        InputError: fewer than three texts stay: two are needed for random pairs, one to validate on.
+        InputError: fewer than `LEAST_TEXTS` texts stay.
         RunFolderError: the disk is full or the place cannot be written.
     """
     hashes = [partial.hashes() for partial in partial_shards]
@@ -90,20 +98,22 @@ def commit(
     }
     # 提交点：此后只剩改名，中断了再来一遍也一样
     decided = {"moves": moves, "manifest": to_json(manifest), "statistics": statistics}
-    write_text(folder / PARTS / _COMMIT, json.dumps(decided, ensure_ascii=False))
+    write_json(folder / PARTS / _COMMIT, decided, checked=True)
     apply_commit(folder)
+    # 刚写成的不必再读一遍；隔了一段时间才搬完的（见 `apply_commit`）则要读
+    note_verified(folder, manifest.shards)
 
 
 def apply_commit(folder: Path) -> None:
     """Moves everything to its place, if it has been decided what goes where.
 
     Raises:
-        RunFolderError: the place cannot be written.
+        RunFolderError: the place cannot be written, or what was decided is damaged.
     """
     path = folder / PARTS / _COMMIT
     if not path.is_file():
         return
-    decided = json.loads(path.read_text(encoding="utf-8"))
+    decided: dict[str, Any] = read_json(path, dict, RunFolderError, f"remove {folder / PARTS} to begin anew")
     manifest: Manifest = from_json(Manifest, decided["manifest"])
     names = {name for _, name in decided["moves"]}
     # 从前没建完的语料可能留下同样命名的分片
@@ -113,11 +123,19 @@ def apply_commit(folder: Path) -> None:
     for source, name in decided["moves"]:
         if (folder / source).exists():
             os.replace(folder / source, folder / name)
-    write_text(folder / STATISTICS, json.dumps(decided["statistics"], indent=1, ensure_ascii=False) + "\n")
-    note_verified(folder, manifest.shards)
+    write_json(folder / STATISTICS, decided["statistics"], checked=True)
     # 清单最后写：有清单就说明所有分片完整
     write_manifest(folder, manifest)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
+
+
+def read_statistics(folder: Path) -> dict[str, Any]:
+    """Reads `statistics.json` of a finished corpus.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    return read_json(folder / STATISTICS, dict[str, Any], CheckpointError, BUILD_AGAIN)
 
 
 def _counts(shards: Sequence[ShardStatistics]) -> dict[str, int]:
@@ -165,12 +183,8 @@ def _settled(
     numbers = np.concatenate([np.zeros(0, np.uint64), *(partial.texts() for partial in partial_shards)])[kept]
     lengths = np.concatenate([np.zeros(0, np.int64), *(partial.lengths() for partial in partial_shards)])[kept]
     texts, text_of = np.unique(numbers, return_inverse=True)
-    if len(texts) < 3:
-        besides = f" besides {duplicates} duplicate(s)" if duplicates else ""
-        raise InputError(
-            f"the corpus has {len(texts)} different document(s){besides}, at least 3 are needed; "
-            "separate documents by blank lines and pass --documents blank-line, or add files"
-        )
+    if len(texts) < LEAST_TEXTS:
+        raise few_texts_error(len(texts), duplicates)
     sizes = np.bincount(text_of, weights=lengths)
     held = splits_by_text(texts, share) == 1
     wanted = share * sizes.sum()

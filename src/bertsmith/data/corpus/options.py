@@ -34,15 +34,15 @@ class CorpusOptions:
     """
 
     documents: DocumentRule = option(
-        "auto", help="One document per text file, or per block between blank lines; auto: per file if several."
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
     )
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1; of text files.")
+    encoding: str = option("auto", help="Encoding of text files: auto, or a codec such as iso-8859-1.")
     text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
     heldout_share: float = option(0.02, name="heldout", min=0.0001, max=0.5, help="Share of documents held out.")
-    shard_tokens: int = option(SHARD_TOKENS, min=1, max=MOST_SHARD_TOKENS, help="Ids per shard.")
-    keep_duplicates: bool = option(False, help="Keep documents that repeat.")
+    shard_tokens: int = option(SHARD_TOKENS, min=1, max=MOST_SHARD_TOKENS, help="Token ids per shard.")
+    keep_duplicates: bool = option(False, help="Keep duplicate documents.")
     near_duplicates: float | None = option(None, help="Drop documents this similar to an earlier one, such as 0.8.")
-    words: Literal["jieba"] | None = option(None, help="Find the words of Chinese, for whole-word masking.")
+    words: Literal["jieba"] | None = option(None, help="Segment Chinese text into words, for whole-word masking.")
 
     def __post_init__(self) -> None:
         """Checks the ranges, and that what is asked for is installed."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.documents import MappedDocuments, TokenizedDocuments, write_documents
+from bertsmith.data.corpus.documents import MappedDocuments, TokenizedDocuments, checksum_of, write_documents
 from bertsmith.data.corpus.duplicates import signatures_of
 from bertsmith.data.corpus.manifest import SPLITS
 from bertsmith.data.corpus.options import CorpusOptions
@@ -50,10 +50,14 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class _ChunkRecord:
-    """`chunk.json`: the number of ids, and the shards of every partial shard by the name of their split."""
+    """`chunk.json`: the number of ids, the shards of every partial shard by the name of their split, and the checksums.
+
+    Those of the shards are in their records; `arrays` are those of the arrays beside them.
+    """
 
     tokens: int
     partial_shards: tuple[dict[str, ShardRecord], ...]
+    arrays: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,34 @@ def write_partial_shards(
         for group in _tokenized(documents, tokenizer, options):
             tokens += len(group.tokens)
             records.append(_write(temporary, len(records), group, tokenizer.vocab_size, options))
-        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records)), checked=True)
+        arrays = tuple(checksum_of(temporary / _arrays_file(number)) for number in range(len(records)))
+        write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records), arrays), checked=True)
     return tokens
 
 
 def read_partial_shards(path: Path) -> list[PartialShard]:
     """Opens the partial shards of a finished chunk, in order."""
     return [PartialShard(path, number, records) for number, records in enumerate(_read_record(path).partial_shards)]
+
+
+def verify_partial_shards(path: Path) -> None:
+    """Makes sure that the files of a chunk that was finished some time ago are what was written.
+
+    Raises:
+        RunFolderError: one is missing or damaged.
+    """
+    record = _read_record(path)
+    checksums = {_arrays_file(number): checksum for number, checksum in enumerate(record.arrays)}
+    for number, shards in enumerate(record.partial_shards):
+        checksums |= {_shard_file(number, name): shard.checksum for name, shard in shards.items()}
+    for name, checksum in checksums.items():
+        try:
+            if checksum_of(path / name) == checksum:
+                continue
+            reason = "its checksum differs"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        raise RunFolderError(f"{path / name}: damaged ({reason}); {_advice(path)}")
 
 
 def count_tokens(path: Path) -> int:
@@ -166,10 +191,10 @@ class PartialShard:
                 yield Shard(target, path, record, pieces)
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{self.number:03d}.{name}.arrow"
+        return self.folder / _shard_file(self.number, name)
 
     def _load(self, name: str) -> Any:
-        with np.load(self.folder / f"{self.number:03d}.npz", allow_pickle=False) as arrays:
+        with np.load(self.folder / _arrays_file(self.number), allow_pickle=False) as arrays:
             return arrays[name]
 
 
@@ -244,9 +269,9 @@ def _write(
     records = {}
     for split, name in enumerate(SPLITS):
         if (splits == split).any():
-            path = folder / f"{number:03d}.{name}.arrow"
+            path = folder / _shard_file(number, name)
             records[name], arrays[f"{name}_pieces"] = _write_shard(path, documents.select(splits == split), vocab_size)
-    np.savez(folder / f"{number:03d}.npz", **arrays)
+    np.savez(folder / _arrays_file(number), **arrays)
     return records
 
 
@@ -256,6 +281,17 @@ def _write_shard(path: Path, documents: TokenizedDocuments, vocab_size: int) -> 
     return record, np.bincount(documents.tokens, minlength=vocab_size)
 
 
+def _shard_file(number: int, name: str) -> str:
+    return f"{number:03d}.{name}.arrow"
+
+
+def _arrays_file(number: int) -> str:
+    return f"{number:03d}.npz"
+
+
 def _read_record(path: Path) -> _ChunkRecord:
-    advice = f"remove {path.parent} and run the same command again"
-    return read_json(path / _CHUNK, _ChunkRecord, RunFolderError, advice)
+    return read_json(path / _CHUNK, _ChunkRecord, RunFolderError, _advice(path))
+
+
+def _advice(path: Path) -> str:
+    return f"remove {path} and run the same command again"

@@ -5,9 +5,11 @@ Notable:
   the number of workers
 - a large plain file is cut where a document ends anyway, so the documents are the same as of the uncut file: at a blank
   line (not after a heading, which belongs to what follows), at the end of a JSON line, between two Parquet row groups
-- a large text file that is one document is cut at a blank line, or at any line where none is near; the stretches carry
-  the number of the text, so that they stay together where the corpus is split
-- what cannot be read from the middle is not cut: gzip and zstd, UTF-16 and the like
+- a large document (a file that is one, or what stands between two blank lines that are far apart) is cut at a blank
+  line, or at any line where none is near; the stretches carry the number of the text, so that they stay together where
+  the corpus is split
+- what cannot be read from the middle is not cut, and is one chunk however large it is: gzip and zstd, UTF-16 and the
+  like
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _SMALLEST_CHUNK = 4_000_000  # bytes of text
 _CHUNKS = 16
 _BYTES_PER_TOKEN = 4.5  # of English text; only the balance of the chunks hangs on it
 _LINE_PIECE = 1 << 16
-_BLANK_LINE_WITHIN = 1 << 20  # bytes; in a text that has none there, a line is as good
+_BLANK_LINE_WITHIN = 1 << 20  # bytes; a document that goes on for longer is cut between two of its lines
 # In these a byte 0x0A is always a line end, and one can begin to read after any of them.
 _CUTTABLE = ("ascii", "utf-8", "utf-8-sig", "iso8859", "cp125", "koi8", "gb18030", "gbk", "gb2312", "big5", "euc")
 
@@ -105,14 +107,44 @@ def _pieces(source: Source, options: CorpusOptions, size: float) -> Iterator[tup
         yield Span(source.name, encoding=options.encoding), source.text_size
         return
     is_one = source.kind == "text" and options.documents == "file"
-    number = text_number(_beginning(source)) if is_one else None
-    start = 0
-    while start < source.size:
-        end = source.size
-        if source.size - start >= 1.5 * size:
-            end = _cut(source, encoding, start + int(size), within=_BLANK_LINE_WITHIN if is_one else None)
-        yield Span(source.name, start, end, encoding, number), float(end - start)
-        start = end
+    cut = _parts_of_document if is_one else _between_documents
+    for span in cut(source, encoding, 0, source.size, size):
+        yield span, float((span.end or 0) - span.start)
+
+
+def _between_documents(source: Source, encoding: str, begin: int, end: int, size: float) -> Iterator[Span]:
+    """Cuts a stretch of whole documents where one ends, and a large document inside."""
+    start = begin
+    while end - start >= 1.5 * size:
+        place = start + int(size)
+        cut = next(_document_ends(source, encoding, place, end), end)
+        if source.kind == "text" and cut - place > _BLANK_LINE_WITHIN:
+            # 这里是一篇很长的文档：它之前的文档照常成段，它自己按行切开
+            first = max(_document_ends(source, encoding, start, place), default=start)
+            if first > start:
+                yield Span(source.name, start, first, encoding)
+            yield from _parts_of_document(source, encoding, first, cut, size)
+        else:
+            yield Span(source.name, start, cut, encoding)
+        start = cut
+    if start < end:
+        yield Span(source.name, start, end, encoding)
+
+
+def _parts_of_document(source: Source, encoding: str, begin: int, end: int, size: float) -> Iterator[Span]:
+    """Cuts a stretch that is one document at a blank line, or at any line where none is near."""
+    number = text_number(_bytes_at(source, begin))
+    start = begin
+    while end - start >= 1.5 * size:
+        place = start + int(size)
+        far = place + _BLANK_LINE_WITHIN
+        cut = next(_document_ends(source, encoding, place, far), 0) or _line_end(source, far)
+        if cut >= end:
+            break
+        yield Span(source.name, start, cut, encoding, number)
+        start = cut
+    # 切不开的（只有一行）仍是完整的一篇，号码由读它的人去定
+    yield Span(source.name, start, end, encoding, number if start > begin else None)
 
 
 def _encoding_to_cut(source: Source, options: CorpusOptions, size: float) -> str | None:
@@ -128,33 +160,39 @@ def _encoding_to_cut(source: Source, options: CorpusOptions, size: float) -> str
     return encoding if codecs.lookup(encoding).name.startswith(_CUTTABLE) else None
 
 
-def _beginning(source: Source) -> bytes:
+def _bytes_at(source: Source, place: int) -> bytes:
     with open_source(source.name) as raw:
+        raw.seek(place)
         return raw.read(_LINE_PIECE)
 
 
-def _cut(source: Source, encoding: str, place: int, within: int | None) -> int:
-    """Finds the first place after `place` where one document ends and another begins.
-
-    With `within`, any line end will do where there is no such place in so many bytes.
-    """
+def _document_ends(source: Source, encoding: str, place: int, until: int) -> Iterator[int]:
+    """Yields the places after `place`, and not far behind `until`, where one document ends and another begins."""
     with open_source(source.name) as raw:
-        raw.seek(place)
+        # 从前一个字节读起：若 `place` 正是行首，它的第一行就是完整的
+        position = max(0, place - 1)
+        raw.seek(position)
         previous = b""
-        complete = False  # the line being read has been seen from its beginning
-        while piece := raw.readline(_LINE_PIECE):
-            if within is not None and piece.endswith(b"\n") and raw.tell() > place + within:
-                return raw.tell()
+        complete = place == 0  # the line being read has been seen from its beginning
+        while position < until and (piece := raw.readline(_LINE_PIECE)):
+            position += len(piece)
             if not piece.endswith(b"\n"):
                 previous, complete = b"", False
                 continue
-            if source.kind == "jsonl":
-                return raw.tell()
-            if complete and not piece.strip() and _ends_document(previous.decode(encoding, "replace")):
-                return raw.tell()
+            is_end = complete and not piece.strip() and _ends_document(previous.decode(encoding, "replace"))
+            if position > place and (is_end or source.kind == "jsonl"):
+                yield position
             # 从行中间读起的第一行不完整，不能拿来判断
             previous, complete = (piece if complete else b""), True
-    return source.size
+
+
+def _line_end(source: Source, place: int) -> int:
+    """Returns where the line ends that `place` is in."""
+    with open_source(source.name) as raw:
+        raw.seek(place)
+        while (piece := raw.readline(_LINE_PIECE)) and not piece.endswith(b"\n"):
+            pass
+        return raw.tell()
 
 
 def _ends_document(line: str) -> bool:

@@ -32,7 +32,7 @@ class VocabularyOptions:
 
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
     cased: bool = option(False, help="Keep capitals and accents.")
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1; of text files.")
+    encoding: str = option("auto", help="Encoding of text files: auto, or a codec such as iso-8859-1.")
     text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
     kind: TokenizerKind = option("wordpiece", help="Kind of pieces: BERT's, RoBERTa's byte pairs, or ALBERT's.")
     special_layout: SpecialLayout | None = option(

@@ -26,6 +26,8 @@ Found = TypeVar("Found")
 
 MAX_SENTENCES = 128
 """Longer documents are cut."""
+LEAST_TEXTS = 3
+"""Texts that a corpus needs: two for random pairs, one to validate on."""
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 
 
@@ -149,7 +151,7 @@ def documents_of(
         ends_here = paragraph is None and rule == "blank-line" and not after_heading
         while len(sentences) > max_sentences or (ends_here and sentences):
             if number is None and len(sentences) > max_sentences:
-                # 同一本书的各段共用一个号码：验证集按整本书划分，随机的 B 也不取自同一本
+                # 同一本书的各段共用一个号码：留出集按整本书划分，随机的 B 也不取自同一本
                 number = text_number("\n".join(sentences[:max_sentences]).encode())
             yield Document(source, tuple(sentences[:max_sentences]), number)
             del sentences[:max_sentences]
@@ -168,6 +170,15 @@ def no_text_error(files: Sequence[object]) -> InputError:
     """Returns the error for files that hold no sentence."""
     names = ", ".join(map(str, files[:3])) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     return InputError(f"{names or 'no files'}: no sentence found, only empty or blank text; name files that hold text")
+
+
+def few_texts_error(texts: int, duplicates: int = 0) -> InputError:
+    """Returns the error for a corpus of too few texts, besides duplicates."""
+    besides = f" besides {duplicates} duplicate(s)" if duplicates else ""
+    return InputError(
+        f"the corpus has {texts} different document(s){besides}, at least {LEAST_TEXTS} are needed; "
+        "separate documents by blank lines and pass --documents blank-line, or add files"
+    )
 
 
 def _require_some(found: Iterable[Found], files: Sequence[Path]) -> Iterator[Found]:

@@ -35,14 +35,18 @@ class MaskingSettings:
     rate: float = option(
         0.15, name="mask_rate", shown_default="by family", help="Share of a sequence's pieces to predict, in (0, 1)."
     )
-    mask_share: float = option(0.8, help="Share of these that becomes [MASK].")
-    random_share: float = option(0.1, help="Share of these that becomes a random piece; the rest stays as it is.")
-    kind: MaskingKind = option("token", name="masking", help="What is hidden: single pieces, whole words or spans.")
-    max_predictions_per_seq: int = option(0, min=0, help="Most pieces to predict in a sequence; 0: as the rate says.")
+    mask_share: float = option(0.8, help="Share of these pieces that becomes [MASK].")
+    random_share: float = option(0.1, help="Share of these that becomes a random piece; the rest is unchanged.")
+    kind: MaskingKind = option("token", name="masking", help="Unit of masking: single pieces, whole words or spans.")
+    max_predictions_per_seq: int = option(
+        0, min=0, help="Maximum pieces to predict per sequence; 0: by the mask rate alone."
+    )
     span_stop: float = option(
         0.2, in_file_only=True, help="p of the geometric distribution of a span's length in words, in (0, 1]."
     )
-    longest_span: int = option(10, in_file_only=True, help="Most words in a span; with p = 0.2 and 10 the mean is 3.8.")
+    longest_span: int = option(
+        10, in_file_only=True, help="Maximum words in a span; with p = 0.2 and 10 the mean is 3.8."
+    )
 
     def __post_init__(self) -> None:
         """Checks the ranges."""

@@ -68,7 +68,7 @@ def pack_full(
                 chunk.append(taken)
                 length += len(taken)
                 if length == max_tokens:
-                    # 句子在此切断：每段一样长，一步里没有补齐，注意力是一整块矩形
+                    # 句子在此切断：每段一样长，一步里没有填充，注意力是一整块矩形
                     yield _segment(chunk)
                     chunk, length = [], 0
     if chunk:

@@ -26,19 +26,19 @@ class StreamSettings:
     panel: ClassVar[str] = "Sequences and batches"
 
     sequence_length: int = option(
-        128, min=5, help="Most pieces in a sequence, [CLS] and every [SEP] included; also the positions learned."
+        128, min=5, help="Maximum sequence length, [CLS] and [SEP] included; also the positions."
     )
     batch_size: int = option(32, min=1, shown_default="by size", help="Sequences in a step, over all processes.")
-    batch_tokens: int = option(0, min=0, help="Tokens in a step, instead of sequences; 0: sequences count.")
+    batch_tokens: int = option(0, min=0, help="Tokens in a step instead of sequences; 0: use the batch size.")
     packing: Packing = option(
-        "sentences", help="Without pairs: whole sentences of one document, or full to the last piece, across documents."
+        "sentences", help="Without pairs: whole sentences of one document, or full across documents."
     )
-    pairing: Pairing = option("balanced", help="Next-sentence pairs: balanced, or google as released.")
+    pairing: Pairing = option("balanced", help="Next-sentence pairs: balanced, or google: as in the released code.")
     static_masking: int = option(
-        0, min=0, help="Epochs after which sequences and masks repeat, as the paper's duplicated data does; 0: never."
+        0, min=0, help="Epochs after which sequences and masks repeat (static masks); 0: never."
     )
     short_probability: float = option(
-        0.1, in_file_only=True, help="Share of documents cut into shorter sequences; full packing has none."
+        0.1, in_file_only=True, help="Share of documents cut into shorter sequences; not with full packing."
     )
     masking: MaskingSettings = field(default_factory=MaskingSettings)
 

@@ -124,7 +124,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         counts = corpus.counts[split]
         self._num_documents = counts.documents
         texts = (corpus.text(split, index) for index in range(counts.documents))
-        # 训练集总有两本以上；验证集看到第二本就停，不必读完
+        # 训练集总有两本以上；留出集看到第二本就停，不必读完
         first = next(texts, None)
         self._has_several_texts = split == TRAIN or any(text != first for text in texts)
         mean_tokens = max(1, counts.tokens // max(1, counts.documents))
@@ -235,7 +235,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
     def _place_in_another_text(self, index: int, rng: np.random.Generator) -> tuple[int, str]:
         """Draws a document that is no part of the text that document `index` is a part of, and says its split."""
         if not self._has_several_texts:
-            # 验证集只有一本书：训练集至少有两本，且没有这一本
+            # 留出集只有一本书：训练集至少有两本，且没有这一本
             return int(rng.integers(self._corpus.counts[TRAIN].documents)), TRAIN
         text = self._corpus.text(self._split, index)
         while True:
@@ -312,7 +312,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         if not self.settings.static_masking:
             rng = generator(self.seed, "stream/masking", start.epoch, start.block, start.offset)
             return self._mask(input_ids, continuations, lengths, rng)
-        # 静态遮盖：每条序列用自己的随机数，无论落在哪一批里，遮盖都与 N 轮之前相同
+        # 静态掩码：每条序列用自己的随机数，无论落在哪一批里，掩码都与 N 轮之前相同
         starts = np.cumsum(lengths) - lengths
         masked = [
             self._mask(
@@ -375,7 +375,7 @@ def heldout_batches(
     """
     if not corpus.counts[HELDOUT].documents:
         return []
-    # 验证批小而固定：显存不随训练批增长，遮盖也不随它改变（遮盖的随机数由批的起点决定），几次训练才能相比
+    # 验证批小而固定：显存不随训练批增长，掩码也不随它改变（掩码的随机数由批的起点决定），几次训练才能相比
     settings = replace(settings, batch_size=HELDOUT_BATCH, batch_tokens=0)
     stream = PreTrainingStream(corpus, tokenizer, settings, needs, seed=seed, split=HELDOUT)
     batches: list[PreTrainingBatch] = []

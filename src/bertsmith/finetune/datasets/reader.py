@@ -56,34 +56,32 @@ class ReadingOptions:
         None, help="Name or number (from 0) of the column with the text, query or context.", parse=column_name
     )
     pair_column: ColumnName | None = option(
-        None, help="That of the second text; choose: of the question before every choice.", parse=column_name
+        None, help="Column of the second text; choose: of the question before the choices.", parse=column_name
     )
-    label_column: ColumnName | None = option(None, help="That of the label.", parse=column_name)
+    label_column: ColumnName | None = option(None, help="Column of the label.", parse=column_name)
     negative_column: ColumnName | None = option(
-        None, help="embed: that of texts that do not answer the query.", parse=column_name
+        None, help="embed: column of texts that do not answer the query.", parse=column_name
     )
     choice_columns: tuple[ColumnName, ...] | None = option(
-        None, name="choice_column", help="choose: that of a choice; once for each.", parse_each=column_name
+        None, name="choice_column", help="choose: column of a choice; once for each.", parse_each=column_name
     )
-    header: bool | None = option(None, help="Whether the first row is names; default: if it has known ones.")
-    separator: str | None = option(None, help="multilabel: between the labels of a cell; default: a comma.")
+    header: bool | None = option(None, help="Whether the first row is a header; default: if it has known names.")
+    separator: str | None = option(None, help="multilabel: separator of the labels in a cell; default: a comma.")
     word_column: ColumnName | None = option(
         None,
-        help="tag: number of the column with the word, default 0; of JSON Lines and Parquet the name of that with all"
-        " words.",
+        help="tag: column of the words: a number, or a name in JSON Lines and Parquet.",
         parse=column_name,
     )
     tag_column: ColumnName | None = option(
         None,
-        help="tag: number of the column with the tag; of CoNLL-U upos, xpos or feats; of JSON Lines and Parquet the"
-        " name of that with all tags.",
+        help="tag: column of the tags, as above; in CoNLL-U upos, xpos or feats.",
         parse=column_name,
     )
-    alternatives: str | None = option(None, help="tag: separates tags of which the first counts.")
+    alternatives: str | None = option(None, help="tag: separator of alternative tags; the first one counts.")
     faults: Literal["refuse", "skip"] | None = option(
-        None, help="answer: refuse or skip answers that are not where the file says."
+        None, help="answer: refuse or skip answers that are not at their stated position."
     )
-    encoding: str = option("auto", help="Of the files: auto, or a codec such as gb18030.")
+    encoding: str = option("auto", help="Encoding of the files: auto, or a codec such as gb18030.")
 
     def __post_init__(self) -> None:
         """Checks what no file can make right."""

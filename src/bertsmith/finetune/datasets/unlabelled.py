@@ -21,10 +21,11 @@ import numpy as np
 
 from bertsmith.data.reading.finding import find_text_files
 from bertsmith.data.reading.lines import split_lines
+from bertsmith.data.reading.rows import Rows
 from bertsmith.data.reading.text import Document, documents_of, read_documents
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.related import RelatedTexts
-from bertsmith.finetune.datasets.rows import DataSource, Rows, table_of
+from bertsmith.finetune.datasets.rows import DataSource, table_of
 from bertsmith.finetune.datasets.tables import listed
 from bertsmith.seeding import generator
 from bertsmith.tokenizer.characters import CJK

@@ -49,7 +49,9 @@ class AnsweringOptions:
         None, help="Rules of F1 and exact match.", shown_default="cmrc where most answers are Chinese"
     )
     stride: int = option(128, min=0, help="Tokens that neighbouring windows of a long passage share.")
-    max_answer_tokens: int | None = option(None, min=1, help="Longest answer.", shown_default="30; 100 with cmrc")
+    max_answer_tokens: int | None = option(
+        None, min=1, help="Maximum tokens of an answer.", shown_default="30; 100 with cmrc"
+    )
 
 
 @dataclass(frozen=True)

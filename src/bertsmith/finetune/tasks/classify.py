@@ -61,8 +61,8 @@ class ClassificationOptions:
 
     panel: ClassVar[str] = "Options of the task"
 
-    balanced: bool = option(False, help="Weigh each class by one over its frequency in the loss.")
-    metric: str = option("accuracy", help="What dev chooses by: accuracy, macro_f1, matthews, f1 (two classes).")
+    balanced: bool = option(False, help="Weight each class in the loss by the inverse of its frequency.")
+    metric: str = option("accuracy", help="Metric on dev: accuracy, macro_f1, matthews or f1 (two classes).")
 
 
 @dataclass(frozen=True)

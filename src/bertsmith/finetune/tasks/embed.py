@@ -78,26 +78,24 @@ class EmbeddingOptions:
         help="info-nce, cosent, cosine, margin-mse or similarities.",
         shown_default="info-nce; cosent for scores, margin-mse for a teacher's scores",
     )
-    temperature: float = option(0.05, help="Cosines are divided by it, in info-nce and cosent.")
+    temperature: float = option(0.05, help="Temperature that divides the cosines in info-nce and cosent.")
     pooling: StoredPooling | None = option(
-        None, help="How a text becomes a vector.", shown_default="that of the folder, or mean"
+        None, help="How token states become a vector.", shown_default="that of the folder, or mean"
     )
     query_prompt: str | None = option(
-        None, help="Text before every query, such as 'query: '.", shown_default="that of the folder, or none"
+        None, help="Prompt before every query, such as 'query: '.", shown_default="that of the folder, or none"
     )
     passage_prompt: str | None = option(
-        None, help="Text before what answers a query.", shown_default="that of the folder, or none"
+        None, help="Prompt before every passage.", shown_default="that of the folder, or none"
     )
     matryoshka: tuple[int, ...] | None = option(
-        None, help="A width at which the first numbers are to be a vector, too; once for each.", parse_each=int
+        None, help="Also train the first N numbers as a vector; once for each N.", parse_each=int
     )
-    teacher: str | None = option(None, in_file_only=True, help="As --teacher; an encoder, or a ranker of negatives.")
+    teacher: str | None = option(None, in_file_only=True, help="As --teacher: an encoder, or a ranker of negatives.")
     positives: Positives | None = option(
-        None, help="What belongs together in text of --unlabelled.", shown_default="cloze"
+        None, help="Kind of positive pairs in the text of --unlabelled.", shown_default="cloze"
     )
-    mini_batch_size: int = option(
-        0, min=0, help="Texts encoded at a time (gradient caching): large batches in little memory; 0: all at once."
-    )
+    mini_batch_size: int = option(0, min=0, help="Texts encoded at a time (gradient caching), to save memory; 0: all.")
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,9 @@ class FeatureOptions:
     panel: ClassVar[str] = "Options of the task"
 
     layers: str = option("concat-last-four", help="Layers of the frozen encoder to read.")
-    tagger_head: Top = option("bilstm", help="What learns on top of them.")
+    tagger_head: Top = option("bilstm", help="Model that is trained on top of them.")
     tagger_head_size: int = option(0, min=1, help="Width of each direction of the BiLSTM.", shown_default="768")
-    train_encoder: bool = option(
-        False, help="Let the encoder learn, too (§5.1); with --layer-decay such as 0.5, below the rate of the head."
-    )
+    train_encoder: bool = option(False, help="Train the encoder too (§5.1); --layer-decay such as 0.5 slows it.")
 
 
 @dataclass(frozen=True)

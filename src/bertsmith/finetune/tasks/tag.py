@@ -45,7 +45,7 @@ class TaggingOptions:
     panel: ClassVar[str] = "Options of the task"
 
     constrained: bool = option(
-        False, help="Choose the tags of a sentence together, so that they keep to BIO or BIOES: no I-X after O."
+        False, help="Decode the tags of a sentence jointly, so that they are valid BIO or BIOES."
     )
 
 

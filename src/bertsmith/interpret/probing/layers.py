@@ -94,7 +94,7 @@ def _states(
     for window in word_windows(tokenizer, pieces, position_limit):
         with torch.inference_mode():
             layers = layers_of(RaggedBatch.from_sequences([window.input_ids]))
-        kept.append([layer[window.positions].float().numpy() for layer in layers])
+        kept.append([layer[window.positions].float().cpu().numpy() for layer in layers])
         tags += [sentences[window.sentence].tags[word] for word in window.words]
         places += list(window.words)
         owners += [window.sentence] * len(window.words)

@@ -18,6 +18,7 @@ from bertsmith.interpret.probing.facts import FactsKnown, facts_known
 from bertsmith.interpret.probing.layers import LayerScores, probe_layers
 from bertsmith.interpret.probing.likelihood import judged, read_pairs, village_pairs
 from bertsmith.json_files import write_json
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import stored_heads
 from bertsmith.reporting.page import Part, Picture, Table, render_report
@@ -68,11 +69,12 @@ def probe(
         raise ConfigError(f"{folder}: has no head that predicts pieces, which judge the pairs; leave out --pairs")
     causal = ModelConfig.load(folder).is_decoder
     pipeline = (Generate if causal else FillMask).load(folder, precision="float32") if predicts else None
-    backbone = Backbone.from_pretrained(folder, need_pooler=False).eval()
+    device = best_device()
+    backbone = Backbone.from_pretrained(folder, need_pooler=False).to(device).eval()
     return Probes(
         {} if pipeline is None else judged(pipeline, judged_pairs),
         probe_layers(
-            lambda batch: backbone(batch, need_layers=True).layers,
+            lambda batch: backbone(batch.to(device), need_layers=True).layers,
             *(backbone.config.position_limit, load_tokenizer(folder), sentences),
         ),
         facts_known(pipeline) if isinstance(pipeline, FillMask) and pairs is None else None,

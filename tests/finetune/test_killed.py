@@ -1,0 +1,73 @@
+"""A run that is killed between keeping its best weights and saving its state ends with the same bytes."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertsmith.finetune.datasets.texts import ScoredText
+from bertsmith.finetune.run import fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.train.monitor import read_metrics
+
+KILLED = """
+import os, signal, sys
+from bertsmith.finetune.run import FineTuningRun
+from bertsmith.train.monitor import MetricsLog
+
+tests, place, number, model, run = sys.argv[1:]
+sys.path.insert(0, tests)
+from test_killed import tune
+
+owner, name = {"weights": (FineTuningRun, "_keep_weights"), "rows": (MetricsLog, "append")}[place]
+original, calls = getattr(owner, name), []
+
+def dies(self, *rest):
+    original(self, *rest)
+    calls.append(1)
+    if len(calls) == int(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(owner, name, dies)
+tune(model, run)
+"""
+
+
+def tune(model, run):
+    """Three epochs, of which not the first is the best."""
+    words = ("bread", "book", "woman", "man")
+    examples = [ScoredText(f"the {word} reads", None, float(score)) for score, word in enumerate(words)] * 4
+    settings = FineTuningSettings(epochs=3, batch_size=4, learning_rate=1e-4)
+    return fine_tune(RegressionTask.of(examples), model, examples, examples, run, settings)
+
+
+def made_by(run):
+    """Every byte that was made, but for what is said of time."""
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    files = {path.name: path.read_bytes() for path in (run / "model").iterdir()}
+    kept = {name: value for name, value in result.items() if name not in ("seconds", "checksum of the rest")}
+    return files, kept, read_metrics(run / "metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [pytest.param("weights", 1, marks=pytest.mark.slow), ("weights", 2), ("rows", 4)],
+    ids=["first best weights", "better weights", "rows of the second epoch"],
+)
+def test_a_run_killed_before_its_state_is_saved_ends_the_same(tiny_model, tmp_path, place, number):
+    # 运行文件夹的名字写在模型卡里：两处用同一个
+    killed, whole = tmp_path / "killed" / "run", tmp_path / "whole" / "run"
+    child = [sys.executable, "-c", KILLED, Path(__file__).parent, place, str(number), tiny_model, killed]
+    ended = subprocess.run(child, check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    # 新的最好权重已在，它那一轮的状态还没有写
+    assert (killed / "model" / "model.safetensors").is_file()
+    assert not (killed / "result.json").exists()
+    assert len(list(killed.glob("state/step-*"))) == (number > 1)
+    tune(tiny_model, killed)
+    tune(tiny_model, whole)
+    assert made_by(killed) == made_by(whole)
