@@ -78,12 +78,15 @@ docs: $(VENV)/.installed-docs  ## the documentation site, for `bertsmith docs`; 
 	$(BIN)/python docs/site/build.py
 
 # 站点先建好：它是包的数据，轮子里要有。标签最后打：前面任何一步失败都不留下标签
+release: VERSION = $(shell $(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')
 release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, and the tag of the version; uploads nothing
 	@test -z "$$(git status --porcelain)" || { echo "commit first: the release is what the tag names" >&2; exit 2; }
+	@grep -qx '## $(VERSION)\( .*\)\?' CHANGELOG.md || { echo "CHANGELOG.md has no heading '## $(VERSION)': say what is released" >&2; exit 2; }
+	@grep -qx 'version: $(VERSION)' CITATION.cff || { echo "CITATION.cff names another version than $(VERSION)" >&2; exit 2; }
 	rm -rf dist build
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
-	git tag -a "v$$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')" -m "bertsmith $$($(BIN)/python -c 'import bertsmith; print(bertsmith.__version__)')"
+	git tag -a 'v$(VERSION)' -m 'bertsmith $(VERSION)'
 
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py learners.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick)

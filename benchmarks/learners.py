@@ -148,7 +148,7 @@ def masked_logits(model: Any, batch: PreTrainingBatch) -> torch.Tensor:
     tokens = batch.tokens
     mask = None if tokens.has_equal_lengths else tokens.padding_mask.long()
     states = model.base_model(input_ids=tokens.pad(tokens.input_ids), attention_mask=mask).last_hidden_state
-    # 补齐后的矩形里，真词元的行号与不补齐时的次序一一对应
+    # 填充后的矩形里，真词元的行号与不填充时的次序一一对应
     real = tokens.padding_mask.flatten().nonzero().flatten()
     chosen = states.flatten(0, 1)[real[batch.masked_positions]]
     logits: torch.Tensor = model.cls(chosen) if hasattr(model, "cls") else model.decoder(model.head(chosen))

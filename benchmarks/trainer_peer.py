@@ -128,7 +128,7 @@ def padded(rows: Sequence[dict[str, Any]], *, keep_full_mask: bool) -> dict[str,
         is_ragged = isinstance(values[0], list)
         batch[name] = [value + [fill] * (width - len(value)) for value in values] if is_ragged else values
     if not keep_full_mask and all(len(row["input_ids"]) == width for row in rows):
-        # 没有补齐就不给掩码：注意力可以走更快的内核
+        # 没有填充就不给掩码：注意力可以走更快的内核
         del batch["attention_mask"]
     return {name: torch.tensor(values) for name, values in batch.items()}
 

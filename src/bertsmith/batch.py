@@ -329,7 +329,7 @@ class AttentionMask:
         """
         self._check(batch.num_sequences)
         placed = self.hidden_by_place(batch.max_seqlen, batch.cu_seqlens.device)
-        # 因果时补齐都在右边，本来就看不见；前缀却可能比句子还长
+        # 因果时填充都在右边，本来就看不见；前缀却可能比句子还长
         if batch.has_equal_lengths or (self.is_causal and self.prefix_lengths is None):
             return placed
         padding = ~batch.padding_mask[:, None, None, :]
@@ -337,7 +337,7 @@ class AttentionMask:
             return padding
         hidden = placed | padding
         if self.window is not None:
-            # 补齐处的查询离真词太远时一个键也看不见，softmax 会得出 NaN 并传进梯度：让它看自己
+            # 填充处的查询离真词太远时一个键也看不见，softmax 会得出 NaN 并传进梯度：让它看自己
             hidden = hidden & ~torch.eye(batch.max_seqlen, dtype=torch.bool, device=hidden.device)
         return hidden
 

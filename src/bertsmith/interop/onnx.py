@@ -115,7 +115,7 @@ class SentenceModel(PretrainedModel):
         """Returns the states [T, H], and the vectors [N, H]."""
         states = self.backbone(batch).hidden_states
         rows, real = batch.pad(states), batch.padding_mask[:, :, None]
-        # 图里只有带补齐的矩形：补齐处既不进平均，也不进最大值
+        # 图里只有带填充的矩形：填充处既不进平均，也不进最大值
         if self.says.pooling == "mean":
             pooled = rows.masked_fill(~real, 0.0).sum(1) / real.sum(1)
         elif self.says.pooling == "max":

@@ -189,7 +189,7 @@ class MiniBert:
             grads[f"{name}_gain"], grads[f"{name}_bias"] = d_gain, d_bias
             return d_x
 
-        # 1. 只有被遮盖的 M 个位置有损失
+        # 1. 只有被掩码的 M 个位置有损失
         states = trace.states.reshape(-1, h)[positions]
         d_logits = softmax(self.logits(states))
         likelihood = d_logits[np.arange(len(labels)), labels]

@@ -361,5 +361,5 @@ def load_any(folder: str | Path) -> PretrainedModel:
 
 def _select(states: Tensor, positions: Tensor | None) -> Tensor:
     """Returns [M, H], the states at some positions of [T, H]; all of them where there are none."""
-    # 只取被遮盖的位置再做词表投影：其余 85% 的 logits 没有人看
+    # 只取被掩码的位置再做词表投影：其余 85% 的 logits 没有人看
     return states if positions is None else states.index_select(0, positions)

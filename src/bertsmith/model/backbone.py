@@ -217,7 +217,7 @@ class BackboneOutput:
     @property
     def mean(self) -> Tensor:
         """[N, H], the mean over the states of each sequence, special tokens among them."""
-        # 补齐处填 0，所以求和之后除以真实长度就是平均
+        # 填充处填 0，所以求和之后除以真实长度就是平均
         return self.batch.pad(self.hidden_states).sum(1) / self.batch.cu_seqlens.diff()[:, None]
 
 

@@ -61,7 +61,7 @@ class FeatureTop(nn.Module):
         if self.lstm is not None:
             lengths = torch.tensor(batch.lengths)
             packed = pack_padded_sequence(batch.pad(features), lengths, batch_first=True, enforce_sorted=False)
-            # 打包后的序列：两个方向都只走真实的词元，补齐部分不会进入反向的状态
+            # 打包后的序列：两个方向都只走真实的词元，填充部分不会进入反向的状态
             states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
             features = batch.unpad(states)
         logits: Tensor = self.classifier(self.dropout(features))

@@ -1,4 +1,7 @@
-"""BERT's neighbours, small and honest, on the same shards and the same trainer: for study and comparison."""
+"""BERT's neighbours, small and honest, on the same shards and the same trainer: for study and comparison.
+
+All of them compute on the CPU, whatever the machine has.
+"""
 
 from bertsmith.neighbours.encoder_decoder import EncoderDecoder
 from bertsmith.neighbours.lstm import LstmOptions, TwoWayLSTM, learn_two_ways

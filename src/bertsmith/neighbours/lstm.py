@@ -54,12 +54,12 @@ class LstmOptions:
     panel: ClassVar[str] = "Network and training"
 
     layers: int = option(2, min=1, help="LSTMs in each of the two stacks.")
-    size: int = option(128, min=1, help="Numbers in the state of each direction.")
+    size: int = option(128, min=1, help="State size of each direction.")
     epochs: int = option(3, min=1, help="Passes over the text.")
     batch_size: int = option(16, min=1, help="Sequences of 128 pieces in a step.")
-    learning_rate: float = option(5e-3, help="At its peak.")
-    dropout: float = option(0.1, min=0.0, max=1.0, help="Between layers, while training.")
-    seed: int = option(0, help="Of everything random.")
+    learning_rate: float = option(5e-3, help="Peak learning rate.")
+    dropout: float = option(0.1, min=0.0, max=1.0, help="Dropout between layers in training.")
+    seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -95,7 +95,7 @@ class TwoWayLSTM(nn.Module):
     def forward(self, batch: RaggedBatch) -> list[Tensor]:
         """Returns L+1 tensors [T, 2H] from below, the vectors of the pieces first: left states, then right ones."""
         embedded = self.word(batch.input_ids)
-        # 从右往左读：先把每个序列的真实词元倒过来，补齐仍在末尾，状态不会经过补齐
+        # 从右往左读：先把每个序列的真实词元倒过来，填充仍在末尾，状态不会经过填充
         lengths = batch.cu_seqlens.diff().long()
         starts = torch.repeat_interleave(batch.first_token_positions, lengths)
         turned = 2 * starts + torch.repeat_interleave(lengths, lengths) - 1 - torch.arange(batch.num_tokens)

@@ -64,13 +64,13 @@ class Seq2SeqOptions:
 
     layers: int = option(2, min=1, help="Blocks of the encoder, and of the decoder.")
     size: int = option(128, min=32, help="Width of the states, a multiple of 32.")
-    vocab_size: int = option(8192, min=1, help="Most pieces of the vocabulary that is learned from the texts.")
-    max_length: int = option(64, min=4, help="Most pieces of a text.")
+    vocab_size: int = option(8192, min=1, help="Maximum size of the vocabulary learned from the texts.")
+    max_length: int = option(64, min=4, help="Maximum pieces of a text.")
     epochs: int = option(5, min=1, help="Passes over the examples.")
     batch_size: int = option(16, min=1, help="Examples in a step.")
-    learning_rate: float = option(1e-3, help="At its peak.")
-    dropout: float = option(0.0, min=0.0, max=0.9, help="While training.")
-    seed: int = option(0, help="Of everything random.")
+    learning_rate: float = option(1e-3, help="Peak learning rate.")
+    dropout: float = option(0.0, min=0.0, max=0.9, help="Dropout in training.")
+    seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
         """Checks the ranges."""

@@ -63,14 +63,16 @@ class WordVectorOptions:
 
     panel: ClassVar[str] = "Word vectors"
 
-    method: Literal["skip-gram", "cbow"] = option("skip-gram", help="skip-gram or cbow.")
-    size: int = option(128, min=1, help="Numbers in a vector.")
-    window: int = option(5, min=1, help="Words on either side that are context.")
-    negatives: int = option(5, min=1, help="Random words for each pair.")
-    sample: float = option(1e-3, min=0.0, help="Frequency from which words are left out at times; 0 keeps all.")
+    method: Literal["skip-gram", "cbow"] = option("skip-gram", help="Model: skip-gram or cbow.")
+    size: int = option(128, min=1, help="Size of a vector.")
+    window: int = option(5, min=1, help="Context words on either side.")
+    negatives: int = option(5, min=1, help="Random negative words for each pair.")
+    sample: float = option(1e-3, min=0.0, help="Subsample words more frequent than this; 0 keeps all.")
     epochs: int = option(5, min=1, help="Passes over the text.")
-    learning_rate: float | None = option(None, shown_default="0.025; cbow 0.05", help="At first; it falls to 0.")
-    seed: int = option(0, help="Of everything random.")
+    learning_rate: float | None = option(
+        None, shown_default="0.025; cbow 0.05", help="Initial learning rate; it falls to 0."
+    )
+    seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
         """Checks the ranges."""

@@ -233,7 +233,7 @@ class PreTrainingObjective:
 
     def measure(self, output: PreTrainingOutput, batch: PreTrainingBatch) -> LossOutput:
         """Returns the summed loss and the figures of what a model made of a batch."""
-        # 除以全局批次的个数，而不是这一份的：各份的遮盖数不同，先各自平均再平均会偏重遮得少的那份
+        # 除以全局批次的个数，而不是这一份的：各份的掩码数不同，先各自平均再平均会偏重遮得少的那份
         masked, labelled = batch.global_masked, batch.global_labelled
         parts: list[LossOutput] = [self.language_model.loss(output.mlm, batch.masked_labels, total=masked)]
         if self.pair_task is not None:

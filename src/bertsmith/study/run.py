@@ -47,18 +47,18 @@ class StudyOptions:
         jobs: runs at a time.
     """
 
-    minutes: float = option(10.0, min=0.05, help="Pre-training of all arms together, for each seed.")
-    seeds: int = option(3, min=1, help="Runs of each arm; more may be asked for later, in the same folder.")
-    size: str = option("tiny", help="tiny, mini, small or L/H such as 4/256.")
+    minutes: float = option(10.0, min=0.05, help="Minutes of pre-training for each seed, over all arms.")
+    seeds: int = option(3, min=1, help="Runs of each arm; you can add more later in the same folder.")
+    size: str = option("tiny", help="Size: tiny, mini, small or L/H such as 4/256.")
     family: str = option("bert", help="Architecture: bert, roberta, modernbert and others.")
-    vocab_size: int = option(0, min=0, shown_default="by the amount of text", help="Pieces.")
-    early: bool = option(False, help="No further seeds, after three, for arms that differ clearly already.")
+    vocab_size: int = option(0, min=0, shown_default="by the amount of text", help="Vocabulary size.")
+    early: bool = option(False, help="Stop after three seeds for arms that already differ clearly.")
     jobs: int = option(1, min=1, help="Runs at a time; they share the cores.")
-    engine: Engine = option("local", help="local, or ray for the machines of a cluster.")
+    engine: Engine = option("local", help="Where runs execute: local, or ray for a cluster.")
     documents: DocumentRule = option(
-        "auto", help="One document per file, or per block between blank lines; auto: per file if several."
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
     )
-    encoding: str = option("auto", help="auto, or a codec such as iso-8859-1.")
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 
     def __post_init__(self) -> None:
         """Checks the family."""

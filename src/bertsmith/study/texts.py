@@ -63,7 +63,7 @@ class PartOfCorpus(TokenCorpus):
         super().__init__(folder, tokenizer)
         whole = self.counts[TRAIN]
         drawn = generator(0, "study/share of the text").random(whole.documents)
-        # 每篇文档一个数，小于份额的留下：小份总是大份的一部分；验证集一篇不动
+        # 每篇文档一个数，小于份额的留下：小份总是大份的一部分；留出集一篇不动
         self._kept = np.flatnonzero(drawn < share)
         documents = [self.document(TRAIN, index) for index in range(len(self._kept))]
         if len({self.text(TRAIN, index) for index in range(len(self._kept))}) < 2:

@@ -101,7 +101,7 @@ class StudyWork:
         """
         self._share_cores()
         corpus, tokenizer = self.text.corpus(start), self.text.tokenizer(start.vocab_size)
-        # 途中不评估：短短几秒里，看一遍验证集比训练还贵，跑完自会量
+        # 途中不评估：短短几秒里，看一遍留出集比训练还贵，跑完自会量
         steps = steps_for(self.recipe(start, minutes=minutes), corpus, tokenizer, best_device(), evaluations=0)
         if steps <= FEWEST_STEPS:
             raise ConfigError(
@@ -138,7 +138,7 @@ class StudyWork:
         recipe = self.recipe(start, seed=plan.seed, steps=plan.steps)
         options = RunOptions(evaluations=0, keep_models=self.study.points)
         result = pretrain(folder, corpus, tokenizer, recipe, options, device=best_device(), listeners=())
-        # 所有做法都用同一批验证样本、同样的遮盖来量，种子也不变：差别只来自模型
+        # 所有做法都用同一批验证样本、同样的掩码来量，种子也不变：差别只来自模型
         whole = self.text.corpus(replace(start, share=1.0))
         reference = heldout_set(self.recipe(Start((("objective", "mlm"),)), steps=1), whole, tokenizer)
         costs = sample_costs(result.recipe, corpus, tokenizer, 0)

@@ -103,7 +103,7 @@ def learn_tokenizer(
     users = check_user_tokens(user_tokens, _ORDER[layout])
     library = import_library()
     made = _untrained(library, kind, lowercase)
-    # 遮盖的词片带着它前面的空格，所以 [MASK] 也吞掉自己前面的空格
+    # 掩码的词片带着它前面的空格，所以 [MASK] 也吞掉自己前面的空格
     mask = _tokens(layout).mask
     special = [library.AddedToken(name, lstrip=name == mask, special=True) for name in _ORDER[layout]]
     feed = _Feed(texts, on_progress, cut=kind == "unigram")

@@ -42,12 +42,12 @@ class VocabularySettings:
         InputError: a number is out of range.
     """
 
-    vocab_size: int = option(30522, min=1, help="Most word pieces.")
+    vocab_size: int = option(30522, min=1, help="Maximum number of pieces.")
     min_frequency: int = option(2, min=1, help="Do not merge pairs seen less often.")
-    limit_alphabet: int | None = option(None, min=1, help="Keep only this many characters, the most frequent.")
+    limit_alphabet: int | None = option(None, min=1, help="Keep only the N most frequent characters.")
     num_unused: int = option(0, min=0, name="unused", help="Reserve this many places: \\[unused0] and so on.")
     user_tokens: tuple[str, ...] = option(
-        (), name="token", help="A token that is always one piece, such as <url>; may be repeated."
+        (), name="token", help="Token that is always one piece, such as <url>; may be repeated."
     )
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ def ablation(*, id: str, title: str, language: Language, seed: int) -> Computati
     second = say("model|loss at the start|loss at the end", "模型|开始时的损失|结束时的损失").split("|")
     steps = (
         Step(PROBE, rows, where, columns=tuple(first)),
-        Step(say("masked-word loss", "遮盖词的损失"), losses, "nats", columns=tuple(second)),
+        Step(say("masked-word loss", "被掩码词的损失"), losses, "nats", columns=tuple(second)),
     )
     return Computation(id, title, steps, values)
 

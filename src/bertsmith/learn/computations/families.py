@@ -49,7 +49,7 @@ def roberta_masks(*, id: str, title: str, language: Language, study: Study, text
         differing_lines(bert.BertEmbedding.forward, roberta.RobertaEmbedding.forward, language),
         differing_settings("roberta", language),
         Step(
-            Text("rows of the position table", "位置表的行号")(language),
+            Text("rows of the position table", "位置嵌入表的行号")(language),
             positions,
             columns=("", "BERT", "RoBERTa"),
         ),
@@ -60,7 +60,7 @@ def roberta_masks(*, id: str, title: str, language: Language, study: Study, text
             columns=tuple(
                 Text(
                     "pass|asked in it|one mask: together|new masks: together",
-                    "第几遍|这一遍问|同一份遮盖：累计|每遍重抽：累计",
+                    "第几遍|这一遍问|同一份掩码：累计|每遍重抽：累计",
                 )(language).split("|")
             ),
         ),

@@ -134,7 +134,7 @@ def nsp_loss(
             columns=tuple(say("class|logit|probability|truth", "类别|logit|概率|真实").split("|")),
         ),
         Step(say("loss, -log p of the truth", "损失，正确类别的 -log p"), loss, "nats"),
-        Step(say("log 2, a coin", "log 2，抛硬币"), math.log(2)),
+        Step(say("log 2, a coin", "log 2，随机猜"), math.log(2)),
     )
     values = {
         "loss": loss,

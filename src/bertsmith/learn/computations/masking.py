@@ -31,7 +31,7 @@ def masked_copies(study: Study, text: str, copies: int, seed: int) -> MaskedToke
         settings=MaskingSettings(),
         rng=generator(seed, "learn/masking"),
     )
-    # 特殊词片从不遮盖，而 [UNK] 也是其中之一
+    # 特殊词片从不被掩码，而 [UNK] 也是其中之一
     if not len(drawn.positions):
         raise InputError(f"the vocabulary has none of the words in {text[:40]!r}; write another sentence")
     return drawn

@@ -52,7 +52,7 @@ TABLES: dict[str, PublishedTable] = {
         2,
         Text(
             "SQuAD 1.1: exact match and F1 of the answer, development and test set",
-            "SQuAD 1.1：答案的完全匹配率（EM）与 F1，验证集与测试集",
+            "SQuAD 1.1：答案的完全匹配率（EM）与 F1，开发集与测试集",
         ),
         ("dev EM", "dev F1", "test EM", "test F1"),
         (
@@ -99,7 +99,7 @@ TABLES: dict[str, PublishedTable] = {
         5,
         Text(
             "BERT base, development sets: accuracy, and F1 for SQuAD",
-            "BERT base，验证集：准确率，SQuAD 为 F1",
+            "BERT base，开发集：准确率，SQuAD 为 F1",
         ),
         ("MNLI-m", "QNLI", "MRPC", "SST-2", "SQuAD"),
         (
@@ -113,7 +113,7 @@ TABLES: dict[str, PublishedTable] = {
         6,
         Text(
             "Layers, hidden size and heads: perplexity of the masked language model, and accuracy on development sets",
-            "层数、隐藏维度、注意力头数：掩码语言模型的困惑度，以及验证集上的准确率",
+            "层数、隐藏维度、注意力头数：掩码语言模型的困惑度，以及开发集上的准确率",
         ),
         ("perplexity", "MNLI-m", "MRPC", "SST-2"),
         (
@@ -149,7 +149,7 @@ TABLES: dict[str, PublishedTable] = {
         Text(
             "What becomes of a chosen piece ([MASK] / itself / a random piece), BERT base, development sets: accuracy"
             " for MNLI, F1 for entities",
-            "被选中的词片变成什么（[MASK] / 不变 / 随机词片），BERT base，验证集：MNLI 为准确率，命名实体为 F1",
+            "被选中的词片变成什么（[MASK] / 不变 / 随机词片），BERT base，开发集：MNLI 为准确率，命名实体为 F1",
         ),
         ("MNLI", "entities, fine-tuned", "entities, frozen"),
         (

@@ -322,7 +322,7 @@ COMPUTATIONS: dict[str, Recipe] = {
         (_SEED,),
     ),
     "roberta_masks": Recipe(
-        Text("RoBERTa: new masks in every pass", "RoBERTa：每一遍重抽遮盖"),
+        Text("RoBERTa: new masks in every pass", "RoBERTa：每一遍重抽掩码"),
         families.roberta_masks,
         (_LONG_SENTENCE, _SEED),
         needs_study=True,

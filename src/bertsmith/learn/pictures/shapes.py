@@ -18,7 +18,7 @@ def draw_example(found: Computation, language: Language) -> str:
     values = found.values
     pieces, positions = values["read"], values["positions"]
     step = max(50.0, *(text_width(piece, 13) + 12 for piece in pieces))
-    about = say("A masked pair goes through BERT; both losses are added", "带遮盖的句对经过 BERT，两个损失相加")
+    about = say("A masked pair goes through BERT; both losses are added", "带掩码的句对经过 BERT，两个损失相加")
     drawing = Drawing(max(640, 30 + step * len(pieces)), 330, title=found.title, description=about)
     _tokens(drawing, pieces, values["segments"], 15, 254, step, marked=positions)
     drawing.box(15, 176, step * len(pieces) - 6, 44, "BERT", kind="plain", size=16, bold=True)

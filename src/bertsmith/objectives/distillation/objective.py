@@ -45,14 +45,14 @@ class TeacherSettings:
 
     panel: ClassVar[str] = "Distillation"
 
-    folder: str = option("", name="teacher", help="Learn from this larger model, too: a folder, or org/name.")
+    folder: str = option("", name="teacher", help="Also learn from this larger model: a folder, or org/name.")
     losses: tuple[str, ...] = option(
         (),
         name="teacher_loss",
         shown_default="soft where both predict pieces; states where both are equally wide, else relations",
-        help="soft, states or relations; once for each.",
+        help="Distillation loss: soft, states or relations; once for each.",
     )
-    temperature: float = option(2.0, name="teacher_temperature", help="Of the soft targets, over 0.")
+    temperature: float = option(2.0, name="teacher_temperature", help="Temperature of the soft targets, above 0.")
     weights: str = option("", name="teacher_weights", in_file_only=True, help="Fingerprint of the teacher's weights.")
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class DistilledObjective:
         hard = self.base.measure(output, batch)
         device = batch.tokens.input_ids.device
         with torch.no_grad():
-            # 老师看同一批、同样的遮盖；不求梯度、不用 dropout：它的话每一步都一样
+            # 老师看同一批、同样的掩码；不求梯度、不用 dropout：它的话每一步都一样
             _, teacher = self._seen(self.network.to(device), batch)
         loss, sums = HARD_WEIGHT * hard.loss, dict(hard.sums)
         for term in losses:

@@ -31,7 +31,7 @@ class Relations(DistillationLoss):
         heads = relation_heads(student, teacher)
         own, other = (relations(seen, heads) for seen in (student, teacher))
         real = torch.isfinite(other)  # [3, N, R, S, S]
-        # 补齐的键概率为零，log 为 -inf：0 · -inf 不是数，先换成同一个有限值
+        # 填充的键概率为零，log 为 -inf：0 · -inf 不是数，先换成同一个有限值
         own, other = (table.masked_fill(~real, 0.0) for table in (own, other))
         loss = (F.kl_div(own, other, reduction="none", log_target=True) * real).sum()
         return loss / (3 * heads), sum(student.lengths)

@@ -46,7 +46,7 @@ class VectorBatch:
             owners: as the attribute; there are as many negatives.
             targets: as the attribute; None for nothing.
         """
-        # 按长度排好：长短相近的挨在一起，注意力少补齐；梯度缓存也能按长度切块
+        # 按长度排好：长短相近的挨在一起，注意力少填充；梯度缓存也能按长度切块
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         places = torch.empty(len(texts), dtype=torch.int64)
         places[torch.tensor(order)] = torch.arange(len(texts))
