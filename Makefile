@@ -43,7 +43,7 @@ COVERAGE_OPTIONS := $(if $(COVERAGE),--cov=bertsmith --cov-report=)
 quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 minutes
 	$(BIN)/bertsmith quickstart --out runs/quickstart
 
-test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 9 minutes on 2 cores
+test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(COVERAGE_OPTIONS)
 
 test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers

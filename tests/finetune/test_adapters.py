@@ -147,6 +147,7 @@ def test_a_merged_folder_predicts_the_same_in_transformers(tiny_model, tmp_path)
         merge_adapter(load_adapted(tiny_model, tmp_path / "answers"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [AdapterSettings("bottleneck", size=16), LORA], ids=["bottleneck", "lora"])
 def test_an_adapter_learns_a_task_and_the_pipeline_uses_it(settings, tiny_model, tmp_path):
     words = {"bread": "thing", "book": "thing", "man": "person", "woman": "person"}

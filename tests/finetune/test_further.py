@@ -51,6 +51,7 @@ def test_the_model_goes_on_and_a_second_call_finds_it_done(tiny_model, tmp_path,
     assert pretrain_further(tiny_model, EXAMPLES, tmp_path / "run", SHORT) == folder
 
 
+@pytest.mark.slow
 def test_more_text_is_read_as_well(tiny_model, tmp_path):
     (tmp_path / "more.txt").write_text("a book reads the woman .\n\n" * 20, encoding="utf-8")
     pretrain_further(tiny_model, EXAMPLES, tmp_path / "alone", SHORT)

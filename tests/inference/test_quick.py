@@ -56,6 +56,7 @@ def test_a_fresh_process_answers_without_what_it_does_not_need(tiny_model):
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_graph_of_another_version_or_processor_is_made_again_and_never_opened(tiny_model, own_cache, monkeypatch):
     quick(tiny_model)
     graphs = {path.parent.name for path in own_cache.glob("*/graph.onnx")}

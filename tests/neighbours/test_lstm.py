@@ -100,6 +100,7 @@ def test_settings_that_cannot_work(change):
         LstmOptions(**change)
 
 
+@pytest.mark.slow
 def test_the_command_learns_the_village_and_probes_its_layers(village, tmp_path, capsys):
     corpus, _ = village
     given = ["--corpus", corpus.folder, "--tokenizer", corpus.folder.parent / "vocab", "--out", tmp_path / "run"]

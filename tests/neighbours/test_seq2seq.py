@@ -224,6 +224,7 @@ def test_pairs_that_are_none(tmp_path, capsys, content, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path, capsys):
     pairs, out = tmp_path / "pairs.tsv", tmp_path / "out"
     pairs.write_text("".join(f"{a}\t{b}\n" for a, b in village_texts("copy", 0, split="dev")), encoding="utf-8")

@@ -34,6 +34,7 @@ def save_general(folder, family="bert", tokenizer=None):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_model_learns_the_words_of_a_text_and_stays_of_its_family(text, tmp_path):
     shown = io.StringIO()
     options = AdaptationOptions(**SHORT, new_pieces=30, positions=64)

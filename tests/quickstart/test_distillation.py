@@ -65,6 +65,7 @@ def test_every_second_layer_becomes_a_distilbert(teacher, text, tmp_path):
     assert again.loss_after == result.loss_after
 
 
+@pytest.mark.slow
 def test_a_fresh_student_of_another_family_and_width(teacher, text, tmp_path, capsys):
     command = ["distil", "--teacher", teacher, "--text", text, "--out", str(tmp_path / "run"), "--minutes", "0.08"]
     with pytest.raises(SystemExit) as ended:

@@ -77,6 +77,7 @@ def test_no_study_of_that_name():
         study_named("sice")
 
 
+@pytest.mark.slow
 def test_runs_are_made_once_compared_and_more_seeds_join_them(text, tmp_path, few_steps, monkeypatch):
     rows, shown = study(text, tmp_path)
     good = [row for row in rows if not row.error]
@@ -106,6 +107,7 @@ def test_runs_are_made_once_compared_and_more_seeds_join_them(text, tmp_path, fe
     assert not list((tmp_path / "runs").glob("*/seed-*/state"))
 
 
+@pytest.mark.slow
 def test_one_run_that_fails_costs_itself_alone(text, tmp_path, few_steps, monkeypatch):
     def failing(folder, corpus, tokenizer, recipe, *given, **how):
         if recipe.objective == "mlm" and recipe.data.masking.mask_share == 1.0:
