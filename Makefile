@@ -89,7 +89,7 @@ release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, 
 	git tag -a 'v$(VERSION)' -m 'bertsmith $(VERSION)'
 
 BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py learners.py gpu.py),$(wildcard benchmarks/*.py))
-BENCH_OPTIONS := $(if $(QUICK),--quick)
+BENCH_OPTIONS := $(if $(QUICK),--quick --threads 1)
 
 bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
 
