@@ -101,7 +101,7 @@ bench-tables: $(VENV)/.installed  ## write the tables of README and docs from be
 	$(BIN)/python benchmarks/tables.py
 
 bench-gpu: $(VENV)/.installed  ## correctness and speed on CUDA in ten minutes; without a GPU, what it would measure
-	$(BIN)/python benchmarks/gpu.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/gpu.py $(if $(QUICK),--quick)
 
 bench-%: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/$(subst -,_,$*).py $(BENCH_OPTIONS)
