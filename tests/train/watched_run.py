@@ -16,6 +16,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.distributed import connected_ranks
+from bertsmith.train.optimizers import muon
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.stopping import TrainingStopped
 from bertsmith.train.trainer import BertTrainer
@@ -29,6 +30,8 @@ RECIPE = recipe_for("2/64", sequence_length=32, batch_size=9, steps=STEPS, seed=
 
 def main() -> None:
     torch.set_num_threads(1)
+    # 有 bf16 指令的机器上，正交化把梯度末位之差放大到 1/256；这里比的是分工，不是舍入
+    muon.best_compute_dtype = lambda device: torch.float32
     folder, out, log = map(Path, sys.argv[1:4])
     stop_at = int(sys.argv[4]) if len(sys.argv) > 4 else STEPS
     original = BertTrainer.train_batch
