@@ -19,15 +19,7 @@ def hub(tmp_path, monkeypatch):
     from huggingface_hub import HfFileSystem, constants
 
     server = HubServer()
-    settings = {
-        "ENDPOINT": server.address,
-        "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_CACHE": str(tmp_path / "cache"),
-        "HF_TOKEN_PATH": str(tmp_path / "token"),
-        "HF_HUB_DISABLE_XET": True,
-        "HF_HUB_OFFLINE": False,
-    }
-    for name, value in settings.items():
+    for name, value in server.constants(tmp_path / "cache").items():
         monkeypatch.setattr(constants, name, value)
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)

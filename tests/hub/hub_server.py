@@ -64,6 +64,17 @@ class HubServer:
     def address(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    def constants(self, cache: Path) -> dict[str, object]:
+        """What `huggingface_hub.constants` must say for this process to ask this server, with an empty cache."""
+        return {
+            "ENDPOINT": self.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": self.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_CACHE": str(cache),
+            "HF_TOKEN_PATH": str(cache / "token"),
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_OFFLINE": False,
+        }
+
     def add(self, name: str, folder: Path | dict[str, bytes], *, kind: str = "models", branch: str = "main") -> str:
         files = folder if isinstance(folder, dict) else files_of(folder)
         return self.repositories.setdefault(f"{kind}/{name}", Repository()).commit(files, branch)

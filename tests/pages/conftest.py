@@ -1,47 +1,106 @@
 """The folder in which the blocks of a page run: what `docs/CONTRIBUTING-docs.md` lists, made once."""
 
+import gzip
 import json
 import os
+import shlex
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from hub_server import HubServer
 
+from bertsmith.model import BertModel, ModelForMaskedLM, ModelForPreTraining, family_named
 from bertsmith.tinyworld import draw_questions, draw_reviews, draw_stories, draw_tagged_sentences
+from bertsmith.tokenizer import WordPieceTokenizer
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def shell(tmp_path_factory):
-    """Runs a block of shell code in a folder, with `bertsmith` and `python` as this test has them."""
+def hub(tmp_path_factory):
+    """A Hub on this machine, for the commands of the pages and for Python in this process."""
+    from huggingface_hub import HfFileSystem, constants
+
+    server = HubServer()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.constants(tmp_path_factory.mktemp("cache")).items():
+            patch.setattr(constants, name, value)
+        HfFileSystem.clear_instance_cache()
+        yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory, hub) -> dict[str, str]:
+    """What a reader's shell has: `bertsmith` and `python` as this test has them, and a Hub."""
     bin_folder = tmp_path_factory.mktemp("bin")
     for name, arguments in (("bertsmith", "-m bertsmith"), ("python", "")):
         (bin_folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
         (bin_folder / name).chmod(0o755)
-    settings = {
+    return {
         **os.environ,
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "src"),
-        "HF_HUB_OFFLINE": "1",
+        "HF_ENDPOINT": hub.address,
+        "HF_HOME": str(tmp_path_factory.mktemp("hf-home")),
+        "HF_HUB_DISABLE_XET": "1",
         "COLUMNS": "120",
     }
+
+
+@pytest.fixture(scope="session")
+def shell(environment):
+    """Runs a block of shell code in a folder."""
 
     def run(code: str, folder: Path) -> None:
         data = {"XDG_DATA_HOME": str(folder / "data-home")}
         command = ["bash", "-euo", "pipefail", "-c", code]
         done = subprocess.run(
-            command, cwd=folder, env={**settings, **data}, capture_output=True, text=True, timeout=2400, check=False
+            command, cwd=folder, env={**environment, **data}, capture_output=True, text=True, timeout=2400, check=False
         )
         assert done.returncode == 0, f"{code}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
     return run
 
 
+@pytest.fixture
+def start(environment):
+    """Starts a command that runs until it is stopped, on a free port, and waits until it answers there."""
+    running = []
+
+    def begin(command: str, folder: Path) -> int:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        words = [*shlex.split(command), "--port", str(port)]
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        running.append(process)
+        for _ in range(1200):
+            with socket.socket() as one:
+                if process.poll() is None and one.connect_ex(("127.0.0.1", port)) == 0:
+                    return port
+            if process.poll() is not None:
+                break
+            time.sleep(0.1)
+        process.kill()
+        raise AssertionError(f"{command} does not answer:\n{process.communicate()[0][-1500:]}")
+
+    yield begin
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.communicate(timeout=60)
+
+
 @pytest.fixture(scope="session")
-def sample(tmp_path_factory, shell) -> Path:
-    """A folder with text, labelled files, a run of pre-training, a classifier and an index."""
+def sample(tmp_path_factory, shell, hub) -> Path:
+    """A folder with text, labelled files, a run of pre-training, a classifier and an index; some of it on the Hub."""
     folder = tmp_path_factory.mktemp("sample")
     (folder / "texts").mkdir()
     stories = [story.text for story in draw_stories(0, 300)]
@@ -73,4 +132,20 @@ def sample(tmp_path_factory, shell) -> Path:
         "bertsmith index texts --model runs/mine/model --out runs/mine.index\n",
         folder,
     )
+    tokenizer = WordPieceTokenizer.load(folder / "runs/mine/model")
+    for name, family, kind, positions in (
+        ("google-bert/bert-base-uncased", "bert", ModelForPreTraining, 512),
+        ("sentence-transformers/all-MiniLM-L6-v2", "bert", BertModel, 512),
+        ("org/name", "bert", ModelForPreTraining, 512),
+        ("answerdotai/ModernBERT-base", "modernbert", ModelForMaskedLM, 8192),
+    ):
+        published = tmp_path_factory.mktemp("published")
+        config = family_named(family).config.named("1/64", vocab_size=tokenizer.vocab_size)
+        kind(config.with_position_limit(positions)).save_pretrained(published)
+        tokenizer.save(published)
+        hub.add(name, published)
+    documents = "".join(f"{json.dumps({'text': story})}\n" for story in stories)
+    hub.add("org/texts", {"stories.jsonl.gz": gzip.compress(documents.encode())}, kind="datasets")
+    labelled = {name: (folder / name).read_bytes() for name in ("train.tsv", "dev.tsv")}
+    hub.add("org/task", labelled, kind="datasets")
     return folder

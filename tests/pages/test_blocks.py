@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ENGLISH = [ROOT / "README.md", *sorted((ROOT / "docs/en").rglob("*.md"))]
-COMMENT = re.compile(r"<!-- (skip|slow|run|hidden)(.*?)-->\n*", re.DOTALL)
+COMMENT = re.compile(r"<!-- (skip|slow|run|server|hidden)(.*?)-->\n*", re.DOTALL)
 PART = re.compile(
     r"<!-- hidden\n(?P<hidden>.*?)-->|^```(?P<kind>bash|python)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
@@ -36,6 +36,7 @@ class Block:
     code: str
     skipped: str = ""
     slow: str = ""
+    server: str = ""
 
     @property
     def is_left_out(self) -> bool:
@@ -60,18 +61,19 @@ def blocks_of(text: str) -> list[Block]:
         if part["hidden"] is not None:
             found.append(Block("bash", part["hidden"]))
             continue
-        rules, reasons = [], {"skip": "", "slow": ""}
+        rules, told = [], {"skip": "", "slow": "", "server": ""}
         above = text[: part.start()]
         while above.endswith(("-->\n", "-->\n\n")):
             start = above.rindex("<!--")
-            kind, told = COMMENT.fullmatch(above[start:]).groups()
+            kind, words = COMMENT.fullmatch(above[start:]).groups()
+            words = words.removeprefix(":").strip()
             if kind == "run":
-                rules.insert(0, told.removeprefix(":").strip())
-            elif kind in reasons:
-                reasons[kind] = told.removeprefix(":").strip()
-                assert reasons[kind], f"a block is left out without a reason:\n{part['code']}"
+                rules.insert(0, words)
+            elif kind in told:
+                assert words, f"the comment {kind!r} says nothing:\n{part['code']}"
+                told[kind] = words
             above = above[:start]
-        found.append(Block(part["kind"], part["code"], reasons["skip"], reasons["slow"]).replaced(rules))
+        found.append(Block(part["kind"], part["code"], told["skip"], told["slow"], told["server"]).replaced(rules))
         # 测试绝不能改动运行它的环境
         assert found[-1].skipped or "pip install" not in part["code"], f"skip what installs:\n{part['code']}"
     return found
@@ -80,8 +82,9 @@ def blocks_of(text: str) -> list[Block]:
 def test_comments_are_understood():
     text = "<!-- skip: why -->\n```bash\na\n```\n<!-- hidden\nb\n-->\n"
     text += "<!-- slow: minutes -->\n<!-- run: s/1/2/ -->\n<!-- run: s|x|y| -->\n```python\n1x\n```\n"
-    slow = Block("python", "2y\n", slow="minutes")
-    assert blocks_of(text) == [Block("bash", "a\n", "why"), Block("bash", "b\n"), slow]
+    text += "<!-- server: 8000 -->\n```bash\nc\n```\n"
+    others = [Block("python", "2y\n", slow="minutes"), Block("bash", "c\n", server="8000")]
+    assert blocks_of(text) == [Block("bash", "a\n", "why"), Block("bash", "b\n"), *others]
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -96,7 +99,7 @@ def test_a_block_that_installs_must_be_skipped():
         blocks_of("```bash\npip install a\n```\n")
 
 
-@pytest.mark.parametrize("wrong", ["<!-- run: 1 -->", "<!-- run: s/3/2/ -->", "<!-- skip: -->", "<!-- slow: -->"])
+@pytest.mark.parametrize("wrong", ["<!-- run: 1 -->", "<!-- run: s/3/2/ -->", "<!-- skip: -->", "<!-- server: -->"])
 def test_a_wrong_comment_is_noticed(wrong):
     with pytest.raises(AssertionError):
         blocks_of(f"{wrong}\n```python\n1\n```\n")
@@ -123,15 +126,23 @@ RUNNING = [page for page in ENGLISH if re.search("^```(bash|python)$", page.read
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("page", RUNNING, ids=named)
-def test_the_blocks_of_a_page_run(page, sample, shell, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run(page, sample, shell, start, tmp_path, monkeypatch):
     folder = tmp_path / "page"
     shutil.copytree(sample, folder)
     monkeypatch.chdir(folder)
     names: dict[str, object] = {"__name__": "page"}
+    ports: dict[str, int] = {}
     for number, block in enumerate(blocks_of(page.read_text(encoding="utf-8")), 1):
+        code = block.code
+        # 页面上的端口也许有人在用：服务换到空闲的端口，后面的请求跟着换
+        for port, free in ports.items():
+            code = code.replace(f":{port}", f":{free}")
         if block.is_left_out:
             continue
-        if block.kind == "bash":
-            shell(block.code, folder)
+        if block.server:
+            for command, port in zip(code.splitlines(), block.server.split(), strict=True):
+                ports[port] = start(command.replace(f"--port {port}", ""), folder)
+        elif block.kind == "bash":
+            shell(code, folder)
         else:
-            exec(compile(block.code, f"{named(page)}, block {number}", "exec"), names)
+            exec(compile(code, f"{named(page)}, block {number}", "exec"), names)

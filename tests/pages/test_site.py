@@ -172,6 +172,49 @@ def test_a_reader_searches_and_switches_language_and_theme(address, browser, lan
     assert not errors
 
 
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_page_opens_whole_in_a_browser(site, address, browser, language):
+    """From link to link, as a reader goes; each page wide and narrow, with its pictures and without an error."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    errors = []
+    page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
+    page.on(
+        "response", lambda answer: errors.append(f"{answer.url}: {answer.status}") if answer.status >= 400 else None
+    )
+    page.on("request", lambda one: None if one.url.startswith(address) else errors.append(f"{page.url}: {one.url}"))
+    page.set_default_timeout(60_000)
+    opened, ahead = set(), [f"{address}{language}/"]
+    while ahead:
+        url = ahead.pop()
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(url)
+        opened.add(url)
+        assert page.locator("html").get_attribute("lang") == language, url
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{url} at {width} pixels"
+        # 懒加载的图片要滚到眼前才取：直接要它们全部取来
+        broken = page.evaluate("""async () => {
+            const pictures = [...document.images];
+            pictures.forEach(picture => { picture.loading = "eager"; });
+            await Promise.allSettled(pictures.map(picture => picture.decode()));
+            return pictures.filter(picture => !picture.naturalWidth).map(picture => picture.src);
+        }""")
+        assert not broken, f"{url}: {broken}"
+        links = page.locator("a[href]").evaluate_all("links => links.map(link => link.href.split('#')[0])")
+        # 不以斜线结尾的是附件，如研究的报告与数据
+        pages = {one for one in links if one.startswith(f"{address}{language}/") and one.endswith("/")}
+        ahead += sorted(pages - opened - set(ahead))
+    page.close()
+    assert not errors, errors[:20]
+    unreached = {one.relative_to(site / language).as_posix() for one in (site / language).rglob("index.html")}
+    unreached -= {f"{url.removeprefix(f'{address}{language}/')}index.html" for url in opened}
+    assert not unreached, f"no link leads to {sorted(unreached)}"
+
+
 def test_the_site_of_a_wheel_is_served_as_it_is(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("hello")
