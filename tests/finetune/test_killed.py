@@ -61,9 +61,10 @@ def made_by(run):
     return files, kept, read_metrics(run / "metrics.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "number"),
-    [*(pytest.param("weights", number, marks=pytest.mark.slow) for number in (1, 2)), ("rows", 4)],
+    [("weights", 1), ("weights", 2), ("rows", 4)],
     ids=["first best weights", "better weights", "rows of the second epoch"],
 )
 def test_a_run_killed_before_its_state_is_saved_ends_the_same(tiny_model, tmp_path, place, number):

@@ -46,7 +46,7 @@ def drawn(lengths, seed=0):
     return RaggedBatch.from_sequences([torch.randint(5, 50, (n,), generator=generator).tolist() for n in lengths])
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_the_graph_gives_what_the_model_gives(family):
     backbone = backbone_of(family)
     with torch.inference_mode():

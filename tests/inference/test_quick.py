@@ -81,6 +81,7 @@ def test_a_graph_of_another_version_or_processor_is_made_again_and_never_opened(
     assert len(graphs | other_processor | other_version) == 3
 
 
+@pytest.mark.slow
 def test_a_changed_folder_and_a_damaged_graph_are_read_anew(tiny_model, own_cache, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)

@@ -49,6 +49,7 @@ def rows_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_second_layer_becomes_a_distilbert(teacher, text, tmp_path):
     shown = io.StringIO()
     options = DistillationOptions(keep_layers="0,2", family="distilbert", **SHORT)

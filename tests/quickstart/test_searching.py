@@ -27,6 +27,7 @@ def text(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_searchable(text, tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "CANDIDATES", 60)
     out = tmp_path / "out"

@@ -17,7 +17,7 @@ from bertsmith.train.trainer import BertTrainer
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, seed=7, precision="float32")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_saves_the_step_it_comes_in(village, tmp_path, monkeypatch, number):
     corpus, tokenizer, _ = village
     original = BertTrainer.train_batch

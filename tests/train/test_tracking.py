@@ -113,6 +113,7 @@ def records_of(file):
             yield record
 
 
+@pytest.mark.slow
 def test_weights_and_biases_offline_holds_the_curves_and_goes_on_after_a_kill(village, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     rows = run_killed_once(tmp_path / "run", village, monkeypatch, "wandb")
