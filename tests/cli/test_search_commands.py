@@ -44,6 +44,16 @@ def test_a_folder_is_indexed_updated_and_searched(run, notes, tiny_model, tmp_pa
     assert run("search", tmp_path / "x", "zebra", "--mode", "lexical")[1] == "nothing found\n"
 
 
+def test_a_narrow_terminal_shows_the_whole_place(run, notes, tiny_model, tmp_path, monkeypatch):
+    (notes / ("deep" * 20)).mkdir()
+    (notes / ("deep" * 20) / "a.txt").write_text("\n\nThe man eats bread. " * 9)
+    run("index", notes, "--model", tiny_model, "--out", tmp_path / "x")
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [row.split("│") for row in run("search", tmp_path / "x", "bread", "-k", 2)[1].splitlines()]
+    places = "".join(row[2].strip() for row in rows if len(row) == 5)
+    assert f"{'deep' * 20}/a.txt:3" in places
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

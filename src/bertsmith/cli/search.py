@@ -108,7 +108,8 @@ def _print_hits(hits: Sequence[Hit]) -> None:
         return
     table = Table()
     table.add_column("score", justify="right")
-    table.add_column("place")
+    # 路径宁可折行，行号不能省略
+    table.add_column("place", overflow="fold")
     table.add_column("passage")
     for hit in hits:
         place = f"{hit.file}:{hit.line}" + (f"\n{hit.heading}" if hit.heading else "")

@@ -209,7 +209,9 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
         if result.search is None:
             commands.append(["embed", "YOUR_FILE.txt", "--model", model, "--out", "vectors.npy"])
         else:
-            commands.append(["search", str(run / "index"), result.search.examples[0].query])
+            # 句子有长有短：照着敲的命令要短
+            shortest = min((asked.query for asked in result.search.examples), key=len)
+            commands.append(["search", str(run / "index"), shortest])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
         commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
     for command in commands:
