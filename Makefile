@@ -47,7 +47,7 @@ test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 8 
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(COVERAGE_OPTIONS)
 
 test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow and not guides'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not guides'
 
 test-guides: $(VENV)/.installed-test  ## the blocks of code of README and the site, in their order; SLOW=1 with those of minutes
 	BERTSMITH_SLOW_BLOCKS=$(SLOW) $(BIN)/python -m pytest -n auto -m guides tests/pages

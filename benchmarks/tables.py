@@ -77,7 +77,8 @@ class Comparisons:
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
-        rows = latest(self.results)
+        # 没有对手的行是别的行的一部分，如全参数微调的内存
+        rows = [row for row in latest(self.results) if "rounds" in row]
         if not rows:
             return [say(NOTHING) + "."]
         heads = ["what", OURS, "as people write it", "as an expert writes it", *self.shown]
