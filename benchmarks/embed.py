@@ -41,7 +41,7 @@ LEAST_COSINE = 0.995
 def main() -> None:
     """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, clocks=True)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--precision", choices=("float32", "bf16", "int8"), help="one instead of all")

@@ -52,7 +52,7 @@ LONG_TEXTS, LONG_LENGTH = 2, 4096
 def main() -> None:
     """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, clocks=True)
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layers", type=int, default=3, help="of the model that reads long texts; 22 is the whole")

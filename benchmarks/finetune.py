@@ -84,7 +84,7 @@ class Setting:
 def main() -> None:
     """Runs what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, clocks=True)
     parser.add_argument("--task", choices=SETTINGS, default="sst2")
     parser.add_argument("--model", type=Path, help="folder all sides start from, instead of the wheel's")
     parser.add_argument("--epochs", type=int, help="instead of the task's own")

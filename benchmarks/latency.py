@@ -46,7 +46,7 @@ WAYS = {
 def main() -> None:
     """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, clocks=True)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5, help="processes per contender")
     parser.add_argument("--child", nargs=3, metavar=("WHO", "WAY", "FOLDER"), help=argparse.SUPPRESS)

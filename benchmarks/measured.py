@@ -85,12 +85,16 @@ class Results:
         return row
 
 
-def add_options(parser: argparse.ArgumentParser, *, threads: int = 2) -> None:
-    """Adds the options that every benchmark has: `--quick`, `--threads`, `--clock` and `--results`."""
+def add_options(parser: argparse.ArgumentParser, *, threads: int = 2, clocks: bool = False) -> None:
+    """Adds the options that every benchmark has: `--quick`, `--threads`, `--results`; `--clock` where it is obeyed."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="little work, to see that the script runs: no results")
     parser.add_argument("--threads", type=int, default=threads)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: on a busy machine, with one thread")
+    if clocks:
+        said = "processor: on a busy machine, with one thread"
+        parser.add_argument("--clock", choices=CLOCKS, default="wall", help=said)
+    else:
+        parser.set_defaults(clock="wall")
     parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
 
 

@@ -50,7 +50,7 @@ LIBRARY = f"transformers {transformers.__version__}"
 def main() -> None:
     """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, clocks=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sentences", type=int, default=400, help="for the 6-layer model; base has a quarter")
     options = parser.parse_args()

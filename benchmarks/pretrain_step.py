@@ -87,7 +87,7 @@ class Setting:
 def main() -> None:
     """Times what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, clocks=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=MODELS, nargs="+", default=list(MODELS))
     parser.add_argument("--precision", choices=PRECISIONS, help="one instead of all that the processor multiplies")

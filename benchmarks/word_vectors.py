@@ -34,7 +34,7 @@ SAMPLED_PLURALS = 400
 def main() -> None:
     """Trains what is not in the results yet, and prints the lines."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser, threads=1)
+    add_options(parser, threads=1, clocks=True)
     parser.add_argument("--method", choices=("skip-gram", "cbow"), nargs="*", default=["skip-gram", "cbow"])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each")
