@@ -23,17 +23,19 @@ tests, place, number, model, run = sys.argv[1:]
 sys.path.insert(0, tests)
 from test_killed import tune
 
-places = {"weights": (FineTuningRun, "_keep_weights"), "rows": (MetricsLog, "append"), "": (MetricsLog, "append")}
-owner, name = places[place]
-original, calls = getattr(owner, name), []
+def dies_in(owner, name):
+    original, calls = getattr(owner, name), []
 
-def dies(self, *rest):
-    original(self, *rest)
-    calls.append(1)
-    if place and len(calls) == int(number):
-        os.kill(os.getpid(), signal.SIGKILL)
+    def dies(self, *rest):
+        original(self, *rest)
+        calls.append(1)
+        if len(calls) == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-setattr(owner, name, dies)
+    setattr(owner, name, dies)
+
+if place:
+    dies_in(*{"weights": (FineTuningRun, "_keep_weights"), "rows": (MetricsLog, "append")}[place])
 tune(model, run)
 """
 
