@@ -242,7 +242,7 @@ def test_every_study_goes_from_the_village_to_a_page(name, tmp_path):
     # 这里看的是从头走到尾：微调两轮就够
     listed = tasks.village_tasks(tmp_path / "tasks", seed=0)
     listed.write_text(listed.read_text().replace("epochs = 10", "epochs = 2"))
-    minutes = {"sizes": 2.0, "masking": 0.5, "recipe": 0.5}.get(name, 0.2)
+    minutes = {"sizes": 1.0, "masking": 0.5, "recipe": 0.5}.get(name, 0.2)
     # 另起进程、一个线程：旁边还有别的测试时，计时不至于被等待的线程拖慢几十倍
     how = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "capture_output": True, "text": True}
     given = [sys.executable, "-m", "bertsmith", "study", name, "--tasks", str(listed), "--seeds", "1"]

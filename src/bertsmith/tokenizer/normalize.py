@@ -16,7 +16,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from bertsmith.tokenizer.characters import CJK, CJK_STOPS, HIDDEN_CONTROLS, SPACES, is_removed, patterns
+from bertsmith.tokenizer.characters import (
+    CJK,
+    CJK_STOPS,
+    HIDDEN_CONTROLS,
+    LONG_RUN,
+    SPACES,
+    in_canonical_order,
+    is_removed,
+    long_run_of_marks,
+    nfd,
+    patterns,
+)
 
 _REMOVE_HIDDEN = str.maketrans("", "", "\0" + HIDDEN_CONTROLS)
 _CJK = re.compile(f"[{CJK}]")
@@ -136,7 +147,10 @@ class Normalizer:
             # 整块一起转小写：词尾的 Σ 要看上下文才知道变成 ς 还是 σ
             text = text.lower()
         if self.strip_accents:
-            text = patterns().marks.sub("", unicodedata.normalize("NFD", text))
+            # 一长串乱序的组合符会让 NFD 的插入排序用平方时间（攻击者可以造）：先排好序，结果不变
+            if len(text) >= LONG_RUN:
+                text = long_run_of_marks().sub(lambda run: in_canonical_order(run.group()), text)
+            text = patterns().marks.sub("", nfd(text))
         return text
 
     def _sources(self, chunk: str, begin: int) -> Sequence[int]:
@@ -184,7 +198,7 @@ def _normalized_parts(char: str, lowercase: bool, strip_accents: bool) -> tuple[
     # 只有 Σ 的小写取决于上下文，而 σ 与 ς 的长度和组合类相同，所以可以逐字符计算
     if not strip_accents:
         return ((0, True),) * len(text)
-    decomposed = unicodedata.normalize("NFD", text)
+    decomposed = nfd(text)
     return tuple((unicodedata.combining(part), unicodedata.category(part) != "Mn") for part in decomposed)
 
 
