@@ -55,8 +55,10 @@ test-guides: $(VENV)/.installed-test  ## the blocks of code of README and the si
 chaos: $(VENV)/.installed-test  ## kill commands at random moments and compare what they end with: MINUTES=10 SEED=0
 	$(BIN)/python tests/chaos.py --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
-mutants: $(VENV)/.installed-mutants  ## change one operator or number at a time and see whether a test notices
-	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run --max-children $(or $(CORES),2)
+# 变异按函数编号：ENDING=3 只试编号以 3 结尾的，约十分之一，每次都是同一批
+mutants: $(VENV)/.installed-mutants  ## change one operator or number at a time and see whether a test notices; a tenth with ENDING=3
+	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run --max-children $(or $(CORES),2) $(if $(ENDING),'*__mutmut_*$(ENDING)')
+	@$(BIN)/python -m mutmut results --all true | sed -E 's/^ *(.*)\.x[^:]*: (.*)$$/\1 \2/' | sort | uniq -c
 	$(BIN)/python -m mutmut results
 
 check: $(VENV)/.installed-test  ## lint, formatting and types

@@ -1,9 +1,13 @@
 import errno
+import io
 import json
 import os
+import shutil
+import signal
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 
 from bertsmith.errors import RunFolderError
@@ -123,20 +127,55 @@ def test_a_full_disk_loses_nothing(full_disk):
     assert (place / "kept.txt").read_text() == "kept"
 
 
-def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(full_disk, village_small):
+@pytest.mark.parametrize("may_mount", [True, False], ids=["a file system", "a limit"])
+def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(
+    small_disk, village_small, tmp_path, monkeypatch, may_mount
+):
     from bertsmith.train.choosing import recipe_for
+    from bertsmith.train.monitor import read_metrics
     from bertsmith.train.pretraining import RunOptions, pretrain
+    from bertsmith.train.stopping import TrainingStopped
+    from bertsmith.train.trainer import BertTrainer
 
-    corpus, tokenizer = village_small
     recipe = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, precision="float32")
-    # 模型本身放得下，两份训练状态放不下
-    run = full_disk.path / "run"
-    with pytest.raises(RunFolderError, match=full_disk.message):
-        pretrain(run, corpus, tokenizer, recipe, RunOptions(save_every=0.0))
-    full_disk.make_room()
-    result = pretrain(run, corpus, tokenizer, recipe)
-    assert result.recipe.trainer.total_steps == 20
-    assert (run / "model" / "model.safetensors").is_file()
+    train_batch = BertTrainer.train_batch
+
+    def train(run):
+        said = io.StringIO()
+        options = RunOptions(save_every=0.0, keep_states=1, evaluations=1)
+        pretrain(run, *village_small, recipe, options, console=Console(file=said, width=200))
+        return said.getvalue()
+
+    def interrupted(self, batch):
+        if self.step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        return train_batch(self, batch)
+
+    begun, undisturbed = tmp_path / "begun", tmp_path / "undisturbed"
+    train(undisturbed)
+    monkeypatch.setattr(BertTrainer, "train_batch", interrupted)
+    with pytest.raises(TrainingStopped, match="after step 7 of 20"):
+        train(begun)
+    monkeypatch.undo()
+    state = {path.name: path.read_bytes() for path in (begun / "state" / "step-000000007").iterdir()}
+    # 先在宽裕处存下一个状态，再搬到小磁盘：模型还放得下，第二份训练状态放不下
+    held = sum(path.stat().st_size for path in begun.rglob("*") if path.is_file())
+    disk = small_disk(held + (600 << 10), limit=600 << 10, may_mount=may_mount)
+    run = disk.path / "run"
+    shutil.move(begun, run)
+    with pytest.raises(RunFolderError, match=f"step-000000008: {disk.message}"):
+        train(run)
+    assert os.listdir(run / "state") == ["step-000000007"]
+    assert {path.name: path.read_bytes() for path in (run / "state" / "step-000000007").iterdir()} == state
+    disk.make_room()
+    assert "going on after step 7 of 20" in train(run)
+    weights, rows = [], []
+    for each in (undisturbed, run):
+        weights.append((each / "model" / "model.safetensors").read_bytes())
+        logged = read_metrics(each / "metrics.jsonl")
+        rows.append([{name: row[name] for name in row.keys() - {"tokens_per_second", "mfu"}} for row in logged])
+    assert weights[0] == weights[1]
+    assert rows[0] == rows[1]
 
 
 def test_a_fine_tuning_on_a_full_disk_goes_on_when_there_is_room(full_disk, tiny_model, tmp_path):

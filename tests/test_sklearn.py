@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import pickle
 import pickletools
 
@@ -54,6 +55,13 @@ def test_the_same_seed_gives_the_same_model_and_fits_leave_no_trace(tiny_model):
     assert np.array_equal(clone(model).fit(TEXTS, LABELS).predict_proba(TEXTS), first)
     assert np.array_equal(model.fit(TEXTS, LABELS).predict_proba(TEXTS), first)
     assert model.set_params(n_epochs=1).n_epochs == 1
+
+
+@pytest.mark.parametrize(("chosen", "rate"), [(None, 3e-4), (2e-5, 2e-5)])
+def test_a_small_model_is_fitted_at_a_small_models_rate_unless_told_otherwise(tiny_model, tmp_path, chosen, rate):
+    BertClassifier(tiny_model, n_epochs=1, learning_rate=chosen, run_folder=tmp_path / "run").fit(TEXTS, LABELS)
+    begun = json.loads((tmp_path / "run" / "finetune.json").read_text(encoding="utf-8"))
+    assert begun["settings"]["learning_rate"] == pytest.approx(rate)
 
 
 def test_a_pickle_holds_the_files_of_a_model_folder(tiny_model):

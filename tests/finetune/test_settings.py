@@ -1,6 +1,9 @@
+import json
+
 import pytest
 import torch
 
+import bertsmith
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
 from bertsmith.finetune.tasks.registry import task_named
@@ -27,6 +30,14 @@ def test_small_models_learn_faster():
     ]
     assert rates == pytest.approx([3e-4, 2e-4, 1e-4, 1e-4, 5e-5, 5e-5])
     assert task_named("classify").spec.usual_rate("lora", hidden_size=128) == 1e-3
+
+
+@pytest.mark.parametrize(("chosen", "rate"), [({}, 3e-4), ({"learning_rate": 2e-5}, 2e-5)])
+def test_a_small_model_is_tuned_at_a_small_models_rate_unless_told_otherwise(tiny_model, tmp_path, chosen, rate):
+    rows = [{"text": "the man reads", "label": "good"}, {"text": "the woman eats", "label": "bad"}]
+    bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=rows, dev=rows, epochs=1, **chosen)
+    begun = json.loads((tmp_path / "run" / "finetune.json").read_text(encoding="utf-8"))
+    assert begun["settings"]["learning_rate"] == pytest.approx(rate)
 
 
 def test_precisions():

@@ -164,10 +164,33 @@ def test_private_operators_that_take_something_else_are_left_alone(library, monk
         monkeypatch.setitem(matmul._OPERATORS[library], name, taken)
     monkeypatch.setitem(matmul._OPERATORS[library], "no_such_operator", "Tensor")
     assert not matmul._has_operators(library)
-    matmul.has_packed_kernels.cache_clear()
-    try:
-        if library == "mkldnn":
-            weight = torch.randn(8, 8)
+
+
+@pytest.fixture
+def processor_for_every_kernel(monkeypatch):
+    """A processor and a torch with all of oneDNN's kernels; what they were found to have before is asked for anew."""
+    cached = (matmul.has_packed_kernels, matmul._has_bf16_kernels, matmul.onednn_is_faster, matmul.has_int8_kernels)
+    monkeypatch.setattr(matmul.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(matmul, "onednn_multiplies_float32_faster", lambda: True)
+    for each in cached:
+        each.cache_clear()
+    yield
+    for each in cached:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("changed", ["", "mkldnn", "onednn"])
+def test_kernels_whose_private_operators_take_something_else_are_not_used(
+    changed, processor_for_every_kernel, monkeypatch
+):
+    """Called as before they might compute something else without an error."""
+    if changed:
+        name, taken = next(iter(matmul._OPERATORS[changed].items()))
+        monkeypatch.setitem(matmul._OPERATORS[changed], name, f"{taken}, int")
+    assert matmul.has_packed_kernels() == matmul.onednn_is_faster() == (changed != "mkldnn")
+    assert matmul.has_int8_kernels() == (changed != "onednn")
+    if changed == "mkldnn":
+        for dtype in (torch.float32, torch.bfloat16):
+            weight = torch.randn(8, 8, dtype=dtype)
             assert matmul.packed(weight) is weight
-    finally:
-        matmul.has_packed_kernels.cache_clear()

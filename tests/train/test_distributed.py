@@ -11,19 +11,21 @@ import pytest
 from safetensors.torch import load_file
 
 from bertsmith.files import locked
+from bertsmith.train.monitor import read_metrics
 
 SCRIPT = Path(__file__).with_name("watched_run.py")
 STEPS = 50
 
 
-def watched_run(village_folder, out, log, *, ranks, stop_at=None):
+def watched_run(village_folder, out, log, *, ranks, stop_at=None, killed_rank=None):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    words = [str(SCRIPT), str(village_folder), str(out), str(log), *([str(stop_at)] if stop_at else [])]
+    options = [str(option) for option in (stop_at, killed_rank) if option is not None]
+    words = [str(SCRIPT), str(village_folder), str(out), str(log), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *launcher, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode == 0) == (killed_rank is None), done.stderr
     return done.stdout
 
 
@@ -39,6 +41,18 @@ def alone(village, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def together(village, tmp_path_factory):
+    """Two processes, 50 steps."""
+    folder = tmp_path_factory.mktemp("together")
+    watched_run(village[2], folder / "run", folder / "log", ranks=2)
+    return folder
+
+
+def metrics_of(folder):
+    return read_metrics(folder / "run" / "metrics.jsonl")
+
+
 def assert_same_training(alone, folder):
     expected, found = steps_of(alone / "log"), steps_of(folder / "log")
     assert [step for step, _, _ in found] == list(range(1, STEPS + 1))
@@ -51,14 +65,10 @@ def assert_same_training(alone, folder):
 
 
 @pytest.mark.slow
-def test_two_ranks_train_what_one_trains(village, alone, tmp_path):
+def test_two_ranks_train_what_one_trains(alone, together):
     """Nine sequences for two ranks: unequal shares, weighted by the counts of the whole batch."""
-    watched_run(village[2], tmp_path / "run", tmp_path / "log", ranks=2)
-    assert_same_training(alone, tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    others = [json.loads(line) for line in (alone / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == len(others)
-    for row, other in zip(rows, others, strict=True):
+    assert_same_training(alone, together)
+    for row, other in zip(metrics_of(together), metrics_of(alone), strict=True):
         assert (row["step"], row["tokens"]) == (other["step"], other["tokens"])
         assert row["mlm_loss"] == pytest.approx(other["mlm_loss"], abs=1e-5)
 
@@ -112,3 +122,21 @@ def test_ranks_end_with_the_launcher_that_was_killed(village, tmp_path):
     launcher.wait()
     with locked(run, patience=60):
         assert not (run / "model").exists()
+
+
+@pytest.mark.slow
+def test_a_run_one_of_whose_ranks_was_killed_goes_on_to_the_same_bytes(village, together, tmp_path):
+    """First the second rank, then the one that saves; the launcher returns only when the other one has ended, too."""
+    for stop_at, killed_rank in ((15, 1), (30, 0)):
+        # 管道由各进程共用：有一个还挂着，这里就等到超时
+        watched_run(village[2], tmp_path / "run", tmp_path / "log", ranks=2, stop_at=stop_at, killed_rank=killed_rank)
+        assert not (tmp_path / "run" / "model").exists()
+        assert len(steps_of(tmp_path / "log")) == stop_at
+    watched_run(village[2], tmp_path / "run", tmp_path / "log", ranks=2)
+    # 每一步恰好记了一次：是从存下的状态接着做的，不是从头再来
+    assert steps_of(tmp_path / "log") == steps_of(together / "log")
+    weights = [(each / "run" / "model" / "model.safetensors").read_bytes() for each in (tmp_path, together)]
+    assert weights[0] == weights[1]
+    for row, other in zip(metrics_of(tmp_path), metrics_of(together), strict=True):
+        for name in (row.keys() | other.keys()) - {"tokens_per_second", "mfu"}:
+            assert row[name] == other[name], (row["step"], name)

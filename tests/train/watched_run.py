@@ -1,7 +1,10 @@
-"""A pre-training that writes down every step: `watched_run.py FOLDER OUT LOG [STOP_AT]`, on its own or by torchrun.
+"""A pre-training that writes down every step, on its own or by torchrun.
+
+    watched_run.py FOLDER OUT LOG [STOP_AT [KILLED_RANK]]
 
 FOLDER holds `corpus` and `tokenizer`. LOG gets a line a step: the digest of the global batch and its loss. At step
-STOP_AT the last rank, and no other, receives SIGTERM.
+STOP_AT the last rank, and no other, receives SIGTERM. Or KILLED_RANK is killed after it, when the others have begun the
+next step and wait for its gradient; a state is then saved after every step.
 """
 
 import json
@@ -14,10 +17,11 @@ import torch
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.train import pretraining
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.distributed import connected_ranks
 from bertsmith.train.optimizers import muon
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.stopping import TrainingStopped
 from bertsmith.train.trainer import BertTrainer
 
@@ -34,15 +38,22 @@ def main() -> None:
     muon.best_compute_dtype = lambda device: torch.float32
     folder, out, log = map(Path, sys.argv[1:4])
     stop_at = int(sys.argv[4]) if len(sys.argv) > 4 else STEPS
+    killed_rank = int(sys.argv[5]) if len(sys.argv) > 5 else None
+    options = RunOptions()
+    if killed_rank is not None:
+        options, pretraining.SAVING_SHARE = RunOptions(save_every=0.0), 1e9
     original = BertTrainer.train_batch
 
     def watched(self, batch):
+        if self.step == stop_at and self.ranks.rank == killed_rank:
+            os.kill(os.getpid(), signal.SIGKILL)
         measure = original(self, batch)
         shares = self.ranks.gather(batch)
         if self.ranks.is_first:
             with log.open("a") as handle:
                 handle.write(json.dumps([self.step, digest(shares), float(measure.loss)]) + "\n")
-        if self.step == stop_at and stop_at < STEPS and self.ranks.rank == self.ranks.world_size - 1:
+        is_last = self.ranks.rank == self.ranks.world_size - 1
+        if self.step == stop_at and stop_at < STEPS and is_last and killed_rank is None:
             os.kill(os.getpid(), signal.SIGTERM)
         return measure
 
@@ -51,7 +62,7 @@ def main() -> None:
         tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
         corpus = TokenCorpus(folder / "corpus", tokenizer)
         try:
-            pretrain(out, corpus, tokenizer, RECIPE, listeners=(), device=device, ranks=ranks)
+            pretrain(out, corpus, tokenizer, RECIPE, options, listeners=(), device=device, ranks=ranks)
         except TrainingStopped as stopped:
             print(stopped)
 

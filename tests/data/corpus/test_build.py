@@ -134,6 +134,51 @@ def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer,
     assert not (out / ".parts").exists()
 
 
+WORKER_KILLED = """
+import os, signal, sys
+from bertsmith.cli import main
+from bertsmith.data.corpus import build
+
+read_chunk = build.read_chunk
+
+def dies_in_the_middle(chunk, options):
+    for number, document in enumerate(read_chunk(chunk, options=options)):
+        if chunk.number == 6 and number == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield document
+
+build.read_chunk = dies_in_the_middle
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers that are forked inherit what is to kill them")
+def test_a_killed_worker_ends_the_command_in_one_line_and_its_parts_stay(tokenizer, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(make_texts(1500)) + "\n")
+    tokenizer.save(tmp_path / "tokenizer")
+
+    def run(*python):
+        words = ["corpus", text, "--tokenizer", tmp_path / "tokenizer", "--documents", "blank-line"]
+        words += ["--workers", "2", "--shard-tokens", "5000", "--out", tmp_path / "killed"]
+        command = [sys.executable, *python, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    killed = run("-c", WORKER_KILLED)
+    reason = "a worker process was killed, probably for lack of memory; run again with fewer workers"
+    assert (killed.returncode, killed.stderr) == (2, f"bertsmith: {reason}\n")
+    assert not (tmp_path / "killed" / "manifest.json").exists()
+    # 第 6 块动手时，前六块里至多一块还在另一个进程手上
+    kept = {path.name for path in (tmp_path / "killed" / ".parts").glob("0????")}
+    assert len(kept) >= 5
+    assert "00006" not in kept
+    again = run("-m", "bertsmith")
+    assert again.returncode == 0, again.stderr
+    build_corpus([text], tokenizer, tmp_path / "whole", CorpusOptions(documents="blank-line", shard_tokens=5000))
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert not (tmp_path / "killed" / ".parts").exists()
+
+
 @pytest.mark.parametrize("moment", range(6))
 def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
     tokenizer, text, tmp_path, small_chunks, monkeypatch, moment

@@ -73,6 +73,14 @@ def test_the_budget_is_used_up_to_a_word(kind):
     assert per_sequence.mean() > 18.9
 
 
+@pytest.mark.parametrize("kind", ["whole-word", "span"])
+def test_the_first_word_of_a_batch_counts_with_its_pieces(kind):
+    for seed in range(300):
+        _, _, masked = draw(1, 40, seed=seed, kind=kind)
+        # 6 = round(0.15 * 40)
+        assert 4 <= len(masked.positions) <= 6
+
+
 def test_every_word_is_equally_likely():
     """With words of one size each word of a sequence has the same chance, wherever it stands."""
     _, _, masked = draw(8000, 102, kind="whole-word", word_sizes=(1,))

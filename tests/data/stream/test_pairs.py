@@ -180,6 +180,14 @@ def test_without_truncation_ordered_segments_meet():
             assert b[0] == a[-1] + 1
 
 
+def test_ordered_pairs_read_a_document_from_its_first_piece_to_its_last():
+    document = make_document(1, [5, 6, 7, 5])
+    for seed in range(200):
+        pairs = ordered_pairs_of(document, seed=seed, short_probability=0.0)
+        read = np.unique(np.concatenate([side for pair in pairs for side in (pair.first, pair.second)]))
+        assert np.array_equal(read, np.concatenate(document))
+
+
 def test_an_ordered_document_of_one_sentence_has_no_label():
     (pair,) = ordered_pairs_of(make_document(1, [100]))
     assert (pair.label, len(pair.first), len(pair.second)) == (NO_LABEL, MAX_TOKENS, 0)
