@@ -28,7 +28,7 @@ from tables import print_table
 
 FIGURES = ("before", "seconds", "learning")
 CONTENDERS = ("full", "lora", "lora, attention kept", "bottleneck")
-SEQUENCES, LENGTH, LABELS = 16, 128, 2
+LENGTH, LABELS = 128, 2
 
 
 def main() -> None:
@@ -36,16 +36,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     parser.add_argument("--precision", choices=("bf16", "float32"), default="float32")
+    parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
-        options.steps = 1
+        options.sequences, options.steps = 2, 1
     if options.child:
-        measure(options.child[0], Path(options.child[1]), options.precision, options.steps, options.threads)
+        measure(options.child[0], Path(options.child[1]), options)
         return
     results, rows = results_of("adapters_memory", options), []
-    size = {"batch": f"{SEQUENCES} x {LENGTH}", "steps": options.steps}
+    size = {"batch": f"{options.sequences} x {LENGTH}", "steps": options.steps}
     with tempfile.TemporaryDirectory() as name:
         run_child("make", name, options)
         full = results.get(
@@ -68,13 +69,14 @@ def compared(contender: str, folder: str, full: Row, options: argparse.Namespace
 def run_child(contender: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
     """Runs this script as a process of its own, and reads its last line."""
     command = [sys.executable, __file__, "--child", contender, folder, "--precision", options.precision]
-    command += ["--steps", str(options.steps), "--threads", str(options.threads)]
+    for name in ("sequences", "steps", "threads"):
+        command += [f"--{name}", str(getattr(options, name))]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def measure(contender: str, folder: Path, precision: str, steps: int, threads: int) -> None:
+def measure(contender: str, folder: Path, options: argparse.Namespace) -> None:
     """Trains a few steps and prints the peak in MiB; or makes the model folder that all start from."""
     import torch
 
@@ -85,7 +87,7 @@ def measure(contender: str, folder: Path, precision: str, steps: int, threads: i
     from bertsmith.objectives import ClassificationObjective, LabelledBatch
     from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     if contender == "make":
         BertModel(BertConfig.named("base")).save_pretrained(folder)
@@ -98,12 +100,12 @@ def measure(contender: str, folder: Path, precision: str, steps: int, threads: i
         add_adapter(model, AdapterSettings("bottleneck" if contender == "bottleneck" else "lora"))
         # 与 `bertsmith finetune --adapter` 的默认一致
         model.set_gradient_checkpointing("none" if contender.endswith("kept") else "attention")
-    model.set_compute_dtype(compute_dtype(precision, "cpu"))
-    trainer = BertTrainer(model, ClassificationObjective(), TrainerSettings(steps, 1e-4))
-    ids = torch.randint(1000, 30000, (SEQUENCES, LENGTH))
-    batch = LabelledBatch(RaggedBatch.from_padded(ids), torch.arange(SEQUENCES) % LABELS)
+    model.set_compute_dtype(compute_dtype(options.precision, "cpu"))
+    trainer = BertTrainer(model, ClassificationObjective(), TrainerSettings(options.steps, 1e-4))
+    ids = torch.randint(1000, 30000, (options.sequences, LENGTH))
+    batch = LabelledBatch(RaggedBatch.from_padded(ids), torch.arange(options.sequences) % LABELS)
     seconds = []
-    for _ in range(steps):
+    for _ in range(options.steps):
         begun = time.perf_counter()
         trainer.train_batch(batch)
         seconds.append(time.perf_counter() - begun)

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.layers = min(options.rounds, 2), 1
+        options.rounds, options.layers = 1, 1
     torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -83,7 +83,7 @@ def main() -> None:
 
 def text_lengths(quick: bool) -> dict[str, list[int]]:
     """Returns the lengths of equal texts and of ragged ones."""
-    rng, count = np.random.default_rng(0), 8 if quick else FORWARD_BATCH
+    rng, count = np.random.default_rng(0), 2 if quick else FORWARD_BATCH
     ragged = [int(length) for length in rng.integers(4, LENGTH + 1, size=4 * count)]
     return {f"{count} texts of {LENGTH}": [LENGTH] * count, f"{4 * count} texts of 4 to {LENGTH}": ragged}
 

@@ -61,7 +61,7 @@ def main() -> None:
         options.families, options.size, options.minutes, options.seeds = ["bert"], "tiny", 0.05, 0
         options.out = Path("runs/bench-quick/families_learning")
     torch.set_num_threads(options.threads)
-    corpus, tokenizer = prepare(options.out)
+    corpus, tokenizer = prepare(options.out, quick=options.quick)
     results = results_of("families_learning", options)
     for family in options.families:
         what = {"family": family, "size": options.size, "minutes": options.minutes, "precision": options.precision}

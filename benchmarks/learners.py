@@ -63,9 +63,9 @@ class Learner:
     measure: Callable[[], tuple[float, float]]
 
 
-def setting_of(size: str, precision: str, folder: Path) -> Setting:
+def setting_of(size: str, precision: str, folder: Path, *, quick: bool = False) -> Setting:
     """Learns the vocabulary and tokenizes the English corpus, once; both stay in the folder."""
-    corpus, tokenizer = prepare(folder)
+    corpus, tokenizer = prepare(folder, quick=quick)
     recipe = recipe_for(size, family="modernbert", steps=1)
     return Setting(size, precision, corpus, tokenizer, heldout_set(recipe, corpus, tokenizer))
 

@@ -65,7 +65,7 @@ def main() -> None:
         options.size, options.minutes, options.seeds = "tiny", 0.02, 1
         options.out = Path("runs/bench-quick/learning_curves")
     torch.set_num_threads(options.threads)
-    setting = setting_of(options.size, options.precision, options.out)
+    setting = setting_of(options.size, options.precision, options.out, quick=options.quick)
     results = results_of("learning_curves", options)
     rows: list[Row] = []
     for seed in range(options.seeds):

@@ -55,7 +55,7 @@ def main() -> None:
     if options.quick:
         options.sizes, options.most, options.out = ("tiny",), 0.02, Path("runs/bench-quick/scaling")
     torch.set_num_threads(options.threads)
-    corpus, tokenizer = prepare(options.out)
+    corpus, tokenizer = prepare(options.out, quick=options.quick)
     results, rows = results_of("scaling", options), []
     asked = [(size, millions) for size in options.sizes for millions in RUNS[size] if millions <= options.most]
     asked += [("tiny", options.most)] * options.quick

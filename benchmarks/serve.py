@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("float32", "bf16"), help="one instead of all that there are")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.rounds, options.sentences, options.minutes = 5.0, 1, 50, 0.02
+        options.seconds, options.rounds, options.sentences, options.minutes = 2.0, 1, 50, 0.02
     sentences = real_sentences(options.sentences)
     results, rows = results_of("serve", options), []
     for precision in precisions(options):

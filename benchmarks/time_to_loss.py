@@ -53,7 +53,7 @@ def main() -> None:
         options.size, options.minutes, options.seeds, options.sides = "tiny", 0.02, 1, [EXPERT]
         options.out = Path("runs/bench-quick/time_to_loss")
     torch.set_num_threads(options.threads)
-    setting = setting_of(options.size, options.precision, options.out)
+    setting = setting_of(options.size, options.precision, options.out, quick=options.quick)
     runs, results = results_of("time_to_loss_runs", options), results_of("time_to_loss", options)
     rows = []
     for side in options.sides:

@@ -42,8 +42,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.method, options.epochs, options.seeds = ["cbow"], 1, 2
+        options.out = Path("runs/bench-quick/word_vectors")
     torch.set_num_threads(options.threads)
-    corpus, tokenizer = prepare(options.out)
+    corpus, tokenizer = prepare(options.out, quick=options.quick)
     done = results_of("word_vectors", options)
     for method in options.method:
         setting = {

@@ -20,7 +20,6 @@ def test_a_campaign_ends_with_a_table_and_a_line_a_trial(tmp_path):
     (line,) = (tmp_path / "chaos/trials.jsonl").read_text().splitlines()
     row = json.loads(line)
     assert row["outcome"] == "same"
-    assert row["kills"] + row["parts"] >= 1
     assert row["undisturbed"] > 0
     assert "| corpus | 1 |" in ended.stdout
 
