@@ -3,11 +3,12 @@
 import logging
 import os
 import re
-import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,15 +121,15 @@ def test_others_turn_no_cards_in_the_file_of_who_started_the_lab(folders, monkey
 @pytest.fixture
 def started():
     """Runs labs as processes of their own."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     with ExitStack() as held:
 
-        def start(settings, **environment):
+        def start(settings, files=None, **environment):
             code = (
                 "from bertsmith.lab.run import run_lab; from bertsmith.serve.settings import ServeSettings; import sys"
             )
             command = [sys.executable, "-c", f"{code}; run_lab(ServeSettings.from_json(sys.argv[1]))"]
+            if files is not None:
+                command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
             lab = held.enter_context(
                 subprocess.Popen([*command, settings.to_json()], stderr=subprocess.PIPE, text=True, env=environment)
@@ -140,7 +141,6 @@ def started():
             pytest.fail("the lab ended before it could be reached")
 
         yield start
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def told(folders, **changes):
@@ -156,20 +156,47 @@ def closed_by_ctrl_c(lab):
 def test_more_silent_connections_than_the_lab_keeps_shut_nobody_out(folders, started):
     """A lab that others reach: silence, heads that never end, no key, and another name than its own."""
     httpx = pytest.importorskip("httpx")
-    from bertsmith.serve.connection import MOST_CONNECTIONS
+    from bertsmith.serve.connection import HEAD_SECONDS
 
-    lab, port = started(told(folders, host="0.0.0.0"), BERTSMITH_API_KEYS="k" * 32)
-    with ExitStack() as held:
-        for number in range(MOST_CONNECTIONS + 76):
-            client = held.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+    # 可以打开 256 个文件，其中 128 个留作他用；期限很长，只会因为没有位置而断开
+    kept = 128
+    lab, port = started(told(folders, host="0.0.0.0", deadline=60.0), files=256, BERTSMITH_API_KEYS="k" * 32)
+    with ExitStack() as held, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as visitor:
+        begun = time.monotonic()
+        waiting = select.poll()
+        clients = []
+        for number in range(2 * kept + 76):
+            clients.append(held.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+            waiting.register(clients[-1], select.POLLIN)
             if number % 2:
-                client.sendall(b"GET /en/ HTTP/1.1\r\nHost: loc")
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as visitor:
-            for _ in range(3):
-                assert visitor.get("/en/", auth=("", "k" * 32)).status_code == httpx.codes.OK
-            assert visitor.get("/en/").status_code == httpx.codes.UNAUTHORIZED
-            foreign = visitor.get("/en/", auth=("", "k" * 32), headers={"host": "evil.example"})
-            assert foreign.status_code == httpx.codes.FORBIDDEN
+                with suppress(OSError):
+                    clients[-1].sendall(b"GET /en/ HTTP/1.1\r\nHost: loc")
+        assert visitor.get("/en/config", auth=("", "k" * 32)).status_code == httpx.codes.OK
+        ended = {file for file, _ in waiting.poll(0)}
+        # 最早来的让了位，最晚来的还在；再晚些，请求头的时限也会断开连接，就看不出是谁断的
+        assert ended.issuperset(client.fileno() for client in clients[: kept + 76])
+        assert ended.isdisjoint(client.fileno() for client in clients[-100:])
+        assert time.monotonic() - begun < HEAD_SECONDS, "too slow to tell who closed them"
+        for _ in range(3):
+            assert visitor.get("/en/", auth=("", "k" * 32)).status_code == httpx.codes.OK
+        assert visitor.get("/en/").status_code == httpx.codes.UNAUTHORIZED
+        foreign = visitor.get("/en/", auth=("", "k" * 32), headers={"host": "evil.example"})
+        assert foreign.status_code == httpx.codes.FORBIDDEN
+    assert closed_by_ctrl_c(lab)
+
+
+@pytest.mark.slow
+def test_the_lab_cuts_off_a_head_that_drips(folders, started):
+    lab, port = started(told(folders, deadline=2.0))
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        begun = time.monotonic()
+        client.sendall(b"GET /en/ HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        with suppress(OSError):
+            while time.monotonic() - begun < 15:
+                client.sendall(b"a")
+                time.sleep(0.1)
+            pytest.fail("a dripping head was waited for")
+        assert time.monotonic() - begun >= 1
     assert closed_by_ctrl_c(lab)
 
 

@@ -44,16 +44,22 @@ def test_numbers_are_read_as_people_write_them():
         matrix.check(learn.parsed(matrix, "1 2; 3"))
 
 
-@pytest.mark.parametrize("typed", [float("inf"), float("nan"), 2.5, 1e30], ids=str)
+@pytest.mark.parametrize(
+    "typed", [float("inf"), float("nan"), 2.5, 1e30, pytest.param(-(10**400), id="400 digits"), None], ids=str
+)
 def test_what_is_no_whole_number_is_said(laid_out, typed):
-    """1e400 in a request is infinity, which Gradio cannot round."""
+    """1e400 in a request is infinity, which Gradio cannot round; 400 digits are an integer too large for a float."""
     page = laid_out("pre-training", "single")
     field = next(one for one in page.blocks.values() if isinstance(one, gr.Number))
     integer = next(
         given for _, given in inputs() if given.label("en") == field.label or given.label("zh") == field.label
     )
-    with pytest.raises(InputError, match=r"whole number|from .* to"):
-        integer.check(learn.parsed(integer, field.preprocess(typed)))
+    assert learn.parsed(integer, field.preprocess(float(integer.largest))) == integer.largest
+    with pytest.raises(LabError) as refused:
+        learn.parsed(integer, field.preprocess(typed))
+    least, most = f"{integer.smallest:,}", f"{integer.largest:,}"
+    assert str(refused.value) == f"{integer.label.en}: write a whole number from {least} to {most}."
+    assert refused.value.text.zh == f"“{integer.label.zh}”：请写 {least} 到 {most} 的整数。"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

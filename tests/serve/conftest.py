@@ -131,11 +131,13 @@ def start(models):
 class ServerProcess:
     """`bertsmith serve` as a user starts it."""
 
-    def __init__(self, *arguments, log: Path, **environment):
+    def __init__(self, *arguments, log: Path, files: int | None = None, **environment):
+        """Starts it; `files` is how many it may have open, None for as many as the tests."""
         self.log = log
+        limited = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh"] if files else []
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, *map(str, arguments)],
+                [*limited, sys.executable, "-c", _COMMAND, *map(str, arguments)],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,

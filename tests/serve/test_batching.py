@@ -50,10 +50,9 @@ def engine():
 def make_batcher():
     made = []
 
-    def make(*, budget=100, delay=0.0, most_tokens=10_000, threads=1, **more):
-        made.append(
-            Batcher(budget=budget, delay=delay, most_tokens=most_tokens, threads=threads, at_once=threads, **more)
-        )
+    def make(*, budget=100, delay=0.0, most_tokens=10_000, threads=1, at_once=None, **more):
+        sizes = {"budget": budget, "most_tokens": most_tokens, "threads": threads, "at_once": at_once or threads}
+        made.append(Batcher(delay=delay, **sizes, **more))
         return made[-1]
 
     yield make
@@ -166,6 +165,48 @@ def test_two_cores_compute_two_passes_and_one_alone_takes_both(engine, make_batc
     engine.open.set()
     assert [r.finish().result[0, 0].item() for r in (first, second, third, fourth)] == [7, 8, 1, 2]
     assert cores[:2] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("threads", "passes", "share"),
+    [
+        (1, 1, 1),
+        (2, 2, 1),
+        (3, 3, 1),
+        (4, 4, 1),
+        (5, 4, 1),
+        (6, 3, 2),
+        (7, 3, 2),
+        (8, 4, 2),
+        (9, 3, 3),
+        (10, 2, 5),
+        (11, 2, 5),
+        (12, 4, 3),
+        (13, 4, 3),
+        (14, 2, 7),
+        (15, 3, 5),
+        (16, 4, 4),
+    ],
+)
+def test_passes_under_load_leave_one_core_idle_at_most(engine, make_batcher, monkeypatch, threads, passes, share):
+    """Of four passes at once, at most; the first one finds itself alone and has all cores."""
+    cores = []
+    monkeypatch.setattr(torch, "set_num_threads", cores.append)
+    batcher = make_batcher(threads=threads, at_once=4)
+    stand_in = BatchingEngine(batcher, engine)
+    requests = [hold(engine, stand_in)]
+    for number in range(2, passes + 1):
+        requests.append(Request(lambda n=number: stand_in.run([[n]], None, 1)))
+        wait_for(lambda n=number: len(engine.calls) == n)
+    requests.append(Request(lambda: stand_in.run([[99]], None, 1)))
+    wait_for(lambda: batcher.waiting_tokens == 1)
+    # 再多一个线程就会把它取走：给它一点时间
+    time.sleep(0.05)
+    assert batcher.waiting_tokens == 1
+    assert cores == [threads] + [share] * (passes - 1)
+    engine.open.set()
+    for request in requests:
+        assert request.finish().error is None
 
 
 def test_parts_of_a_request_are_put_in_order_whichever_pass_ends_first(engine, make_batcher):

@@ -318,15 +318,30 @@ def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield pack
 
 
+def worker_count(threads: int, most: int) -> int:
+    """Returns how many workers are to share cores, each with the same number of whole cores.
+
+    Args:
+        threads: cores to share, 1 or more.
+        most: workers, 1 or more.
+
+    Returns:
+        The number that leaves the fewest cores idle, of several the largest; 1 only where two are not possible.
+    """
+    if min(threads, most) < 2:
+        return 1
+    # 份额必须相等：矩阵乘的舍入随线程数而变，一批由谁来算不能改变它的结果。七个核心因此闲着一个
+    # 份额要整除得最满：六个核心分给四个线程会闲着两个，分给三个正好
+    return max(range(2, min(threads, most) + 1), key=lambda count: (threads // count * count, count))
+
+
 def _sharing_pool(most: int) -> ThreadPoolExecutor | None:
     """Starts workers that share the caller's cores, `most` at most; None where there would be a single one."""
     with _HANDING_OUT:
         threads = torch.get_num_threads()
-        if min(threads, most) < 2:
+        workers = worker_count(threads, most)
+        if workers == 1:
             return None
-        # 份额必须相等：矩阵乘的舍入随线程数而变，一批由谁来算不能改变它的结果。七个核心因此闲着一个
-        # 份额要整除得最满：六个核心分给四个线程会闲着两个，分给三个正好
-        workers = max(range(2, min(threads, most) + 1), key=lambda count: (threads // count * count, count))
         ready = Barrier(workers + 1)
 
         def begin() -> None:

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bertsmith.inference.engine import Read, ReadAt, SequenceRunner
+from bertsmith.inference.engine import Read, ReadAt, SequenceRunner, worker_count
 from bertsmith.serve.http_errors import HttpError
 from bertsmith.serve.memory import FreeMemory
 from bertsmith.serve.request_context import CURRENT, RequestContext
@@ -196,7 +196,7 @@ class Batcher:
         self._closed = False
         self._changed = threading.Condition()
         # 每批各用一份核心：不必每步都等最慢的核心，也不因别的线程占了一个核心而全体停下
-        workers = min(threads, at_once)
+        workers = worker_count(threads, at_once)
         self._share = threads // workers
         self._workers = [threading.Thread(target=self._compute, name="compute", daemon=True) for _ in range(workers)]
         for worker in self._workers:
