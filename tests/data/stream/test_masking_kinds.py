@@ -132,6 +132,11 @@ def test_drawn_span_lengths_are_the_truncated_geometric_of_spanbert():
     assert lengths.mean() == pytest.approx(3.8, abs=0.05)
 
 
+def test_a_span_that_always_stops_is_one_word():
+    settings = MaskingSettings(kind="span", span_stop=1.0)
+    assert set(span_lengths(1000, settings, np.random.default_rng(0)).tolist()) == {1}
+
+
 def test_placed_spans_keep_that_distribution():
     """In very long sequences, where the cut of each one's last span does not show."""
     _, _, masked = draw(8, 350_000, kind="span", word_sizes=(1,))
