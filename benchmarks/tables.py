@@ -192,9 +192,11 @@ def comparisons(rows: Sequence[Row]) -> list[Row]:
         seconds = {side: [row["seconds"] for row in runs] for side, runs in sides.items()}
         figures: Row = {}
         for side, runs in sides.items():
-            scores = [row["score"] for row in runs]
-            error = f" ± {statistics.stdev(scores) / len(scores) ** 0.5:.3f}" if len(scores) > 1 else ""
-            figures[f"score {side}"] = f"{statistics.mean(scores):.3f}{error}"
+            for score in [key for key in runs[0] if key.startswith("score")]:
+                scores = [row[score] for row in runs]
+                error = f" ± {statistics.stdev(scores) / len(scores) ** 0.5:.3f}" if len(scores) > 1 else ""
+                how = score.removeprefix("score").replace("_", ", ")
+                figures[f"score {side}{how}"] = f"{statistics.mean(scores):.3f}{error}"
             figures[f"MiB {side}"] = round(statistics.median(row["peak_mib"] for row in runs))
         found[name] = {**same[-1], "unit": "s", "rounds": seconds, "figures": figures}
     return list(found.values())
@@ -394,7 +396,11 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     "pretrain_step": Comparisons("pretrain_step", {"utilisation": "{:.0%}"}),
     "model_forward": Comparisons("model_forward"),
     "families": Comparisons("families"),
-    "finetune": Comparisons("finetune", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
+    "finetune": Comparisons(
+        "finetune",
+        {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}
+        | {f"score {OURS}, {how}": "{}" for how in ("float32", "int8")},
+    ),
     "train_embed": Comparisons("train_embed", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
     "embed": Comparisons("embed", {f"cosine {OURS}": "{:.4f}"}),
     "latency": Comparisons("latency", {f"cosine {OURS}": "{:.4f}"}),
