@@ -16,6 +16,7 @@ import bertsmith.quickstart.calls
 from bertsmith import sklearn as estimators
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.kernels.layers import best_device, on_device
+from bertsmith.kernels.matmul import has_int8_kernels
 from bertsmith.result import Result
 from bertsmith.tinyworld import draw_reviews, draw_stories
 
@@ -42,9 +43,22 @@ def test_rows_in_memory_give_what_the_command_gives_for_a_file(tiny_model, tmp_p
     assert weights[0] == weights[1]
     found = bertsmith.evaluate(made.model_folder, ROWS)
     assert found.metrics == pytest.approx(made.metrics)
+    kinds = {kind: bertsmith.evaluate(made.model_folder, ROWS, precision=kind).details for kind in ("float32", "bf16")}
+    assert kinds["float32"].mistakes != kinds["bf16"].mistakes
+    with pytest.raises(ConfigError, match="precision 'int3' is unknown; use float32, bf16, int8, auto"):
+        bertsmith.evaluate(made.model_folder, ROWS, precision="int3")
     # the same rows go on with the run that a file began
     again = bertsmith.finetune("classify", tiny_model, tmp_path / "two", train=ROWS, dev=ROWS, epochs=2, batch_size=4)
     assert again.metrics == made.metrics
+
+
+@pytest.mark.skipif(not has_int8_kernels(), reason="no int8 kernels in this torch")
+def test_a_model_is_scored_in_8_bits(tiny_model, tmp_path):
+    made = bertsmith.finetune("classify", tiny_model, tmp_path / "one", train=ROWS, dev=ROWS[:3], epochs=1)
+    # 每行都标错：错得最多的几行连同概率列在 mistakes 里
+    wrong = [{"text": row["text"], "label": "bad" if row["label"] == "good" else "good"} for row in ROWS]
+    plain, rounded = (bertsmith.evaluate(made.model_folder, wrong, precision=kind) for kind in ("float32", "int8"))
+    assert plain.details.mistakes != rounded.details.mistakes
 
 
 @pytest.mark.parametrize(

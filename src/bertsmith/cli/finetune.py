@@ -89,7 +89,7 @@ def evaluate(
     file: Annotated[str, typer.Option("--file", help="Labelled file or URL, as in fine-tuning.")],
     adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for all details.")] = None,
-    precision: Annotated[str, typer.Option(help="Precision: auto, bf16 or float32.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Precision: auto, bf16, float32 or int8.")] = "auto",
     *,
     reading: Given[ReadingOptions],
 ) -> None:

@@ -144,7 +144,7 @@ def evaluate(
         model: the model folder that `finetune` made, or its name on the Hub; any encoder is scored for its vectors.
         data: labelled rows, as in `finetune`.
         adapter: the folder of an adapter over that model.
-        precision: of the matmuls: `auto`, `bf16` or `float32`.
+        precision: of the matmuls: `auto`, `bf16`, `float32` or `int8`.
         device: None takes the GPU where there is one.
         **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.datasets.rows import DataSource
-from bertsmith.finetune.settings import compute_dtype, runs_in
 from bertsmith.finetune.tasks.registry import all_tasks, load_task
 from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.precision import Precision
 from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.inference.task_file import read_task_file
 from bertsmith.kernels.layers import best_device
@@ -34,7 +34,7 @@ def evaluate_folder(
         path: a labelled file, in a form that the task reads; or rows in memory.
         options: how it is read.
         adapter: the folder of an adapter.
-        precision: of the matmuls: `auto`, `bf16` or `float32`.
+        precision: of the matmuls; `auto` takes bf16 where the hardware multiplies it natively, else float32.
 
     Raises:
         CheckpointError: the folder holds no fine-tuned model.
@@ -46,8 +46,9 @@ def evaluate_folder(
     model = task.load(described) if adapter is None else load_adapted(folder, adapter)
     examples = task.spec.reader.read(path, options, task=task.name)
     device = best_device()
-    compute_dtype(precision, device)
-    inference = InferenceConfig(device, runs_in(precision), max_length)
+    # 这里的 auto 不测量：同一个文件的分数不该随机器的忙闲而变
+    chosen = None if precision == "auto" else cast("Precision", precision)
+    inference = InferenceConfig(device, chosen, max_length)
     predictions = task.predict(model, load_tokenizer(folder), examples, inference)
     return task.evaluate(examples, predictions)
 
