@@ -50,6 +50,7 @@ from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.registry import make_task, task_named
 from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.precision import Precision
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from measured import add_options, results_of
@@ -58,7 +59,7 @@ from side_by_side import EXPERT, OURS, PEOPLE
 from tables import comparisons, print_table
 
 TASK_DATA = DATA / "tasks"
-OTHER_PRECISIONS = ("float32", "int8")
+OTHER_PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 """In which the kept weights of ours predict the test set once more."""
 FOLDS = 5
 

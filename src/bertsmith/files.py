@@ -115,6 +115,7 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: s
     Raises:
         RunFolderError: the folder holds something else, or the same kind of thing with other settings.
     """
+    # 先走一遍 JSON：元组变成列表、键变成字符串，才能和读回来的相比
     request = json.loads(json.dumps(request))
     path = make_folder(folder) / claim
     others = [entry.name for entry in folder.iterdir() if entry.name not in (claim, beside) and entry.name[0] != "."]
@@ -159,6 +160,7 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     with handle:
         while True:
             try:
+                # 用 flock 而不是看锁文件在不在：进程怎样结束，内核都会放开它
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:

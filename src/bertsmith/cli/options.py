@@ -131,6 +131,7 @@ def _use_device(context: typer.Context, name: str | None) -> str | None:
     from bertsmith.kernels.layers import DEVICE_VARIABLE, device_named
 
     device_named(name)
+    # 经由环境变量：这条命令启动的子进程也读得到
     before = os.environ.get(DEVICE_VARIABLE)
     os.environ[DEVICE_VARIABLE] = name
 

@@ -125,6 +125,7 @@ def save_adapter(model: PretrainedModel, folder: str | Path, name: str | None = 
     adapter = named_adapter(model, name)
     assert adapter.settings is not None
     folder = make_folder(Path(folder))
+    # 说明文件最后写：它在，张量就一定写完了
     write_modules(folder / TENSOR_FILE, adapter.modules())
     config = adapter.config
     description = AdapterDescription(

@@ -14,10 +14,7 @@ Notable:
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +22,12 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.files import claim_folder, locked
-from bertsmith.finetune.further import FURTHER
+from bertsmith.files import locked
 from bertsmith.finetune.report.run_report import write_report
-from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
+from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
-from bertsmith.finetune.trials import RUNS, WEIGHTS, SearchResult, Trial, spreads
-from bertsmith.hub import noted_start
+from bertsmith.finetune.trials import RUNS, SearchResult, Trial, claim_search, keep_weights, remove_weights, spreads
 from bertsmith.seeding import generator
 from bertsmith.train.tracking import RunListener
 
@@ -87,15 +82,7 @@ def cross_validate(
     """
     folder, console = Path(run), console or Console(quiet=True)
     parts = fold_numbers(task, train, folds, settings.seed)
-    request = {
-        "format": FORMAT,
-        **noted_start(model_folder, folder / "search.json"),
-        "task": {"task": task.name, **task.describe()},
-        "settings": asdict(settings),
-        "folds": folds,
-        "own_dev": dev is None,
-    }
-    claim_folder(folder, "search.json", request, beside=FURTHER)
+    claim_search(folder, task, model_folder, settings, folds=folds, own_dev=dev is None)
     with locked(folder):
 
         def fine_tuned(name: str, kept: Sequence[ExampleT], scored: Sequence[ExampleT] | None) -> FineTuningResult:
@@ -112,14 +99,10 @@ def cross_validate(
             scored = [one for one, part in zip(train, parts, strict=True) if part == number]
             rows.append(Trial.of(name, {"run": name}, fine_tuned(name, kept, scored)))
             # 各折的模型只为打分：分数记下了，权重就不必占地方
-            for weights in WEIGHTS:
-                shutil.rmtree(folder / RUNS / name / weights, ignore_errors=True)
+            remove_weights(folder / RUNS / name)
         console.print("the whole training file", highlight=False)
         whole = Trial.of(WHOLE, {"run": WHOLE}, fine_tuned(WHOLE, train, test))
-        for weights in WEIGHTS:
-            source, target = folder / RUNS / WHOLE / weights, folder / weights
-            if source.exists() and not target.exists():
-                os.replace(source, target)
+        keep_weights(folder, WHOLE)
         metric = next(iter(whole.dev))
         found = SearchResult(metric, [*rows, whole], WHOLE, {}, {}, spreads([row.test for row in rows]))
         found.save(folder / "result.json")

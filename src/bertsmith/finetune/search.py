@@ -15,10 +15,8 @@ Notable:
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,13 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, RunFolderError, TrainingError
-from bertsmith.files import claim_folder, locked
-from bertsmith.finetune.further import FURTHER
+from bertsmith.files import locked
 from bertsmith.finetune.report.run_report import write_report
-from bertsmith.finetune.run import FORMAT, FineTuningResult, fine_tune
+from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
-from bertsmith.finetune.trials import RUNS, WEIGHTS, SearchResult, Trial, spreads
+from bertsmith.finetune.trials import RUNS, SearchResult, Trial, claim_search, keep_weights, remove_weights, spreads
 from bertsmith.finetune.tuning import STUDY, Space, Tuner, describe_space
-from bertsmith.hub import noted_start
 from bertsmith.json_files import from_json, read_json
 from bertsmith.train.tracking import RunListener
 
@@ -112,16 +108,9 @@ def search(
         raise ConfigError("Optuna needs two trials or more, and no grid beside it")
     if space is None and len(cells) * seeds < 2:
         raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
-    request = {
-        "format": FORMAT,
-        **noted_start(model_folder, folder / "search.json"),
-        "task": {"task": task.name, **task.describe()},
-        "settings": asdict(settings),
-        "grid": {name: list(values) for name, values in (grid or {}).items()},
-        **({} if space is None else {"space": describe_space(space), "trials": trials}),
-        "seeds": seeds,
-    }
-    claim_folder(folder, "search.json", request, beside=FURTHER)
+    tried = {name: list(values) for name, values in (grid or {}).items()}
+    suggested = {} if space is None else {"space": describe_space(space), "trials": trials}
+    claim_search(folder, task, model_folder, settings, grid=tried, **suggested, seeds=seeds)
     with locked(folder):
         console = console or Console(quiet=True)
 
@@ -130,6 +119,7 @@ def search(
             return fine_tune(task, model_folder, train, dev, place, cell, listeners=listeners, **how)
 
         varied = [*(grid or space or {}), *(["seed"] if seeds > 1 else [])]
+        # 最好的那组设置已用第一个种子跑过，只补其余的种子
         total = (len(cells) if space is None else trials) + seeds - 1
         started = _Search(task, folder, fine_tuned, console, varied, total)
         if (folder / "result.json").exists():
@@ -227,7 +217,7 @@ class _Search:
         chosen = self.settings[self.best.name]
         again = [replace(chosen, seed=seed) for seed in seeds[1:]]
         repeated = [self.best, *(self.add(one, self._name(one)) for one in again)]
-        self._keep_best()
+        keep_weights(self.folder, self.best.name)
         result = SearchResult(
             next(iter(self.best.dev)),
             self.rows,
@@ -253,8 +243,7 @@ class _Search:
             self.best = row
         assert self.best is not None
         for loser in {row.name, before.name if before else row.name} - {self.best.name}:
-            for kept in WEIGHTS:
-                shutil.rmtree(self.folder / RUNS / loser / kept, ignore_errors=True)
+            remove_weights(self.folder / RUNS / loser)
         self.console.print(
             f"run {number}/{self.total}: dev {metric} {row.dev[metric]:.4f}, best {self.best.dev[metric]:.4f}"
             f" ({self.best.name})",
@@ -262,14 +251,6 @@ class _Search:
             markup=False,
         )
         return row
-
-    def _keep_best(self) -> None:
-        """Moves the best model to `model/`, in one step; does nothing where an earlier start did it."""
-        assert self.best is not None
-        for kept in WEIGHTS:
-            source, target = self.folder / RUNS / self.best.name / kept, self.folder / kept
-            if source.exists() and not target.exists():
-                os.replace(source, target)
 
     def _differences(self, settings: FineTuningSettings) -> dict[str, Any]:
         return {name: getattr(settings, name) for name in self.varied}

@@ -71,6 +71,7 @@ class FineTuningSettings:
 
     def __post_init__(self) -> None:
         """Checks the ranges, before any folder is taken for a run that could not begin."""
+        # 借各处自己的检查：允许的范围只写一遍，这里也不会与它们不一致
         TrainerSettings(1, self.learning_rate, self.warmup_share)
         check_rates(self.learning_rate, self.layer_decay, self.weight_decay)
         if self.epochs < 1 or self.batch_size < 1:

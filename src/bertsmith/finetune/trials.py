@@ -1,19 +1,27 @@
 """What a search came to: its runs, the best of them on dev, and how scores move with the seed or from fold to fold.
 
-`result.json` of a search holds this; the runs' own results stay in their folders.
+`result.json` of a search holds this; the runs' own results stay in their folders. A grid, what Optuna tries and a
+cross-validation claim such a folder and keep the weights of one run in the same way.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertsmith.errors import RunFolderError
-from bertsmith.finetune.run import FineTuningResult
+from bertsmith.files import claim_folder
+from bertsmith.finetune.further import FURTHER
+from bertsmith.finetune.run import FORMAT, FineTuningResult
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.task import Task
+from bertsmith.hub import noted_start
 from bertsmith.json_files import read_json, write_json
 
 RUNS = "runs"
@@ -125,3 +133,43 @@ def spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
     if len(runs) < 2:
         return {}
     return {name: Spread.of([run[name] for run in runs]) for name in runs[0]}
+
+
+def claim_search(
+    folder: Path, task: Task[Any, Any], model_folder: str | Path, settings: FineTuningSettings, **compared: Any
+) -> None:
+    """Makes sure that a folder is empty, or belongs to this very search.
+
+    Args:
+        folder: of the search; made when missing.
+        task: what is learned.
+        model_folder: where every run starts.
+        settings: of every run.
+        **compared: what else the request is recognised by; must survive JSON.
+
+    Raises:
+        RunFolderError: the folder holds something else, or a search with other settings.
+    """
+    request = {
+        "format": FORMAT,
+        **noted_start(model_folder, folder / "search.json"),
+        "task": {"task": task.name, **task.describe()},
+        "settings": asdict(settings),
+        **compared,
+    }
+    claim_folder(folder, "search.json", request, beside=FURTHER)
+
+
+def remove_weights(run: Path) -> None:
+    """Removes the weights of a run; its `result.json` stays, so that it is never trained again."""
+    for name in WEIGHTS:
+        shutil.rmtree(run / name, ignore_errors=True)
+
+
+def keep_weights(folder: Path, run: str) -> None:
+    """Moves the weights of a run up to the folder of the search; does nothing where an earlier start did it."""
+    for name in WEIGHTS:
+        source, target = folder / RUNS / run / name, folder / name
+        # 改名是一步到位的：被打断在哪里，都不会留下半个模型
+        if source.exists() and not target.exists():
+            os.replace(source, target)

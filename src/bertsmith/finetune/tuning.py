@@ -86,6 +86,7 @@ class Tuner:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._settings = optuna, settings
         self._distributions = {name: self._distribution(choice) for name, choice in space.items()}
+        # 日志文件只追加不改写：被杀在哪里，都能从它重放
         self._study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(path))),
             study_name=STUDY_NAME,

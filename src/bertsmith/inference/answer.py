@@ -307,6 +307,7 @@ class _Reading:
         places = sorted((place, text) for text, place in self.places.items())[:n_best]
         scores = [-place[0] for place, _ in places]
         rivals = scores if null_threshold is None else [*scores, self.null_score]
+        # 减去最大值再取指数，否则分数一大就溢出
         highest = max(rivals)
         total = math.fsum(math.exp(score - highest) for score in rivals)
         candidates = tuple(

@@ -202,6 +202,7 @@ class _FileWork:
         settings = self.settings
         spoken = [text.strip() for text in texts]
         rows = [number for number, text in enumerate(spoken) if text]
+        # 空行也占一行（全零）：向量的行号就是文件的行号
         vectors = np.zeros((len(texts), embed.width(settings.pooling, settings.dims)), dtype=np.float32)
         if rows:
             chosen = [spoken[row] for row in rows]

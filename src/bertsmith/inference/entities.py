@@ -122,6 +122,7 @@ def best_path(scores: NDArray[np.float64], transitions: Transitions) -> list[int
         back[word] = steps.argmax(0)
         reached = steps.max(0) + scores[word]
     reached = np.where(transitions.last, reached, -np.inf)
+    # 也可能没有一条路合规，例如标签集里缺了必需的那个：宁可逐词取最好，也不能没有答案
     if not np.isfinite(reached).any():
         return [int(place) for place in scores.argmax(-1)]
     path = [int(reached.argmax())]

@@ -95,6 +95,7 @@ class Generate(Pipeline, name="generate"):
         given = [texts] if isinstance(texts, str) else list(texts)
         require_list(given)
         beginnings = [self._beginning(text) for text in given]
+        # 每段文本各有随机数：结果与同一批里别的文本何时写完无关
         rngs = [generator(seed, "generate", number) for number in range(len(given))]
         sequences, open_ = [list(ids) for ids in beginnings], list(range(len(given)))
         end = self.tokenizer.sep_token_id

@@ -120,6 +120,7 @@ def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionC
         What was measured and chosen.
     """
     # 没有相应指令的 bf16 由软件模拟，慢上百倍：试一次就要等几秒，不必试
+    # float32 排在最前：其余的精度都和它的向量比
     there = {"float32": True, "bf16": native_precision(device) == "bf16"}
     there["int8"] = device.type == "cpu" and has_int8_kernels()
     encoder = next(module for module in model.modules() if isinstance(module, Backbone))

@@ -114,6 +114,7 @@ def _find_weights(source: Path) -> Path:
     if any((source / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
         raise InputError(f"{source}: is a model folder already (it has model.safetensors); use it as it is")
     indexes = sorted(source.glob("*.ckpt*.index"))
+    # 官方的名字优先：旁边可能还放着训练途中的存档
     indexes = [path for path in indexes if path.name == "bert_model.ckpt.index"] or indexes
     if len(indexes) > 1:
         names = ", ".join(path.name for path in indexes)

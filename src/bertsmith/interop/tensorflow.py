@@ -66,6 +66,7 @@ class TensorBundle:
         path = prefix.with_name(f"{prefix.name}.index")
         place = ""
         try:
+            # 先看大小再读：损坏或恶意的索引不该耗尽内存
             if path.stat().st_size > _MOST_INDEX_BYTES:
                 raise ValueError(f"it is over {_MOST_INDEX_BYTES >> 20} MiB; too large for a BERT")
             records = read_table(path.read_bytes())
@@ -153,6 +154,7 @@ def _read_message(data: bytes) -> _Message:
         if wire_type == 2:
             size, position = read_varint(data, position)
         else:
+            # 不认识的类型给一个必然越界的长度：走下面同一条报错
             size = {1: 8, 5: 4}.get(wire_type, len(data))
         content = data[position : position + size]
         position += size

@@ -76,6 +76,7 @@ def draw_attribution(attribution: Attribution) -> Drawing:
             corner = (left / _WIDTH, middle - 0.15 / height)
             box = Rectangle(corner, length / _WIDTH, 0.3 / height, color=(red, green, blue), linewidth=0)
             figure.add_artist(box)
+        # 文本里的 $ 就是 $：不让 matplotlib 当成公式
         figure.text(left / _WIDTH, middle, text, fontproperties=font, va="center", parse_math=False)
     return Drawing(figure, " ".join(notes))
 

@@ -370,6 +370,7 @@ def _cards(state: PageState, story: Sequence[Lesson], part: gr.Dropdown, progres
         return [gr.Button(visible=on) for on in (asking, turning, *([marking] * len(marks)))]
 
     def deck() -> Deck:
+        # 每次都重新读：另一个窗口或终端里可能刚答过同一张
         return Deck(progress, state.language)
 
     def next_card(lesson: str) -> list[Any]:

@@ -77,6 +77,7 @@ class RunFolders:
         try:
             status = log.stat()
             stamp = (status.st_mtime_ns, status.st_size)
+            # 页面每隔几秒来看一次：日志没有变，就不再解析
             if folder not in self._read or self._read[folder][0] != stamp:
                 self._read[folder] = (stamp, _checked(read_metrics(log)))
             return self._read[folder][1]

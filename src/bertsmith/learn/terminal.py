@@ -117,6 +117,7 @@ def show_picture(console: Console, lesson: Lesson, found: Computation, language:
 def show_step(console: Console, step: Step) -> None:
     """Prints one step: its name, what it is, and its value as a line or a table."""
     if not step.is_table:
+        # 标题里有汉字（占两格）才用全角冒号
         colon = "：" if cell_len(step.label) > len(step.label) else ": "
         line = RichText.assemble((f"{step.label}{colon}", "bold"), (step.cells()[0][0], "green"))
         for number, part in enumerate(_fold(line, min(console.width, WIDEST) - 4)):

@@ -159,6 +159,7 @@ def learn_two_ways(
     claim_folder(run, "lstm.json", {"corpus": corpus.fingerprint, **asdict(options)})
     torch.manual_seed(torch_seed(options.seed, "neighbours/initial weights"))
     model = TwoWayLSTM(len(corpus.piece_counts), options)
+    # 每条序列有两个位置给了 [CLS] 和 [SEP]，一轮要按其余的位置算
     steps = max(1, round(options.epochs * corpus.counts[TRAIN].tokens / ((SEQUENCE - 2) * options.batch_size)))
     trainer = BertTrainer(
         model, two_way_loss, TrainerSettings(steps, options.learning_rate, epsilon=1e-8), seed=options.seed

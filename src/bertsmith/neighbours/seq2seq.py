@@ -274,6 +274,7 @@ def learn_to_rewrite(
     run, console = Path(run), console or Console(quiet=True)
     pairs = [(text, "") if isinstance(text, str) else text for text in texts]
     denoises = bool(texts) and isinstance(texts[0], str)
+    # 句子不在磁盘上：用它们的摘要认出文件夹是不是同一批句子的
     content = torch_seed(0, "\n".join("\t".join(pair) for pair in pairs))
     claim_folder(run, "seq2seq.json", {"texts": content, "denoises": denoises, **asdict(options)})
     with locked(run):

@@ -60,11 +60,13 @@ def quickstart(
         BertsmithError: the input or the output folder is unusable; what was complete stays.
         TrainingStopped: a signal came, and the state is saved.
     """
+    # 先查选项再碰文件：写错的名字不该留下半个文件夹
     (chosen,) = divided(settings, QuickstartOptions, command="quickstart")
     folder = Path(out)
     options = changed(QuickstartOptions(_files(corpus, "corpus"), folder), **chosen)
     with on_device(device):
         found = run_quickstart(options, console or Console(quiet=True))
+    # 词频熵是只懂词频的模型的损失：低于它才说明用上了上下文，所以要并排放着
     metrics = {**found.pretraining.heldout, "unigram_entropy": found.pretraining.unigram_entropy}
     return Result(folder, metrics, folder / "model", folder / "report.html", found)
 
@@ -219,6 +221,7 @@ def compress(
         rows = run_compression(
             str(model), folder, options, dev=dev, reading=built(ReadingOptions, reading), console=console
         )
+    # 最后一步就是成品；没有 dev 文件便没有分数和速度，不能拿零充数
     last = {name: getattr(rows[-1], name) for name in ("score", "parameters", "megabytes", "per_second")}
     metrics = {name: float(value) for name, value in last.items() if value is not None}
     return Result(folder, metrics, folder, None, rows)

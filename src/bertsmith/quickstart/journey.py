@@ -58,6 +58,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
         BertsmithError: the input, a setting or the output folder is unusable; what was complete stays.
     """
     begun = time.monotonic()
+    # 先算好配方再认领文件夹：不可能的选项不该留下任何文件
     if options.search:
         require_searchable(options)
     recipe = _recipe(options)
@@ -100,6 +101,7 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
 
 
 def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
+    # 续训沿用开始时的精度：换一台机器，合适的可能是另一种
     precision = begun_precision(options.out, native_precision(best_device()))
     if options.corpus:
         return recipe_for(

@@ -83,6 +83,7 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
         documents=rule,
         encoding=encoding,
         settings={
+            # 大小也记下：文本改过之后，同一条命令不能当作续训
             "sources": [[str(file.resolve()), file.stat().st_size] for file in files],
             "documents": rule,
             "encoding": encoding,
@@ -107,6 +108,7 @@ def bundled_world(folder: Path, *, seed: int) -> TextSource:
     """
     make_folder(folder)
     stories = folder / "stories.txt"
+    # 同一个种子画出的故事处处相同：已经有的不必再画
     if not stories.exists():
         texts = [story.text for story in draw_stories(seed, STORIES)]
         texts += [render(caption) for caption in draw_captions(seed, CAPTIONS)]

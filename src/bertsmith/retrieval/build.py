@@ -263,6 +263,7 @@ class _Update:
         known = _KnownVectors(self.old, self.out / _BLOCKS)
         missing: dict[bytes, int] = {}
         for row, digest in enumerate(digests):
+            # 按摘要去重：同一段文字出现多少次，模型都只读一次
             if digest not in known:
                 missing.setdefault(digest, row)
         done = len(digests) - len(missing)
@@ -281,6 +282,7 @@ class _Update:
                 on_progress(done, len(digests))
         width = self.embed.width(self.settings.pooling)
         with path.open("wb") as handle:
+            # 自己写 npy 的头再逐块追加：不必先拼出一整张表
             header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (len(digests), width)}
             np.lib.format.write_array_header_1_0(handle, header)  # type: ignore[no-untyped-call]
             for start in range(0, len(digests), PART):

@@ -228,6 +228,7 @@ class Batcher:
                 raise _closing()
             client, free = job.context.client, self._most_tokens - self.waiting_tokens - job.tokens
             held = self._waiting_of[client] + job.tokens
+            # 队里没有人时，再大的活也收下：否则它永远排不上
             if self.waiting_tokens and (free < 0 or not has_share(client, held, free)):
                 raise HttpError(
                     429, "queue_full", "more work waits than the server takes on", retry_after=self.seconds_to_empty()

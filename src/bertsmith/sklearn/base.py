@@ -1,6 +1,7 @@
 """What the estimators share: a fine-tuning run in a folder of its own, parameters, pickles.
 
 Notable:
+- parameters are the fields of a dataclass: scikit-learn asks of `__init__` that it names each and keeps it as given
 - examples go to the run as objects; no table is written. The run folder is a temporary one unless `run_folder` names
   one, and the best weights live on in the estimator
 - a share of the rows (`validation_fraction`) chooses the best epoch; labels stand in it as often as in all rows
@@ -14,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,12 @@ Model = str | Path | Pipeline
 """A model folder, `org/name` of the Hub, or a live pipeline."""
 
 
+# eq、repr 用 BaseEstimator 的：估计器按身份比较，显示时只列改过的参数
+@dataclass(eq=False, repr=False)
 class FineTuned(BaseEstimator):  # type: ignore[misc]
     """An estimator that fine-tunes; inherited from `BaseEstimator`, whose parameters and clones scikit-learn relies on.
+
+    Its fields are the parameters, which `BertClassifier` explains; nothing is loaded before `fit`.
 
     Attributes:
         pipeline_: predicts, after `fit`.
@@ -49,16 +55,17 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         n_iter_: the best epoch, from 1.
     """
 
-    model: Any
-    n_epochs: int
-    batch_size: int
-    learning_rate: float | None
-    validation_fraction: float
-    random_state: Any
-    device: Any
-    run_folder: str | Path | None
-    verbose: bool
-    settings: Mapping[str, Any] | None
+    model: Model
+    _: KW_ONLY
+    n_epochs: int = 3
+    batch_size: int = 16
+    learning_rate: float | None = None
+    validation_fraction: float = 0.1
+    random_state: Any = None
+    device: str | None = None
+    run_folder: str | Path | None = None
+    verbose: bool = False
+    settings: Mapping[str, Any] | None = None
 
     def _fine_tune(self, task: Task[Any, Any], examples: Sequence[Any], labels: Sequence[Any]) -> FineTuningResult:
         """Fine-tunes on examples; `labels` say which of them are of one kind."""

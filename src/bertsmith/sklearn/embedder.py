@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,15 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.tasks.embed import EmbeddingOptions, EmbeddingTask
 from bertsmith.inference.embed import Embed, Pooling
-from bertsmith.sklearn.base import FineTuned, Model
+from bertsmith.sklearn.base import FineTuned
 from bertsmith.sklearn.inputs import EstimatorError, as_value_error, targets_of, texts_of
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned):  # type: ignore[misc]
     """Turns texts into vectors; with `n_epochs`, it first learns vectors that lie close together within a class.
+
+    The parameters that are not listed here are those of `BertClassifier`.
 
     Examples:
         >>> from sklearn.linear_model import LogisticRegression
@@ -27,58 +30,23 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FineTuned)
         >>> texts, labels = ["a lovely story", "a dull story"] * 8, ["good", "bad"] * 8
         >>> make_pipeline(BertEmbedder("run/model"), LogisticRegression()).fit(texts, labels).predict(["a story"]).shape
         (1,)
+
+    Args:
+        model: a model folder, `org/name` of the Hub, or a live pipeline.
+        pooling: how the states of a text become a vector; None as the folder says.
+        normalize: scale vectors to length 1.
+        dims: keep only this many numbers; None keeps all.
+        prompt: name of the prompt before every text; None as the folder says.
+        n_epochs: passes over the rows, to learn from their classes; 0 takes the model as it is.
+        batch_size: texts in a step of learning.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        pooling: Pooling | None = None,
-        normalize: bool = True,
-        dims: int | None = None,
-        prompt: str | None = None,
-        n_epochs: int = 0,
-        batch_size: int = 64,
-        learning_rate: float | None = None,
-        validation_fraction: float = 0.1,
-        random_state: Any = None,
-        device: str | None = None,
-        run_folder: str | None = None,
-        verbose: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Takes parameters; nothing is loaded before `fit`.
-
-        Args:
-            model: a model folder, `org/name` of the Hub, or a live pipeline.
-            pooling: how the states of a text become a vector; None as the folder says.
-            normalize: scale vectors to length 1.
-            dims: keep only this many numbers; None keeps all.
-            prompt: name of the prompt before every text; None as the folder says.
-            n_epochs: passes over the rows, to learn from their classes; 0 takes the model as it is.
-            batch_size: as in `BertClassifier`, like all that follow.
-            learning_rate: see there.
-            validation_fraction: see there.
-            random_state: see there.
-            device: see there.
-            run_folder: see there.
-            verbose: see there.
-            settings: see there.
-        """
-        self.model = model
-        self.pooling = pooling
-        self.normalize = normalize
-        self.dims = dims
-        self.prompt = prompt
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.run_folder = run_folder
-        self.verbose = verbose
-        self.settings = settings
+    pooling: Pooling | None = None
+    normalize: bool = True
+    dims: int | None = None
+    prompt: str | None = None
+    n_epochs: int = 0
+    batch_size: int = 64
 
     def __sklearn_tags__(self) -> Any:
         """Says besides that the dtype of the vectors is not that of the inputs."""

@@ -8,11 +8,11 @@ from typing import Any
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference.tag import WordTags
+from bertsmith.sklearn.base import FineTuned
 from bertsmith.sklearn.inputs import EstimatorError, as_value_error, rows_of
-from bertsmith.sklearn.texts import TextEstimator
 
 
-class BertTagger(TextEstimator):
+class BertTagger(FineTuned):
     """Fine-tunes a model to tag words: entities, parts of speech; its parameters are those of `BertClassifier`.
 
     Examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,37 +15,12 @@ from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.spec import NoOptions
-from bertsmith.sklearn.base import FineTuned, Model
+from bertsmith.sklearn.base import FineTuned
 from bertsmith.sklearn.inputs import EstimatorError, as_value_error, targets_of, texts_of
 
 
 class TextEstimator(FineTuned):
-    """What both share: parameters, and predictions for texts."""
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        n_epochs: int = 3,
-        batch_size: int = 16,
-        learning_rate: float | None = None,
-        validation_fraction: float = 0.1,
-        random_state: Any = None,
-        device: str | None = None,
-        run_folder: str | None = None,
-        verbose: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.model = model
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.run_folder = run_folder
-        self.verbose = verbose
-        self.settings = settings
+    """What both share: predictions for texts."""
 
     def _call(self, inputs: Any) -> Any:
         pipeline, rows = self._fitted(), texts_of(inputs)
@@ -53,6 +29,7 @@ class TextEstimator(FineTuned):
             return pipeline([text for text, _ in rows], pairs)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     """Fine-tunes a model to give texts, or pairs of texts, one of several classes.
 
@@ -63,54 +40,25 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         >>> classifier.classes_.tolist(), classifier.predict_proba(["a story"]).shape
         (['bad', 'good'], (1, 2))
 
+    Args:
+        model: to start from: a model folder, `org/name` of the Hub, or a live pipeline.
+        n_epochs: passes over the rows.
+        batch_size: rows in a step.
+        learning_rate: its peak; None takes what suits the size of the model.
+        class_weight: `balanced`, class → weight, or None for all alike.
+        validation_fraction: share of the rows that is not learned and chooses the best epoch; where too few are left
+            for that, all rows choose.
+        random_state: a seed, or as scikit-learn has it.
+        device: None takes the GPU where there is one.
+        run_folder: keeps the run, with its figures; the same fit goes on there. None for a temporary one.
+        verbose: shows progress.
+        settings: further settings of `bertsmith finetune` by name, such as `{"layer_decay": 0.9}`.
+
     Attributes:
         classes_: the classes, sorted.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        n_epochs: int = 3,
-        batch_size: int = 16,
-        learning_rate: float | None = None,
-        class_weight: str | Mapping[Any, float] | None = None,
-        validation_fraction: float = 0.1,
-        random_state: Any = None,
-        device: str | None = None,
-        run_folder: str | None = None,
-        verbose: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Takes parameters; nothing is loaded before `fit`.
-
-        Args:
-            model: to start from: a model folder, `org/name` of the Hub, or a live pipeline.
-            n_epochs: passes over the rows.
-            batch_size: rows in a step.
-            learning_rate: its peak; None takes what suits the size of the model.
-            class_weight: `balanced`, class → weight, or None for all alike.
-            validation_fraction: share of the rows that is not learned and chooses the best epoch; where too few are
-                left for that, all rows choose.
-            random_state: a seed, or as scikit-learn has it.
-            device: None takes the GPU where there is one.
-            run_folder: keeps the run, with its figures; the same fit goes on there. None for a temporary one.
-            verbose: shows progress.
-            settings: further settings of `bertsmith finetune` by name, such as `{"layer_decay": 0.9}`.
-        """
-        super().__init__(
-            model,
-            n_epochs=n_epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            validation_fraction=validation_fraction,
-            random_state=random_state,
-            device=device,
-            run_folder=run_folder,
-            verbose=verbose,
-            settings=settings,
-        )
-        self.class_weight = class_weight
+    class_weight: str | Mapping[Any, float] | None = None
 
     def fit(self, X: Any, y: Any) -> BertClassifier:  # noqa: N803
         """Fine-tunes.
@@ -132,6 +80,7 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(np.asarray(labels), return_inverse=True)
         if len(self.classes_) < 2:
             raise EstimatorError(f"y has one class only ({self.classes_[0]}); at least two classes are needed")
+        # 任务的标签是文字；数字的类别在 predict 里由 classes_ 换回来
         names = [str(label) for label in self.classes_.tolist()]
         examples = [LabelledText(text, pair, names[k]) for (text, pair), k in zip(rows, codes.tolist(), strict=True)]
         with as_value_error():

@@ -132,6 +132,7 @@ class Study(ABC):
 def studies() -> dict[str, Study]:
     """Returns every study by its name; the files of `tables` are the list."""
     package: Any = import_module("bertsmith.study.tables")
+    # 类在导入时才登记为子类：先把每个文件都导入
     for module in pkgutil.iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     return {kind.name: kind() for kind in sorted(Study.__subclasses__(), key=lambda kind: kind.name)}

@@ -308,6 +308,7 @@ def fill_pattern(pattern: str, facts: Facts, subject: Person, other: Person, rng
             tokens.append(Token(word))
             continue
         slot = word[1:-1]
+        # 宾语由已抽到的动词决定，自己没有概率
         if slot == "work_object":
             tokens.append(Token(dict(facts.corner.work)[verb]))
             continue

@@ -175,6 +175,7 @@ class _Totals:
         if level == len(self._levels):
             self._levels.append([])
         self._levels[level].append(run)
+        # 逐级合并：同时打开的文件数有界，每个词只被重写对数次
         if len(self._levels[level]) == _MERGED_RUNS:
             runs, self._levels[level] = self._levels[level], []
             self._write_run(level + 1, _merged(runs))

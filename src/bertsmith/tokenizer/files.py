@@ -72,6 +72,7 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         vocab = read_vocab(vocab_file, settings.special_tokens.unk)
     elif not content:
         raise InputError(f"{path}: holds neither vocab.txt nor tokenizer.json; give a tokenizer folder or a vocab.txt")
+    # 两个文件说法不同时听 tokenizer_config.json 的，与 transformers 一致
     settings = settings._replace(
         lowercase=_flag(config, "do_lower_case", settings.lowercase, config_file),
         strip_accents=_optional_flag(config, "strip_accents", settings.strip_accents, config_file),
@@ -220,6 +221,7 @@ def _add_tokens(
     for token, path in added:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str) or type(token.get("id")) is not int:
             raise InputError(f"{path}: an added token has no text or no id: {str(token)[:60]}")
+    # 按 id 从小到大接：词表之后的词元必须首尾相连，中间不能有空位
     for token, path in sorted(added, key=lambda item: item[0]["id"]):
         content, index = token["content"], token["id"]
         if index == len(vocab):

@@ -257,6 +257,7 @@ def _from_pieces(node: Mapping[str, Any]) -> Template:
     second = next(number for number, item in enumerate(node["pair"]) if item.get("Sequence", {}).get("id") == "B")
     second_type = pair_types[second]
     wanted = [0] * second + [second_type] * (len(pair_types) - second)
+    # 只认“前 A 中 B 后”这一种排法：别的模板猜错了，每个输入都会错，不如拒绝
     if (first, last) != (before, after) or any(single_types) or pair_types != wanted or second_type not in (0, 1):
         raise ValueError("unknown layout")
     return Template(before, between, after, second_type)

@@ -164,6 +164,7 @@ class TextEncoder:
         chunks, gap = self._normalizer.placed_chunks(text)
         for chunk in chunks:
             packed = self._lookup_tokens(chunk)
+            # 绝大多数词只是一个词片：给它单独一支，省去迭代器
             if len(packed) == _TOKEN.size:
                 index, start, end, _ = _TOKEN.unpack(packed)
                 ids.append(index)

@@ -283,6 +283,7 @@ class PreTrainingRun:
         try:
             with self.tracking:
                 with stop_requests() as request:
+                    # 训练之前的成绩也要记：没有起点，就说不出学到了多少
                     if self.trainer.step == 0 and self.options.evaluations:
                         self._evaluate()
                     if self.trainer.step < self.total_steps:
@@ -360,6 +361,7 @@ class PreTrainingRun:
 
     def _log_window(self) -> dict[str, str]:
         """Writes the averages since the last row of the log, and returns what the progress line shows."""
+        # GPU 上跳过的批次主机还不知道：先读回来，这一行的数才齐
         self.trainer.read_skips()
         averages = self.window.averages()
         self.window = RunningAverages()

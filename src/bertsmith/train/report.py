@@ -111,6 +111,7 @@ def _figures(name: str, rows: Sequence[dict[str, Any]], recipe: PreTrainingRecip
     model = recipe.model
     setting = f"{recipe.objective}, {model.size}, sequences of {length}, {model.precision}, {last['tokens']:,} tokens"
     figures = [FigureRow(f"{name}: steps", f"{last['step']:,} of {recipe.trainer.total_steps:,}", setting)]
+    # 第 0 步的成绩是训练前的：只要有别的，就不参加“最好”
     heldout = [row for row in rows if row["kind"] == "heldout" and row["step"] > 0] or [
         row for row in rows if row["kind"] == "heldout"
     ]

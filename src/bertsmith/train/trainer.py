@@ -156,6 +156,7 @@ class BertTrainer(Generic[ModelT]):
             matrix_factor=settings.matrix_rate / settings.learning_rate,
         )
         self.step = self.skipped = self.skipped_in_a_row = 0
+        # 每步都问 GPU 有没有跳过，会让两边互相等：在那里晚些再读
         self.reads_late = self.device.type in ASYNCHRONOUS
         self._unread = UnreadSkips(self.device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]

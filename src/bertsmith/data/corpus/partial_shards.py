@@ -173,6 +173,7 @@ class PartialShard:
             splits: [D] index into `SPLITS` of every document, or `DROPPED`.
             vocab_size: V.
         """
+        # 没有文档要搬动或去掉：已写好的分片原样可用，省去整份重写
         if np.array_equal(natural, splits):
             for split, name in enumerate(SPLITS):
                 if name in self.records:

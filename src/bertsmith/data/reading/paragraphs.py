@@ -41,6 +41,7 @@ def paragraphs(raw_lines: Iterable[str]) -> Iterator[str | None]:
         if line and not heading:
             lines.append(line)
             length += len(line)
+            # 没有空行的文件也要有界：攒到上限就先交出去
             if len(lines) < _MAX_PARAGRAPH_LINES and length < _MAX_PARAGRAPH_LENGTH:
                 continue
         yield from join_lines(lines)

@@ -76,6 +76,7 @@ def read_json_lines(span: Span, field: str) -> Iterator[str]:
         if not line.strip():
             continue
         try:
+            # 有些编辑器在文件开头写 BOM，json.loads 不认它
             record = json.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__

@@ -160,6 +160,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             self.position = self._following_block()
             if self.position.epoch > start.epoch and not across_epochs:
                 break
+            # 按条数装，此刻就知道满了；按词元数装，要看下一块的第一条还放不放得下
             if not self.settings.batch_tokens and len(examples) == self.settings.batch_size:
                 break
         drawn = self._assemble(examples, sources, start)

@@ -218,6 +218,7 @@ class _SquadReader:
             raise self.error(name, 'an answer needs a "text" and an "answer_start", a number of characters')
         if not text.strip():
             raise self.error(name, "it has an empty answer")
+        # 负数在 Python 里从末尾数起：碰巧对上，也不是文件说的位置
         if start >= 0 and context.startswith(text, start):
             return Answer(text, start)
         if self.skip:

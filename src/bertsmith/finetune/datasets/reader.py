@@ -85,6 +85,7 @@ class ReadingOptions:
 
     def __post_init__(self) -> None:
         """Checks what no file can make right."""
+        # 空串切不开标签，而 str.split 到读文件时才会报错
         if self.separator == "":
             raise ConfigError("the separator between labels cannot be empty; pass ',' or '|'")
 
@@ -123,6 +124,7 @@ class Reader(Generic[ExampleT]):
                 should. The message names file and line, or the row.
         """
         options = options or ReadingOptions()
+        # 用不上的选项要拒绝而不是忽略：写它的人以为它起了作用
         for one in fields(options):
             if one.name not in (*self.options, "encoding") and getattr(options, one.name) is not None:
                 raise ConfigError(f"{flag_of(one.name)} is not for the files of {task or self.holds}; leave it out")

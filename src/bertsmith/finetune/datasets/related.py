@@ -175,6 +175,7 @@ def _example(row: Row, found: Found) -> VectorExample:
         return LabelledText(text, None, cells["label"].text(), place=row.place)
     pair, label = cells["pair"].text(), cells.get("label")
     negatives = tuple(each.text() for each in _all_of(cells["negatives"])) if "negatives" in cells else ()
+    # 单独一个数且没有反例，是这一对有多像；否则是老师给正例和各个反例打的分
     if label is not None and not negatives and not isinstance(label.value, list):
         return ScoredText(text, pair, _number(label._replace(what="score")), place=row.place)
     scores = () if label is None else tuple(_number(each._replace(what="score")) for each in _all_of(label))

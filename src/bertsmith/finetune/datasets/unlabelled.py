@@ -72,7 +72,9 @@ def read_unlabelled(
         place, documents = str(source), list(read_documents(find_text_files([source]), encoding=encoding))
     else:
         place, documents = "unlabelled", _documents_in(source)
+    # 按整篇留出而不是按句对：同一篇里的句子互相泄露答案
     held_out = generator(seed, "unlabelled/held out").random(len(documents)) < HELD_OUT_SHARE
+    # 文本很少时，按比例可能一篇也没抽中
     if not held_out.any():
         held_out[-1] = len(documents) > 1
     learned, chosen_by = (

@@ -64,6 +64,7 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ChoiceExample], max_length: int) -> list[EncodedExample]:
         """Returns the choices of each question as sequences, labelled with how many there are and which is right."""
+        # 三个文件都先编码再训练：标错的答案在训练之前就报
         for example in examples:
             _require_right(example)
         contexts, choices = [example.context for example in examples], [example.choices for example in examples]

@@ -3,9 +3,9 @@
 Notable:
 - one encoder reads query and text apart from each other (Reimers and Gurevych 2019, §3), so that the vectors of a
   million texts are computed once, whatever is asked later
-- the columns of the training file decide the loss, those of the dev file the metric; the two need not be of one kind
-- a batch never holds two copies of a positive: its pairs are dealt like cards. What else says the same as a positive is
-  left out of the negatives by the loss
+- the columns of the training file decide the loss (`embed_losses`), those of the dev file the metric (`embed_scores`);
+  the two need not be of one kind
+- whatever shares a batch is a negative, so batches are dealt with care (`embed_batches`)
 - the folder is one of `sentence-transformers`, with pooling, length and prompts
 """
 
@@ -17,22 +17,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.related import (
-    RELATED,
-    CorpusPassage,
-    JudgedQuery,
-    RelatedTexts,
-    VectorExample,
-    related_of_beir,
-)
+from bertsmith.finetune.datasets.related import RELATED, CorpusPassage, RelatedTexts, VectorExample
 from bertsmith.finetune.datasets.rows import DataSource
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.datasets.unlabelled import Positives, read_unlabelled
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.embed_batches import deal, lay_out
+from bertsmith.finetune.tasks.embed_losses import loss_for, require_different, score_range, to_learn
 from bertsmith.finetune.tasks.embed_scores import score_vectors
 from bertsmith.finetune.tasks.spec import CardText, InputFields, TaskSpec
 from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, new_model, worst
@@ -45,7 +39,6 @@ from bertsmith.inference.sentence_folder import (
     read_sentence_folder,
     write_sentence_folder,
 )
-from bertsmith.inference.task_detection import pipelines_of_folder
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.objectives.vectors.batch import VectorBatch
 from bertsmith.objectives.vectors.loss import Needs, VectorObjective, vector_loss_named
@@ -55,16 +48,6 @@ from bertsmith.tokenizer import Tokenizer
 
 QUERY, PASSAGE = "query", "passage"
 """The names of the two prompts in a folder."""
-
-DEFAULT_LOSSES: dict[type, str] = {RelatedTexts: "info-nce", ScoredText: "cosent", LabelledText: "info-nce"}
-"""Kind of the training examples → loss."""
-
-_GIVES: dict[type, tuple[Needs, ...]] = {
-    RelatedTexts: ("positives", "margins"),
-    ScoredText: ("scores",),
-    LabelledText: ("positives",),
-}
-_MADE_OF = {RelatedTexts: "pairs of a query and a text", ScoredText: "pairs with scores", LabelledText: "classes"}
 
 
 @dataclass(frozen=True)
@@ -159,7 +142,11 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     @property
     def metric(self) -> str:
         """The metric of the kind that the loss learns from; a dev file of another kind has its own, see `evaluate`."""
-        return "spearman" if vector_loss_named(self.loss_name).needs == "scores" else "ndcg_at_10"
+        return "spearman" if self._needs == "scores" else "ndcg_at_10"
+
+    @property
+    def _needs(self) -> Needs:
+        return vector_loss_named(self.loss_name).needs
 
     @classmethod
     def learned_from(cls, train: Sequence[VectorExample], options: EmbeddingOptions) -> EmbeddingTask:
@@ -171,21 +158,10 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """
         if options.positives is not None:
             raise ConfigError("positives are found in text without labels; give --unlabelled, or leave --positives out")
-        examples = _to_learn(train)
-        kind = type(examples[0])
-        scores = _scores(examples)
-        gives = tuple(need for need in _GIVES[kind] if need != "margins" or scores)
-        default = "margin-mse" if "margins" in gives else DEFAULT_LOSSES[kind]
-        if options.teacher is not None:
-            gives, default = _taught(options.teacher, examples)
-        name = options.loss or default
-        if vector_loss_named(name).needs not in gives:
-            source = f"the teacher {options.teacher}" if options.teacher is not None else _MADE_OF[kind]
-            raise ConfigError(f"the loss {name} does not learn from {source}; use {default}, or another file")
-        low, high = (min(scores), max(scores)) if scores else (0.0, 1.0)
-        if scores and low == high:
-            raise InputError("the training file's scores are all the same; there is nothing to learn")
-        _require_different(examples)
+        examples = to_learn(train)
+        name = loss_for(examples, options.loss, options.teacher)
+        low, high = score_range(examples)
+        require_different(examples)
         return cls(
             name,
             options.temperature,
@@ -195,8 +171,8 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             options.matryoshka or (),
             options.mini_batch_size,
             options.teacher or "",
-            # 已经在 [0, 1] 里的分数原样使用
-            *((0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, high)),
+            low,
+            high,
         )
 
     @classmethod
@@ -260,7 +236,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         if len(scores) == 1:
             raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
         if not scores:
-            _require_different(_to_learn(dev), "the dev file")
+            require_different(to_learn(dev), "the dev file")
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[VectorExample], max_length: int) -> list[EncodedExample]:
         """Returns the texts of each example: a query, its positive and its negatives, or the text of a class.
@@ -268,7 +244,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         The label is a pair: the number of each text, equal for equal texts (of a class, for all its texts), and the
         targets of the loss.
         """
-        learned = _to_learn(examples)
+        learned = to_learn(examples)
         numbers: dict[Any, int] = {}
         encoded = []
         rows = iter(
@@ -278,6 +254,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         )
         for example in learned:
             ids = [next(rows) for _ in _roles(example)]
+            # 按 id 而不按原文认同一段：切短之后相同的两段，模型也分不开
             said = [example.label] if isinstance(example, LabelledText) else map(tuple, ids)
             identities = [numbers.setdefault(each, len(numbers)) for each in said]
             encoded.append(EncodedExample(ids, [[0] * len(each) for each in ids], (identities, self._targets(example))))
@@ -289,10 +266,10 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """Returns the examples with the teacher's vector of each text, or its margin for each negative."""
         if not self.teacher:
             return encoded
-        learned = _to_learn(examples)
+        learned = to_learn(examples)
         device = inference.device
         targets: list[list[Any]]
-        if vector_loss_named(self.loss_name).needs == "teacher":
+        if self._needs == "teacher":
             encoder = load_pipeline("embed", self.teacher, device=device)
             # 老师有自己的提示：各按各的训练方式读
             texts = [(encoder.prompts.get(role, ""), text) for each in learned for role, text in _roles(each)]
@@ -310,45 +287,11 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
         """Divides an epoch into batches that hold no positive twice, and of each class an even number of texts."""
-        order = draws.permutation(len(encoded)).tolist()
-        if vector_loss_named(self.loss_name).needs == "scores":
-            return [order[first : first + size] for first in range(0, len(order), size)]
-        groups: dict[int, list[int]] = {}
-        is_classes = len(encoded[0].input_ids) == 1
-        for number in order:
-            identities, _ = encoded[number].label
-            # 一条文本按类分组，一对按正例分组
-            groups.setdefault(identities[0] if is_classes else identities[1], []).append(number)
-        if is_classes:
-            # 一类里两两成对：落单的一条这一轮不学，下一轮轮到别人
-            pairs = [group[n : n + 2] for group in groups.values() for n in range(0, len(group) - 1, 2)]
-            count = -(-len(pairs) // max(1, size // 2))
-            dealt = [[number for pair in pairs[first::count] for number in pair] for first in range(count)]
-        else:
-            # 像发牌一样轮流发给各批：同一个正例的几份挨在一起，必然落到不同的批
-            cards = [number for group in groups.values() for number in group]
-            count = max(-(-len(cards) // size), *map(len, groups.values()))
-            dealt = [cards[first::count] for first in range(count)]
-        return [dealt[number] for number in draws.permutation(count).tolist()]
+        return deal(encoded, size, draws, self._needs)
 
     def batch(self, encoded: Sequence[EncodedExample]) -> VectorBatch:
         """Lays out queries, positives and negatives; of texts with classes, every two of a class are a pair."""
-        if len(encoded[0].input_ids) == 1:
-            encoded = _paired(encoded)
-        columns = [[example.input_ids[side] for example in encoded] for side in (0, 1)]
-        numbers = [[example.label[0][side] for example in encoded] for side in (0, 1)]
-        negatives = [ids for example in encoded for ids in example.input_ids[2:]]
-        owners = [number for number, example in enumerate(encoded) for _ in example.input_ids[2:]]
-        targets = [target for example in encoded for target in example.label[1]]
-        if vector_loss_named(self.loss_name).needs == "teacher":
-            sides = [[example.label[1][side] for example in encoded] for side in (0, 1)]
-            targets = [*sides[0], *sides[1], *(each for example in encoded for each in example.label[1][2:])]
-        return VectorBatch.of(
-            [*columns[0], *columns[1], *negatives],
-            [*numbers[0], *numbers[1], *(number for example in encoded for number in example.label[0][2:])],
-            owners,
-            torch.from_numpy(np.array(targets, dtype=np.float32)),
-        )
+        return lay_out(encoded, self._needs)
 
     def predict(
         self,
@@ -397,8 +340,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         scale = self.high - self.low
         if isinstance(example, ScoredText):
             return [(example.score - self.low) / scale]
-        needs = vector_loss_named(self.loss_name).needs
-        if isinstance(example, RelatedTexts) and example.scores and needs == "margins":
+        if isinstance(example, RelatedTexts) and example.scores and self._needs == "margins":
             return [(example.scores[0] - score) / scale for score in example.scores[1:]]
         return []
 
@@ -410,68 +352,3 @@ def _roles(example: VectorExample) -> list[tuple[str, str]]:
     if isinstance(example, ScoredText):
         return [(QUERY, example.text), (QUERY, example.pair or "")]
     return [(PASSAGE if isinstance(example, CorpusPassage) else QUERY, example.text)]
-
-
-def _to_learn(examples: Sequence[VectorExample]) -> list[Any]:
-    """Returns examples that can be learned from: the judged queries of BEIR as pairs, all others as they are."""
-    if isinstance(examples[0], CorpusPassage | JudgedQuery):
-        return related_of_beir(examples)
-    return list(examples)
-
-
-def _taught(teacher: str, examples: Sequence[Any]) -> tuple[tuple[Needs, ...], str]:
-    """Returns what a teacher gives, and the loss for it.
-
-    Raises:
-        ConfigError: it is neither an encoder nor a ranker, or a ranker without negatives to judge.
-    """
-    pipelines = pipelines_of_folder(teacher)
-    if "embed" in pipelines:
-        return ("teacher",), "similarities"
-    if "rank" not in pipelines:
-        raise ConfigError(f"--teacher {teacher}: is for {', '.join(pipelines)}; name an encoder or a ranker")
-    if not any(getattr(example, "negatives", ()) for example in examples):
-        raise ConfigError(f"--teacher {teacher}: ranks, and the training file has no negatives for it to judge")
-    return ("margins",), "margin-mse"
-
-
-def _scores(examples: Sequence[Any]) -> list[float]:
-    if isinstance(examples[0], ScoredText):
-        return [example.score for example in examples]
-    scores = [getattr(example, "scores", ()) for example in examples]
-    # 有的例子没有老师的分数，就谁的也不用：缺的那些没有目标可学
-    return [score for each in scores for score in each] if all(scores) and any(len(s) > 1 for s in scores) else []
-
-
-def _require_different(examples: Sequence[Any], file: str = "the training file") -> None:
-    """Makes sure that there are two things to tell apart.
-
-    Raises:
-        InputError: all positives are the same text, or there is one class, or none with two texts.
-    """
-    if isinstance(examples[0], LabelledText):
-        labels = [example.label for example in examples]
-        if len(set(labels)) < 2 or len(set(labels)) == len(labels):
-            raise InputError(f"{file} has one class only, or one text of each; two classes of two texts are needed")
-    elif isinstance(examples[0], RelatedTexts) and len({example.positive for example in examples}) < 2:
-        raise InputError(f"{file} has one positive only; without another text there is nothing to tell it from")
-
-
-def _paired(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:
-    """Returns every two texts of a class as one example."""
-    waiting: dict[int, EncodedExample] = {}
-    pairs = []
-    for example in encoded:
-        label = example.label[0][0]
-        if label not in waiting:
-            waiting[label] = example
-            continue
-        other = waiting.pop(label)
-        pairs.append(
-            EncodedExample(
-                other.input_ids + example.input_ids,
-                other.token_type_ids + example.token_type_ids,
-                ([label] * 2, other.label[1] + example.label[1]),
-            )
-        )
-    return pairs

@@ -134,6 +134,7 @@ class FeatureTaggingTask(TaggingTask):
         dropout: dict[str, Any] = {} if settings.dropout is None else {"hidden_dropout_prob": settings.dropout}
         names = dict(enumerate(self.labels))
         bert = Backbone.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
+        # 头由种子单独决定，与载入编码器时用掉多少随机数无关
         torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
         head, frozen = (self.layers, self.tagger_head, self.tagger_head_size), not self.train_encoder
         model = FeatureTagger(bert, *head, is_frozen=frozen)

@@ -181,6 +181,7 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
         _Query(np.array(places), scores[places], grades[places], grades[places] >= RELEVANT)
         for places in numbers.values()
     ]
+    # 没有相关文本的查询，怎么排都是 0 分：算进去只说明文件，不说明模型
     judged = [query for query in queries if query.relevant.any()]
     if not judged:
         raise InputError(

@@ -65,6 +65,7 @@ class ElectraModel(BertModel):
 
     def __init__(self, config: ElectraConfig, *, need_pooler: bool = True) -> None:  # noqa: ARG002
         """Builds the network with fresh weights; there is no pooler, wanted or not."""
+        # 越过 BertModel 的构造函数：它的嵌入总有 H 那么宽，还会建池化层
         Backbone.__init__(self, config)
         wide = config.embedding_size == config.hidden_size
         self.embedding = BertEmbedding(config) if wide else FactorisedEmbedding(config)
