@@ -244,20 +244,27 @@ def test_characters_per_piece_by_hand(text, tmp_path):
     assert characters_per_piece(tokenizer, corpus) == pytest.approx(total / count, rel=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(studies()))
-def test_every_study_goes_from_the_village_to_a_page(name, tmp_path):
-    # 这里看的是从头走到尾：任务小、形状小、微调两轮就够
-    listed = tasks.village_tasks(tmp_path / "tasks", seed=0)
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
+    """The village's tasks with 60 rows a file and two epochs: what is looked at is the way from start to end."""
+    listed = tasks.village_tasks(tmp_path_factory.mktemp("tasks"), seed=0)
     listed.write_text(listed.read_text().replace("epochs = 10", "epochs = 2"))
     for pattern, between in (("reviews-*.tsv", "\n"), ("tags-*.conll", "\n\n")):
         for path in listed.parent.glob(pattern):
             path.write_text(between.join(path.read_text().split(between)[:60]) + "\n")
+    return listed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(studies()))
+def test_every_study_goes_from_text_to_a_page(name, text, listed, tmp_path):
     minutes = {"masking": 0.5, "recipe": 0.5}.get(name, 0.2)
     # 另起进程、一个线程：旁边还有别的测试时，计时不至于被等待的线程拖慢几十倍
     how = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "capture_output": True, "text": True}
     given = [sys.executable, "-c", SMALL_SHAPES, "study", name, "--tasks", str(listed), "--seeds", "1"]
     given += ["--out", str(tmp_path / "out"), "--size", "4/64" if name == "features" else "1/64"]
+    # 不给文本就是村庄：有一个研究这样走就够，它的文本长得多
+    given += [] if name == "objectives" else ["--text", text]
     ended = subprocess.run([*given, "--minutes", f"{minutes}"], check=False, **how)
     # 机器正忙时，分到的时间不够二十步，命令会拒绝：照它说的，多给些时间
     while ended.returncode == 2 and "give more --minutes" in ended.stderr and minutes < 16:
