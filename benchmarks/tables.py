@@ -357,6 +357,13 @@ README_ROWS = (
         "python benchmarks/finetune.py",
     ),
     Ratio(
+        "training sentence vectors, batches of 64; `sentence-transformers`",
+        "训练句向量，每批 64 对；对 `sentence-transformers`",
+        "train_embed",
+        {"float32": "919 pairs, batch 64, float32"},
+        "python benchmarks/train_embed.py --epochs 1",
+    ),
+    Ratio(
         "sentences to vectors; `sentence-transformers`; the best of ONNX Runtime and OpenVINO",
         "句子变成向量；对 `sentence-transformers`；专家取 ONNX Runtime 与 OpenVINO 中较快者",
         "embed",
