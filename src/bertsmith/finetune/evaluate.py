@@ -43,12 +43,11 @@ def evaluate_folder(
     """
     described = Path(folder if adapter is None else adapter)
     task, max_length = task_of_model(described)
-    model = task.load(described) if adapter is None else load_adapted(folder, adapter)
-    examples = task.spec.reader.read(path, options, task=task.name)
-    device = best_device()
     # 这里的 auto 不测量：同一个文件的分数不该随机器的忙闲而变
     chosen = None if precision == "auto" else cast("Precision", precision)
-    inference = InferenceConfig(device, chosen, max_length)
+    inference = InferenceConfig(best_device(), chosen, max_length)
+    model = task.load(described) if adapter is None else load_adapted(folder, adapter)
+    examples = task.spec.reader.read(path, options, task=task.name)
     predictions = task.predict(model, load_tokenizer(folder), examples, inference)
     return task.evaluate(examples, predictions)
 

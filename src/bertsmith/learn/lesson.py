@@ -136,7 +136,8 @@ class Input:
         """
         if self.kind == "integer":
             if not isinstance(value, int) or isinstance(value, bool) or not self.smallest <= value <= self.largest:
-                raise InputError(f"{self.name} {value!r} must be a whole number from {self.smallest} to {self.largest}")
+                # 不重复读到的数：它可能有几千位
+                raise InputError(f"{self.name} must be a whole number from {self.smallest} to {self.largest}")
             return value
         if self.kind in ("numbers", "matrix"):
             return _as_array(self.name, value, axes=1 if self.kind == "numbers" else 2)
