@@ -94,8 +94,9 @@ ENVIRONMENT = {
     "GOMP_SPINCOUNT": "50000",
     # 大张量从页的开头放起，并请求大页：每批的形状都不同，释放的内存这样才更常合下一批用，峰值低得多，速度不变
     "THP_MEM_ALLOC_ENABLE": "1",
-    # oneDNN 为每种形状编译一段程序并留着；训练的形状几乎不重复，默认留一千份，白占几百兆
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+    # oneDNN 为每种形状编译一段程序并留着；批的形状几乎不重复，默认留一千份，白占几百兆。torch 自己又另外留一份
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "LRU_CACHE_CAPACITY": "64",
 }
 """What torch, OpenMP and oneDNN read when they are loaded, unless you have set it: see "A step on a busy machine" and
 "Fine-tuning" in docs/notes/measurements.md."""
