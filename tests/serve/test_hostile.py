@@ -119,6 +119,7 @@ def test_an_answer_has_a_size(server):
         b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Endless: " + b"y" * 1_000_000,
         b"GET /%00%ff%ed%a0%80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
@@ -138,6 +139,25 @@ def test_a_broken_head_is_refused(server, head):
     answer = asyncio.run(send())
     assert answer == b"" or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer
     assert server.client.get("/health").status_code == 200
+
+
+def test_a_head_that_comes_with_the_end_of_a_large_body_is_read(server):
+    body = b'{"texts": ["a"]' + b" " * 200_000 + b"}"
+    head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def send():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request + request[:20])
+        await writer.drain()
+        answers = await reader.readuntil(b"\r\n\r\n")
+        writer.write(request[20:])
+        # 第一个答案的正文之后，就是第二个答案的头
+        answers += await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return answers.count(b"HTTP/1.1 200 OK")
+
+    assert asyncio.run(asyncio.wait_for(send(), 30)) == 2
 
 
 @pytest.mark.slow

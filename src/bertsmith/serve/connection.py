@@ -1,7 +1,8 @@
 """uvicorn's HTTP connection, with an end to the patience for clients who hold one and do nothing with it.
 
 Notable:
-- the head of a request must come in time, however slowly its bytes drip; the body has the deadline of the request
+- the head of a request has a largest size, which the parser does not ask for, and must come in time, however slowly
+  its bytes drip; the body has the deadline of the request
 - an answer that is computed leaves the queue, but its bytes stay in memory until the client has taken them. uvicorn
   waits for that without limit; here the connection is cut
 - there is always room for one more: where too many are open, the oldest that waits for its client is closed. A limit
@@ -15,12 +16,15 @@ import functools
 import resource
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bertsmith.serve.settings import ServeSettings
 
 HEAD_SECONDS = 10.0
 """In which the head of a request must be complete, from the connection or its first byte on."""
+
+MOST_HEAD_BYTES = 65_536
+"""Of the address and the headers of a request together."""
 
 MOST_CONNECTIONS = 1024
 _SPARE_FILES = 128
@@ -40,11 +44,11 @@ def most_connections() -> int:
 
 def patient_connection(settings: ServeSettings) -> Any:
     """Returns what makes the connections of a server, for uvicorn's `http`."""
-    # h11 限制请求头的长度；httptools 略快，却来者不拒。用 partial：设置要能传给工作进程
+    # 用 partial：设置要能传给工作进程
     return functools.partial(TimedConnection, deadline=settings.deadline, most=most_connections())
 
 
-class TimedConnection(H11Protocol):
+class TimedConnection(HttpToolsProtocol):
     """A connection whose requests must come, and whose answers must be taken, in time."""
 
     def __init__(self, *args: Any, deadline: float, most: int, **kwargs: Any) -> None:
@@ -61,6 +65,8 @@ class TimedConnection(H11Protocol):
         self._most = most
         self._unread: asyncio.TimerHandle | None = None
         self._unsent: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_bytes = 0
         # 按连接的先后排列；uvicorn 自己的集合没有次序
         self._opened: dict[TimedConnection, None] = vars(self.server_state).setdefault("opened", {})
 
@@ -80,9 +86,30 @@ class TimedConnection(H11Protocol):
             del self._opened[oldest]
             oldest.transport.abort()
 
+    def on_message_begin(self) -> None:
+        """Is told that a head begins."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Is told that a head is complete.
+
+        Raises:
+            ValueError: it is too large; the parser stops at it, and the client gets 400.
+        """
+        self._in_head = False
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD_BYTES:
+            raise ValueError("the head is too large")
+        super().on_headers_complete()
+
     def data_received(self, data: bytes) -> None:
         """Is told of bytes."""
+        # 解析器把没完的请求头整个攒着，多大都收：头一段之后再来的字节要数着
+        self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
+        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+            self.send_400_response("The head is too large.")
+            return
         if self.cycle is not None and not self.cycle.response_complete:
             self._unsent = _cancelled(self._unsent)
         else:
