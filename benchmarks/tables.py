@@ -45,6 +45,20 @@ CHINESE = {
     "steps": "步数",
     "tokens": "词元数",
     "asked tokens": "要求的词元数",
+    "side": "哪一方",
+    "seed": "种子",
+    "fold": "第几折",
+    "before": "训练前",
+    "after": "训练后",
+    "accuracy": "准确率",
+    "macro f1": "宏 F1",
+    "words mrr": "按词 MRR",
+    "vectors before mrr": "向量，训练前 MRR",
+    "vectors after mrr": "向量，训练后 MRR",
+    "sum after mrr": "两者 MRR",
+    "words recall at 1": "按词 recall@1",
+    "vectors after recall at 1": "向量，训练后 recall@1",
+    "sum after recall at 1": "两者 recall@1",
     "unigram entropy": "一元熵",
     "mlm loss": "掩码损失（nat）",
     "mlm accuracy": "掩码准确率",
@@ -403,6 +417,8 @@ README_ROWS = (
     ),
 )
 
+FOUND = dict.fromkeys(("words_mrr", "vectors_before_mrr", "vectors_after_mrr", "sum_after_mrr"), "{:.3f}")
+AFTER = dict.fromkeys(("words_recall_at_1", "vectors_after_recall_at_1", "sum_after_recall_at_1"), "{:.3f}")
 LEARNED = {
     "steps": "{:,}",
     "tokens": "{:,}",
@@ -429,6 +445,11 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         "search", {f"planted {OURS}": "{:.2f}", f"of_ten {OURS}": "{:.2f}", f"peak_mib {OURS}": "{:,}"}
     ),
     "search_quality": Figures("search_quality", ("name",), dict.fromkeys(("recall@1", "recall@10", "mrr"), "{:.3f}")),
+    "vectors_likeness": Figures(
+        "vectors_quality", ("side", "seed", "epochs"), dict.fromkeys(("before", "after"), "{:.3f}"), {"task": "stsb"}
+    ),
+    "vectors_trained": Figures("vectors_quality", ("fold", "epochs"), FOUND | AFTER, {"task": "xquad"}),
+    "vectors_from_nothing": Figures("vectors_quality", ("minutes", "seed"), FOUND, {"task": "nothing"}),
     "tokenizer": Comparisons("tokenizer"),
     "stream": Comparisons("stream"),
     "corpus": Comparisons("corpus"),
@@ -436,6 +457,12 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     "time_to_loss": Comparisons("time_to_loss", {"loss": "{:.3f}", "loss_ours": "{:.3f}"}),
     "families_learning": Figures(
         "families_learning", ("family", "size", "minutes", "precision"), LEARNED, {"what": "pre-training"}
+    ),
+    "families_sst2": Figures(
+        "families_learning",
+        ("family", "size", "minutes", "precision", "seed"),
+        dict.fromkeys(("accuracy", "macro_f1"), "{:.3f}"),
+        {"what": "sst2"},
     ),
     "learning_curves": Figures(
         "learning_curves",
