@@ -179,7 +179,7 @@ class Ratios:
                     for short, line in lines.items()
                     if (value := ratio(line, kind))
                 )
-                or say(NOTHING)
+                or "–"
                 for kind, mark in ((EXPERT, "**"), (PEOPLE, ""))
             ]
             cells.append([title, *ratios, f"`{row.command}`"])
@@ -340,6 +340,13 @@ def _precisions(prefix: str, *more: str) -> dict[str, str]:
 
 
 README_ROWS = (
+    Ratio(
+        "to the loss of two minutes of an expert's loop, mini; `transformers`' ModernBERT",
+        "达到专家循环两分钟的损失，mini；对 `transformers` 的 ModernBERT",
+        "time_to_loss",
+        {precision: f"mini, {precision}, 2 minutes of the expert" for precision in ("bf16", "float32")},
+        "python benchmarks/time_to_loss.py --minutes 2",
+    ),
     Ratio(
         "a pre-training step of BERT mini; `transformers`",
         "BERT mini 的一步预训练；对 `transformers`",

@@ -4,8 +4,8 @@
 stands still while it is measured. The peer's batch size and rate are searched for: from a batch of 16 and its usual
 rate, halving and doubling either until the best has a worse neighbour on each side. With the best, every peer is run
 with `--seeds`; its median loss is the loss to reach. Ours is `bertsmith pretrain --family modernbert` with its own
-recipe, given ever more minutes until the median of as many seeds is as low. A row says how many seconds of the peer's
-best time ours needed.
+recipe, given twice the minutes until the median of as many seeds is as low; then the gap to the time that was too short
+is halved three times. A row says how many seconds of the peer's best time ours needed, at most a sixteenth too many.
 
 Each run takes its minutes, a search an hour or more.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from tables import print_table
 BATCHES, RATE_LIMITS = (2, 256), (1.25e-4, 1.6e-2)
 """Limits of the search."""
 OUR_FAMILY = "modernbert"
-OUR_SHARES = (0.03, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
-"""Parts of the peer's time that ours is given, one after the other."""
+FIRST_SHARE, HALVINGS = 1 / 32, 3
+"""Part of the peer's time that ours is given first, and how often the last doubling of it is halved."""
 
 
 def main() -> None:
@@ -75,20 +75,48 @@ def time_to_loss(setting: Setting, side: str, runs: Results, options: argparse.N
     first = (PEER_BATCH, RATES[side])
     batch, rate = first if options.quick else best_recipe(first, lambda batch, rate: peer(batch, rate, 0)["loss"])
     best = [peer(batch, rate, seed) for seed in range(options.seeds)]
-    target = statistics.median(row["loss"] for row in best)
-    for share in OUR_SHARES:
-        minutes = round(share * options.minutes, 3)
+    target = _median(best)
+
+    def our_runs(share: float) -> list[Row]:
+        minutes = round(share * options.minutes, 4)
         what = {**common, "side": OURS, "minutes": minutes}
-        rows = [
-            runs.get({**what, "seed": seed}, partial(run_of, partial(ours, setting, OUR_FAMILY, seed), minutes * 60))
+        begin = partial(ours, setting, OUR_FAMILY)
+        return [
+            runs.get({**what, "seed": seed}, partial(run_of, partial(begin, seed), minutes * 60))
             for seed in range(options.seeds)
         ]
-        reached = statistics.median(row["loss"] for row in rows)
-        if reached <= target or options.quick:
-            break
-    figures = {"loss": target, "loss_ours": reached, "batch": batch, "rate": rate, "reached": reached <= target}
+
+    def reached(share: float) -> bool:
+        return options.quick or _median(our_runs(share)) <= target
+
+    rows = our_runs(least_share(reached))
+    figures = {"loss": target, "loss_ours": _median(rows), "batch": batch, "rate": rate}
+    figures["reached"] = figures["loss_ours"] <= target
     rounds = {OURS: [row["seconds"] for row in rows], side: [row["seconds"] for row in best]}
     return rounds_of(rounds, peers={side: f"transformers {transformers.__version__}"}, figures=figures)
+
+
+def least_share(reached: Callable[[float], bool]) -> float:
+    """Returns the least part of the peer's time, of those tried, that is enough; 1 where less is not.
+
+    Args:
+        reached: whether a part is enough.
+    """
+    enough = FIRST_SHARE
+    while enough < 1 and not reached(enough):
+        enough *= 2
+    too_little = enough / 2
+    for _ in range(HALVINGS if enough > FIRST_SHARE else 0):
+        middle = (too_little + enough) / 2
+        if reached(middle):
+            enough = middle
+        else:
+            too_little = middle
+    return enough
+
+
+def _median(rows: Sequence[Row]) -> float:
+    return float(statistics.median(row["loss"] for row in rows))
 
 
 def best_recipe(first: tuple[int, float], loss_of: Callable[[int, float], float]) -> tuple[int, float]:
