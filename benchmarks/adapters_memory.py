@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from measured import Row, add_options, results_of
+from measured import Row, add_options, peak_mib, results_of
 from side_by_side import EXPERT, OURS, rounds_of
 from tables import print_table
 
@@ -93,7 +92,7 @@ def measure(contender: str, folder: Path, options: argparse.Namespace) -> None:
         BertModel(BertConfig.named("base")).save_pretrained(folder)
         print("{}")
         return
-    before = peak()
+    before = peak_mib()
     labels = {number: str(number) for number in range(LABELS)}
     model = BertForSequenceClassification.from_pretrained(folder, new_heads=True, id2label=labels)
     if contender != "full":
@@ -110,13 +109,8 @@ def measure(contender: str, folder: Path, options: argparse.Namespace) -> None:
         trainer.train_batch(batch)
         seconds.append(time.perf_counter() - begun)
     learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    figures = {"peak": peak(), "before": before, "seconds": statistics.median(seconds), "learning": learning}
+    figures = {"peak": peak_mib(), "before": before, "seconds": statistics.median(seconds), "learning": learning}
     print(json.dumps(figures))
-
-
-def peak() -> float:
-    """Returns the most memory this process has had, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -53,7 +52,7 @@ from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.precision import Precision
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
-from measured import add_options, results_of
+from measured import add_options, peak_mib, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE
 from tables import comparisons, print_table
@@ -150,7 +149,7 @@ def _with_peak(measure: Callable[[], dict[str, Any]], clock: str) -> dict[str, A
     if clock == "processor":
         time.perf_counter = time.monotonic = time.process_time
     measured = measure()
-    return measured | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return measured | {"peak_mib": peak_mib()}
 
 
 def our_run(setting: Setting, split: Split, seed: int, precision: str) -> dict[str, Any]:

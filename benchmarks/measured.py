@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -108,6 +109,12 @@ def results_of(name: str, options: argparse.Namespace) -> Results:
 def read_rows(path: Path) -> list[Row]:
     """Returns the lines of a file, the oldest first; none where there is no file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def peak_mib() -> float:
+    """Returns the most memory that this process has had, in MiB."""
+    # getrusage 的峰值会从启动它的进程继承过来：小进程由大进程启动时，报的是大进程的
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
 
 
 @cache

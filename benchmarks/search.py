@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import tempfile
 import time
@@ -38,7 +37,7 @@ from bertsmith.inference.checks import PART
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.retrieval.dense import DenseSearch, open_codes, write_codes
 from bertsmith.retrieval.search import Mode, SearchIndex
-from measured import add_options, results_of
+from measured import add_options, peak_mib, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE, in_turn, rounds_of
 from tables import print_table
@@ -222,7 +221,7 @@ def query_times(who: str, folder: Path, count: int, threads: int) -> dict[str, A
         found.append({*map(int, search(query))})
         seconds_.append(time.perf_counter() - begun)
     # 核对答案要读遍所有向量：先记下内存
-    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    peak = round(peak_mib())
     true = [{*np.argpartition(vectors @ query, -10)[-10:].tolist()} for query in asked[:WARMED]]
     return {
         "seconds": seconds_[WARMED:],
