@@ -470,6 +470,12 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     "families_learning": Figures(
         "families_learning", ("family", "size", "minutes", "precision"), LEARNED, {"what": "pre-training"}
     ),
+    "families_short": Figures(
+        "families_learning",
+        ("family",),
+        {"mlm_loss": LEARNED["mlm_loss"], "mlm_accuracy": LEARNED["mlm_accuracy"]},
+        {"what": "pre-training"},
+    ),
     "families_sst2": Figures(
         "families_learning",
         ("family", "size", "minutes", "precision", "seed"),
