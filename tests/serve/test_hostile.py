@@ -120,6 +120,8 @@ def test_an_answer_has_a_size(server):
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Endless: " + b"y" * 1_000_000,
+        b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"X-More: y\r\n" * 100_000,
         b"GET /%00%ff%ed%a0%80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],

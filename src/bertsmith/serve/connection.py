@@ -1,8 +1,8 @@
 """uvicorn's HTTP connection, with an end to the patience for clients who hold one and do nothing with it.
 
 Notable:
-- the head of a request has a largest size, which the parser does not ask for, and must come in time, however slowly
-  its bytes drip; the body has the deadline of the request
+- what comes before and after a body has a largest size, which the parser does not ask for; a head must come in time,
+  however slowly its bytes drip; the body has the deadline of the request
 - an answer that is computed leaves the queue, but its bytes stay in memory until the client has taken them. uvicorn
   waits for that without limit; here the connection is cut
 - there is always room for one more: where too many are open, the oldest that waits for its client is closed. A limit
@@ -24,7 +24,7 @@ HEAD_SECONDS = 10.0
 """In which the head of a request must be complete, from the connection or its first byte on."""
 
 MOST_HEAD_BYTES = 65_536
-"""Of the address and the headers of a request together."""
+"""Of the address and the headers of a request together; also of what the parser keeps of a body's framing."""
 
 MOST_CONNECTIONS = 1024
 _SPARE_FILES = 128
@@ -65,8 +65,7 @@ class TimedConnection(HttpToolsProtocol):
         self._most = most
         self._unread: asyncio.TimerHandle | None = None
         self._unsent: asyncio.TimerHandle | None = None
-        self._in_head = False
-        self._head_bytes = 0
+        self._kept_bytes = 0
         # 按连接的先后排列；uvicorn 自己的集合没有次序
         self._opened: dict[TimedConnection, None] = vars(self.server_state).setdefault("opened", {})
 
@@ -89,7 +88,7 @@ class TimedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Is told that a head begins."""
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._kept_bytes = 0
 
     def on_headers_complete(self) -> None:
         """Is told that a head is complete.
@@ -97,17 +96,21 @@ class TimedConnection(HttpToolsProtocol):
         Raises:
             ValueError: it is too large; the parser stops at it, and the client gets 400.
         """
-        self._in_head = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD_BYTES:
             raise ValueError("the head is too large")
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Is told of a part of a body."""
+        super().on_body(body)
+        self._kept_bytes = 0
+
     def data_received(self, data: bytes) -> None:
         """Is told of bytes."""
-        # 解析器把没完的请求头整个攒着，多大都收：头一段之后再来的字节要数着
-        self._head_bytes += len(data) if self._in_head else 0
+        # 没完的请求头、正文之后的尾部，解析器多大都攒着：凡是没有开始新请求、也没有带来正文的字节，都数着
+        self._kept_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+        if self._kept_bytes > MOST_HEAD_BYTES:
             self.send_400_response("The head is too large.")
             return
         if self.cycle is not None and not self.cycle.response_complete:
