@@ -66,7 +66,8 @@ def main() -> None:
     for family in options.families:
         what = {"family": family, "size": options.size, "minutes": options.minutes, "precision": options.precision}
         run = options.out / f"{family}-{options.size}-{options.minutes:g}-{options.precision}"
-        pretraining = partial(pretrained, run, family, corpus, tokenizer, options)
+        recipe = recipe_for(options.size, family=family, precision=options.precision)
+        pretraining = partial(pretrained, run, recipe, corpus, tokenizer, options.minutes)
         print(results.get({"what": "pre-training", **what}, pretraining))
         for seed in range(options.seeds):
             asked = {"what": "sst2", **what, "seed": seed, "epochs": options.epochs}
@@ -74,12 +75,11 @@ def main() -> None:
 
 
 def pretrained(
-    run: Path, family: str, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, options: argparse.Namespace
+    run: Path, recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, minutes: float
 ) -> dict[str, float]:
-    """Pre-trains a family for so many minutes of processor time and measures what came out."""
-    recipe = recipe_for(options.size, family=family, precision=options.precision)
+    """Pre-trains for so many minutes of processor time and measures what came out."""
     if not (run / "recipe.toml").exists():
-        recipe = recipe.changed(steps=steps_within(60 * options.minutes, recipe, corpus, tokenizer))
+        recipe = recipe.changed(steps=steps_within(60 * minutes, recipe, corpus, tokenizer))
     else:
         recipe = PreTrainingRecipe.load(run)
     result = pretrain(run, corpus, tokenizer, recipe, console=Console(), listeners=())

@@ -46,6 +46,9 @@ CHINESE = {
     "tokens": "词元数",
     "asked tokens": "要求的词元数",
     "side": "哪一方",
+    "task": "任务",
+    "contender": "谁",
+    "score": "得分",
     "seed": "种子",
     "fold": "第几折",
     "before": "训练前",
@@ -129,19 +132,28 @@ class Figures:
     """Key of a line → format."""
     where: Mapping[str, Any] = field(default_factory=dict)
     """What a line must say to be in the table."""
+    over: str = ""
+    """Key of a line, such as `seed`: lines that differ in it alone are one row, with mean and standard deviation."""
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
-        rows = latest(self.results, self.titles, self.where)
-        if not rows:
+        found = latest(self.results, (*self.titles, *([self.over] if self.over else [])), self.where)
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for row in found:
+            groups.setdefault(tuple(row[key] for key in self.titles), []).append(row)
+        if not groups:
             return [say(NOTHING) + "."]
-        heads = [*self.titles, *self.shown]
+        # 不同提交的代码不求平均：只留最后一次提交的
+        rows = [[row for row in same if _origin(row) == _origin(same[-1])] for same in groups.values()]
+        heads = [*self.titles, *([f"{self.over}s"] if self.over else []), *self.shown]
         cells = [
-            [str(row[key]) for key in self.titles]
-            + [form.format(row[key]) if key in row else "" for key, form in self.shown.items()]
-            for row in rows
+            [str(same[0][key]) for key in self.titles]
+            + ([str(len(same))] if self.over else [])
+            + [_mean([row[key] for row in same if key in row], form) for key, form in self.shown.items()]
+            for same in rows
         ]
-        return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
+        used = [row for same in rows for row in same]
+        return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(used, say)]
 
 
 @dataclass(frozen=True)
@@ -185,6 +197,19 @@ class Ratios:
             cells.append([title, *ratios, f"`{row.command}`"])
         heads = ["what", "as an expert writes it", "as people write it", "command"]
         return [*grid([say(head) for head in heads], cells), "", *sources(used, say)]
+
+
+def _origin(row: Row) -> tuple[Any, ...]:
+    """Returns what lines must share to be averaged: code and machine."""
+    return row.get("commit"), row.get("processor")
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    """Returns the mean with the standard deviation; nothing of nothing."""
+    if not values:
+        return ""
+    spread = f" ± {form.format(statistics.stdev(values))}" if len(values) > 1 else ""
+    return form.format(statistics.mean(values) if spread else values[0]) + spread
 
 
 def latest(results: str, titles: Sequence[str] = ("name",), where: Mapping[str, Any] | None = None) -> list[Row]:
@@ -432,8 +457,8 @@ README_ROWS = (
 FOUND = dict.fromkeys(("words_mrr", "vectors_before_mrr", "vectors_after_mrr", "sum_after_mrr"), "{:.3f}")
 AFTER = dict.fromkeys(("words_recall_at_1", "vectors_after_recall_at_1", "sum_after_recall_at_1"), "{:.3f}")
 LEARNED = {
-    "steps": "{:,}",
-    "tokens": "{:,}",
+    "steps": "{:,.0f}",
+    "tokens": "{:,.0f}",
     "unigram_entropy": "{:.3f}",
     "mlm_loss": "{:.3f}",
     "mlm_accuracy": "{:.1%}",
@@ -458,10 +483,10 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     ),
     "search_quality": Figures("search_quality", ("name",), dict.fromkeys(("recall@1", "recall@10", "mrr"), "{:.3f}")),
     "vectors_likeness": Figures(
-        "vectors_quality", ("side", "seed", "epochs"), dict.fromkeys(("before", "after"), "{:.3f}"), {"task": "stsb"}
+        "vectors_quality", ("side", "epochs"), dict.fromkeys(("before", "after"), "{:.3f}"), {"task": "stsb"}, "seed"
     ),
     "vectors_trained": Figures("vectors_quality", ("fold", "epochs"), FOUND | AFTER, {"task": "xquad"}),
-    "vectors_from_nothing": Figures("vectors_quality", ("minutes", "seed"), FOUND, {"task": "nothing"}),
+    "vectors_from_nothing": Figures("vectors_quality", ("minutes",), FOUND, {"task": "nothing"}, "seed"),
     "tokenizer": Comparisons("tokenizer"),
     "stream": Comparisons("stream"),
     "corpus": Comparisons("corpus"),
@@ -478,15 +503,18 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     ),
     "families_sst2": Figures(
         "families_learning",
-        ("family", "size", "minutes", "precision", "seed"),
+        ("family", "size", "minutes", "precision"),
         dict.fromkeys(("accuracy", "macro_f1"), "{:.3f}"),
         {"what": "sst2"},
+        "seed",
     ),
     "learning_curves": Figures(
         "learning_curves",
-        ("name", "size", "minutes", "precision", "seed"),
+        ("name", "size", "minutes", "precision"),
         {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
+        over="seed",
     ),
+    "tasks_from_nothing": Figures("tasks_from_nothing", ("task", "contender"), {"score": "{:.3f}"}, {}, "seed"),
     "scaling": Figures(
         "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
     ),
