@@ -46,6 +46,7 @@ CHINESE = {
     "tokens": "词元数",
     "asked tokens": "要求的词元数",
     "side": "哪一方",
+    "weight": "向量的权重",
     "task": "任务",
     "contender": "谁",
     "score": "得分",
@@ -486,7 +487,9 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         "vectors_quality", ("side", "epochs"), dict.fromkeys(("before", "after"), "{:.3f}"), {"task": "stsb"}, "seed"
     ),
     "vectors_trained": Figures("vectors_quality", ("fold", "epochs"), FOUND | AFTER, {"task": "xquad"}),
-    "vectors_from_nothing": Figures("vectors_quality", ("minutes",), FOUND, {"task": "nothing"}, "seed"),
+    "vectors_from_nothing": Figures(
+        "vectors_quality", ("minutes",), {**FOUND, "weight": "{:.2f}"}, {"task": "nothing"}, "seed"
+    ),
     "tokenizer": Comparisons("tokenizer"),
     "stream": Comparisons("stream"),
     "corpus": Comparisons("corpus"),

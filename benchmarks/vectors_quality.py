@@ -36,7 +36,8 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.inference import load_pipeline
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import joined_scores
+from bertsmith.retrieval.ranking import USUAL_WEIGHT, joined_scores
+from bertsmith.retrieval.stored import StoredIndex
 from finetune import in_own_process
 from measured import add_options, results_of
 from real_data import DATA
@@ -118,7 +119,8 @@ def from_nothing(minutes: float, seed: int, quick: bool) -> dict[str, float]:
             asked = asked[::40]
             paragraphs = paragraphs_of(asked)
         ways = {"before": run / "model", "after": run / "vectors" / "model", "of_the_checkpoint": MODEL}
-        return {**retrieved(asked, paragraphs, ways), "seconds": round(seconds, 1)}
+        weight = StoredIndex.open(run / "index").current.weight
+        return {**retrieved(asked, paragraphs, ways, weight), "weight": weight, "seconds": round(seconds, 1)}
 
 
 def articles() -> list[list[RelatedTexts]]:
@@ -139,7 +141,9 @@ def paragraphs_of(pairs: list[RelatedTexts]) -> list[str]:
     return list(dict.fromkeys(pair.positive for pair in pairs))
 
 
-def retrieved(asked: list[RelatedTexts], paragraphs: list[str], models: dict[str, Path]) -> dict[str, float]:
+def retrieved(
+    asked: list[RelatedTexts], paragraphs: list[str], models: dict[str, Path], weight: float = USUAL_WEIGHT
+) -> dict[str, float]:
     """Returns how early questions find their paragraphs: by words, by the vectors of each model, and by both."""
     place = {text: number for number, text in enumerate(paragraphs)}
     grades = [np.arange(len(paragraphs)) == place[pair.positive] for pair in asked]
@@ -151,7 +155,7 @@ def retrieved(asked: list[RelatedTexts], paragraphs: list[str], models: dict[str
         dense = list(embed([pair.query for pair in asked]) @ embed(paragraphs).T)
         scores[f"vectors_{way}"] = dense
         scores[f"ranks_{way}"] = [joined_scores(*both, None) for both in zip(dense, lexical, strict=True)]
-        scores[f"sum_{way}"] = [joined_scores(*both) for both in zip(dense, lexical, strict=True)]
+        scores[f"sum_{way}"] = [joined_scores(*both, weight) for both in zip(dense, lexical, strict=True)]
     found: dict[str, float] = {"questions": len(asked)}
     for way, rows in scores.items():
         figures = ranking_scores(zip(rows, grades, strict=True))

@@ -52,7 +52,7 @@ def test_a_folder_becomes_searchable(text, tmp_path, monkeypatch):
 def test_each_way_finds_what_it_finds_alone(tiny_model):
     asked = [RelatedTexts("the man", "the man eats bread ."), RelatedTexts("a book", "the woman reads a book .")]
     others = ["the man reads .", "a tree is green .", "the man eats bread .", "the book is old ."]
-    found = compare_ways(asked, others, tiny_model, tiny_model)
+    found = compare_ways(asked, asked, others, tiny_model, tiny_model)
     passages = ["the man eats bread .", "the woman reads a book .", *(others[n] for n in (0, 1, 3))]
     embed, words = load_pipeline("embed", tiny_model), LexicalSearch.build(passages)
     ranks = {way: [] for way in WAYS[:2]}
@@ -67,6 +67,25 @@ def test_each_way_finds_what_it_finds_alone(tiny_model):
         assert found.mrr[way] == pytest.approx(np.mean(expected))
     assert found.mrr["vectors before"] == found.mrr["vectors after"]
     assert (found.queries, found.candidates) == (2, 5)
+    assert found.weight in searching.WEIGHTS
+
+
+def test_other_queries_choose_the_weight_of_vectors(tiny_model, monkeypatch):
+    # 前两句只有向量答得对，词指向别处；后两句只有词答得对
+    meant = [RelatedTexts("dawn", "the sky at noon ."), RelatedTexts("dusk", "the sea at night .")]
+    worded = [RelatedTexts("the dawn", "the sky at dawn ."), RelatedTexts("the dusk", "the sea at dusk .")]
+    place = {pair.positive: number for number, pair in enumerate((*meant, *worded))}
+    answers = {"dawn": 0, "dusk": 1, "the dawn": 1, "the dusk": 0}
+
+    class Vectors:
+        def __call__(self, texts):
+            return np.eye(4, dtype=np.float32)[[answers.get(text, place.get(text)) for text in texts]]
+
+    monkeypatch.setattr(searching.Embed, "load", lambda *_: Vectors())
+    others = list(place)
+    weights = [compare_ways(meant, by, others, tiny_model, tiny_model).weight for by in (meant, worded)]
+    assert weights[0] > 0.5
+    assert weights[1] < 0.5
 
 
 def test_what_cannot_be_searched(text, tmp_path):

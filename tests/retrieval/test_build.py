@@ -11,9 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import bertsmith
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.inference import load_pipeline
+from bertsmith.json_files import CHECKSUM, write_json
 from bertsmith.retrieval import build, build_index, load_index
+from bertsmith.retrieval.ranking import USUAL_WEIGHT
 from bertsmith.retrieval.stored import StoredIndex
 
 
@@ -70,6 +73,30 @@ def test_nothing_to_do_changes_nothing(notes, notes_index, tiny_model, settings)
     found = build_index(notes, tiny_model, notes_index, settings)
     assert (found.added, found.changed, found.deleted, found.embedded) == (0, 0, 0, 0)
     assert (notes_index / "current.json").read_bytes() == before
+
+
+def test_the_weight_of_vectors_stays_until_another_is_asked(notes, notes_index, tiny_model, settings):
+    def weight():
+        return StoredIndex.open(notes_index).current.weight
+
+    assert weight() == USUAL_WEIGHT
+    # 只换权重：什么也不重算，搜索马上用新的
+    found = build_index(notes, tiny_model, notes_index, replace(settings, weight=0.0))
+    assert (found.embedded, weight()) == (0, 0.0)
+    hits = load_index(notes_index).search("the old bread", k=3)
+    assert hits == load_index(notes_index).search("the old bread", k=3, weight=0.0)
+    assert hits != load_index(notes_index).search("the old bread", k=3, weight=1.0)
+    (notes / "new.txt").write_text("A book is old.\n")
+    build_index(notes, tiny_model, notes_index, settings)
+    assert weight() == 0.0
+    for wrong in (1.5, "a"):
+        with pytest.raises(ConfigError, match="weight"):
+            bertsmith.index(notes, tiny_model, notes_index, weight=wrong)
+    # 早先的版本不写权重：用通常的
+    described = json.loads((notes_index / "current.json").read_text())
+    earlier = {name: value for name, value in described.items() if name not in ("weight", CHECKSUM)}
+    write_json(notes_index / "current.json", earlier, checked=True)
+    assert weight() == USUAL_WEIGHT
 
 
 def test_finished_blocks_are_not_computed_again(notes, tiny_model, tmp_path, settings, monkeypatch):

@@ -67,7 +67,7 @@ def search(
     ] = ModeOption.hybrid,
     weight: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Weight of the vectors in hybrid search; default: 0.4."),
+        typer.Option(min=0, max=1, help="Weight of the vectors in hybrid search; default: that of the index."),
     ] = None,
     where: Annotated[
         list[str] | None,

@@ -2,7 +2,8 @@
 
 A masked LM's vectors are poor ones. A short stage without labels teaches the model which sentences stand together, then
 the folder is indexed. Whether that helped is told honestly: held-out sentences are asked for the passage they were
-taken from, of the vectors before and after, of the words (BM25), and of words and vectors together.
+taken from, of the vectors before and after, of the words (BM25), and of words and vectors together. How much the
+vectors weigh beside the words, other held-out sentences decide; the index keeps it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ PAIR_TOKENS = 128
 """What a pair has, about: a span of words, and four sentences."""
 SHARE = 0.5
 """Tokens that the stage reads at most, for each that pre-training read: it takes about half as long again."""
-ASKED, CANDIDATES, SHOWN = 300, 2_000, 5
-"""Queries of the comparison, passages they are asked of, queries shown."""
+CANDIDATES, SHOWN = 2_000, 5
+"""Passages that queries are asked of, queries shown."""
+WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+"""Of the vectors beside words, to choose from."""
 
 WAYS = ("words (BM25)", "vectors before", "vectors after", "words and vectors after")
 
@@ -62,12 +65,14 @@ class SearchComparison:
         mrr: way → mean reciprocal rank.
         queries: of the comparison.
         candidates: passages they were asked of.
+        weight: of the vectors beside words, which did best on other queries.
         examples: some of the queries.
     """
 
     mrr: dict[str, float]
     queries: int
     candidates: int
+    weight: float
     examples: list[AskedQuery]
     template: ClassVar[str] = "search_comparison.html"
 
@@ -110,41 +115,48 @@ def learn_to_search(options: QuickstartOptions, tokens_seen: int, console: Conso
     settings = FineTuningSettings(epochs=1, batch_size=BATCH, learning_rate=rate, seed=options.seed)
     run = options.out / "vectors"
     fine_tune(task, options.out / "model", chosen, held_out, run, settings, console=console, device=best_device())
-    build_index(folder, run / "model", options.out / "index", IndexSettings(encoding=options.encoding))
     # 候选里放上别的段落：只在几百段里找，谁都容易第一
     others = [pairs[number].positive for number in order[::-1][:CANDIDATES].tolist()]
-    return compare_ways(held_out[:ASKED], others, options.out / "model", run / "model")
+    found = compare_ways(held_out[::2], held_out[1::2], others, options.out / "model", run / "model")
+    how = IndexSettings(encoding=options.encoding, weight=found.weight)
+    build_index(folder, run / "model", options.out / "index", how)
+    return found
 
 
-def compare_ways(asked: Sequence[RelatedTexts], others: Sequence[str], before: Path, after: Path) -> SearchComparison:
+def compare_ways(
+    asked: Sequence[RelatedTexts], weighing: Sequence[RelatedTexts], others: Sequence[str], before: Path, after: Path
+) -> SearchComparison:
     """Asks queries of their own passages and of others, in four ways.
 
     Args:
         asked: queries and the passage of each.
+        weighing: others of the kind, at least one, which choose the weight of the vectors beside words.
         others: further passages, up to `CANDIDATES` in all.
         before: model folder.
         after: model folder.
     """
-    right = list(dict.fromkeys(pair.positive for pair in asked))
+    pairs = [*asked, *weighing]
+    right = list(dict.fromkeys(pair.positive for pair in pairs))
     passages = list(dict.fromkeys((*right, *others)))[: max(CANDIDATES, len(right))]
     numbers = {passage: number for number, passage in enumerate(passages)}
-    targets = [numbers[pair.positive] for pair in asked]
+    relevant = [np.arange(len(passages)) == numbers[pair.positive] for pair in pairs]
     words = LexicalSearch.build(passages)
-    queries = [pair.query for pair in asked]
-    scored: dict[str, list[NDArray[np.float32]]] = {WAYS[0]: [words.scores(query) for query in queries]}
+    scored: dict[str, list[NDArray[np.float32]]] = {WAYS[0]: [words.scores(pair.query) for pair in pairs]}
     for way, model in ((WAYS[1], before), (WAYS[2], after)):
         embed = Embed.load(model)
-        known, wanted = embed(passages), embed(queries)
+        known, wanted = embed(passages), embed([pair.query for pair in pairs])
         scored[way] = list(wanted @ known.T)
-    scored[WAYS[3]] = [joined_scores(*both) for both in zip(scored[WAYS[2]], scored[WAYS[0]], strict=True)]
-    relevant = [np.arange(len(passages)) == target for target in targets]
-    mrr = {way: mean_reciprocal_rank(scores, relevant) for way, scores in scored.items()}
+    both = list(zip(scored[WAYS[2]], scored[WAYS[0]], strict=True))
+    first = len(asked)
+    # 权重由另一半问句来选：用同一批问句既选又评，结果会偏好
+    weight = max(
+        WEIGHTS,
+        key=lambda each: mean_reciprocal_rank([joined_scores(*two, each) for two in both[first:]], relevant[first:]),
+    )
+    scored[WAYS[3]] = [joined_scores(*two, weight) for two in both[:first]]
+    mrr = {way: mean_reciprocal_rank(scored[way][:first], relevant[:first]) for way in WAYS}
     examples = [
-        AskedQuery(
-            queries[number],
-            {way: passages[int(scored[way][number].argmax())] for way in WAYS},
-            passages[targets[number]],
-        )
-        for number in range(min(SHOWN, len(queries)))
+        AskedQuery(pair.query, {way: passages[int(scored[way][number].argmax())] for way in WAYS}, pair.positive)
+        for number, pair in enumerate(asked[:SHOWN])
     ]
-    return SearchComparison(mrr, len(queries), len(passages), examples)
+    return SearchComparison(mrr, len(asked), len(passages), weight, examples)

@@ -33,6 +33,7 @@ from bertsmith.retrieval.dense import EXACT_ROWS, write_codes
 from bertsmith.retrieval.documents import digests_of, read_document
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.passages import PassageCutter
+from bertsmith.retrieval.ranking import USUAL_WEIGHT
 from bertsmith.retrieval.stored import (
     CLAIM,
     CODES,
@@ -69,6 +70,7 @@ class IndexSettings:
         query_prompt: what the model reads before a query; None for what its folder says.
         passage_prompt: what it reads before a passage; None for what its folder says.
         encoding: `auto` or a codec.
+        weight: of the vectors in a hybrid search, in [0, 1]; None leaves what the index has, `USUAL_WEIGHT` at first.
         precision: as in `InferenceConfig`.
         batch_tokens: as in `InferenceConfig`.
     """
@@ -87,6 +89,9 @@ class IndexSettings:
         None, shown_default="as its folder says", help="Prompt before a passage, such as 'passage: '."
     )
     encoding: str = option("auto", help="Encoding: auto, or a codec such as gb18030.")
+    weight: float | None = option(
+        None, min=0.0, max=1.0, shown_default=str(USUAL_WEIGHT), help="Weight of the vectors in hybrid searches."
+    )
     precision: Precision | None = option(
         None, help="auto: measure, take the fastest accurate one; default: bf16 where native."
     )
@@ -149,8 +154,9 @@ def build_index(
     size = _passage_tokens(settings, embed)
     overlap = size // 8 if settings.overlap is None else settings.overlap
     cutter = PassageCutter(embed.tokenizer, size, overlap, before_passage)
-    # 精度与批的大小不改变向量的含义：换一台机器也能接着更新
-    decisive = {name: value for name, value in asdict(settings).items() if name not in ("precision", "batch_tokens")}
+    # 精度、批的大小与权重不改变向量的含义：换一台机器、换一个权重也能接着更新
+    free = ("precision", "batch_tokens", "weight")
+    decisive = {name: value for name, value in asdict(settings).items() if name not in free}
     place = str(Path(model).resolve()) if not noted else str(model)
     about = {"format": FORMAT, "folder": str(Path(folder).resolve()), "model": place, "fingerprint": fingerprint}
     make_folder(out)
@@ -166,14 +172,17 @@ def build_index(
             passages=old.current.passages if old else 0,
             embedded=0,
         )
+        weight = settings.weight if settings.weight is not None else old.current.weight if old else USUAL_WEIGHT
         if old and not report.added + report.changed + report.deleted:
+            if weight != old.current.weight:
+                write_json(out / CURRENT, replace(old.current, weight=weight), checked=True)
             _tidy(out, old.current.folder)
             return report
         update = _Update(Path(folder), out, settings, embed, cutter, old)
         current, embedded = update.run(digests, on_progress)
         # 申请文件里的提示词决定查询的向量：它和这一代的文件一样要对得上
         checksums = {**current.checksums, f"../{CLAIM}": checksum_of(out / CLAIM)}
-        write_json(out / CURRENT, replace(current, checksums=checksums), checked=True)
+        write_json(out / CURRENT, replace(current, checksums=checksums, weight=weight), checked=True)
         # 新的一代已经生效，旧的和用过的向量才能删
         _tidy(out, current.folder)
     return Indexed(report.added, report.changed, report.deleted, len(digests), current.passages, embedded)

@@ -27,7 +27,7 @@ from bertsmith.inference.precision import Precision
 from bertsmith.inference.rank import Rank
 from bertsmith.retrieval.dense import DenseSearch, open_codes
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import DEPTH, USUAL_WEIGHT, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.ranking import DEPTH, reciprocal_ranks, weighted_scores
 from bertsmith.retrieval.stored import CODES, LEXICAL, StoredIndex
 
 Mode = Literal["hybrid", "ranks", "dense", "lexical"]
@@ -136,7 +136,7 @@ class SearchIndex:
             query: a question or words; the model reads as much of it as it can.
             k: how many passages, at least 1.
             mode: by vectors (`dense`), by words (`lexical`) or by both: their scores (`hybrid`) or ranks (`ranks`).
-            weight: of the vectors in a hybrid search, in [0, 1]; None takes `USUAL_WEIGHT`.
+            weight: of the vectors in a hybrid search, in [0, 1]; None takes that of the index.
             where: only passages of documents whose `file` or field of the front matter is as the pattern with `*` and
                 `?` says.
             ranker: a cross-encoder that is loaded already, to read the best passages once more; None takes that of the
@@ -219,7 +219,7 @@ class SearchIndex:
         if mode == "ranks":
             fused = reciprocal_ranks([dense[0], lexical[0]])
         else:
-            fused = weighted_scores(dense, lexical, USUAL_WEIGHT if weight is None else weight)
+            fused = weighted_scores(dense, lexical, self.stored.current.weight if weight is None else weight)
         return sorted(fused.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def _hits(self, scored: list[tuple[int, float]]) -> list[Hit]:

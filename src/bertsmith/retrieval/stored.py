@@ -26,6 +26,7 @@ from bertsmith.hub import hub_name, model_folder, pin
 from bertsmith.inference.embed import Embed, Pooling
 from bertsmith.json_files import read_json
 from bertsmith.model.folder import fingerprint_weights
+from bertsmith.retrieval.ranking import USUAL_WEIGHT
 from bertsmith.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Current:
         documents: in the order of their passages.
         checksums: CRC-32C of every file of the generation, by its path in it, and of the file beside it that says what
             the index is of.
+        weight: of the vectors in a hybrid search, in [0, 1].
     """
 
     generation: int
@@ -112,6 +114,7 @@ class Current:
     precision: str
     documents: tuple[IndexedDocument, ...]
     checksums: dict[str, int]
+    weight: float = USUAL_WEIGHT
 
     @property
     def folder(self) -> str:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from bertsmith.retrieval.ranking import USUAL_WEIGHT
 from bertsmith.retrieval.search import Mode
 from bertsmith.serve.endpoint import IndexRequest, endpoint, example, pipelines_at, tokens_read
 from bertsmith.serve.indexes import index_named
@@ -29,7 +28,7 @@ class SearchRequest(IndexRequest):
     )
     weight: Annotated[
         float | None,
-        Field(ge=0, le=1, description=f"Of the vectors in a hybrid search; {USUAL_WEIGHT} if null."),
+        Field(ge=0, le=1, description="Of the vectors in a hybrid search; that of the index if null."),
     ] = None
     where: Annotated[
         dict[str, str] | None,
