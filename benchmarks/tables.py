@@ -518,6 +518,12 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         over="seed",
     ),
     "tasks_from_nothing": Figures("tasks_from_nothing", ("task", "contender"), {"score": "{:.3f}"}, {}, "seed"),
+    "reviews_from_nothing": Figures(
+        "reviews_from_nothing",
+        ("what", "minutes"),
+        {"score": "{:.3f}", "dev": "{:.3f}", "seconds": "{:,.0f}"},
+        over="seed",
+    ),
     "scaling": Figures(
         "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
     ),
