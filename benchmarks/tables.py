@@ -47,6 +47,11 @@ CHINESE = {
     "asked tokens": "要求的词元数",
     "side": "哪一方",
     "weight": "向量的权重",
+    "likeness": "STS-B：掩码模型",
+    "likeness before": "STS-B：无标注阶段之后",
+    "likeness after": "STS-B：再学 STS-B",
+    "seconds": "秒",
+    "dev": "开发集",
     "task": "任务",
     "contender": "谁",
     "score": "得分",
@@ -456,6 +461,7 @@ README_ROWS = (
 )
 
 FOUND = dict.fromkeys(("words_mrr", "vectors_before_mrr", "vectors_after_mrr", "sum_after_mrr"), "{:.3f}")
+LIKENESS = dict.fromkeys(("likeness", "likeness_before", "likeness_after"), "{:.3f}")
 AFTER = dict.fromkeys(("words_recall_at_1", "vectors_after_recall_at_1", "sum_after_recall_at_1"), "{:.3f}")
 LEARNED = {
     "steps": "{:,.0f}",
@@ -484,11 +490,15 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     ),
     "search_quality": Figures("search_quality", ("name",), dict.fromkeys(("recall@1", "recall@10", "mrr"), "{:.3f}")),
     "vectors_likeness": Figures(
-        "vectors_quality", ("side", "epochs"), dict.fromkeys(("before", "after"), "{:.3f}"), {"task": "stsb"}, "seed"
+        "vectors_quality",
+        ("side", "epochs"),
+        {"before": "{:.3f}", "after": "{:.3f}", "seconds": "{:,.0f}"},
+        {"task": "stsb"},
+        "seed",
     ),
     "vectors_trained": Figures("vectors_quality", ("fold", "epochs"), FOUND | AFTER, {"task": "xquad"}),
     "vectors_from_nothing": Figures(
-        "vectors_quality", ("minutes",), {**FOUND, "weight": "{:.2f}"}, {"task": "nothing"}, "seed"
+        "vectors_quality", ("minutes",), {**FOUND, "weight": "{:.2f}", **LIKENESS}, {"task": "nothing"}, "seed"
     ),
     "tokenizer": Comparisons("tokenizer"),
     "stream": Comparisons("stream"),

@@ -5,6 +5,8 @@
   and of both together
 - stsb: the checkpoint learns STS-B by CoSENT, here and by the trainer of sentence-transformers, same batches, rate,
   warm-up and epochs; Spearman on the test set, over seeds. `--model FOLDER` adds a model of your own, before and after
+- nothing: `bertsmith quickstart --search` on the English corpus and the paragraphs without their questions, then the
+  questions, as above; and STS-B by the vectors before the stage without labels, after it, and after learning STS-B
 
     python benchmarks/vectors_quality.py --seeds 3
 """
@@ -30,6 +32,7 @@ import torch
 
 from bertsmith.cli import ENVIRONMENT
 from bertsmith.finetune.datasets.related import RELATED, RelatedTexts
+from bertsmith.finetune.job import usual_rate
 from bertsmith.finetune.metrics.ranking import ranking_scores
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -69,7 +72,8 @@ def main() -> None:
     if options.only in (None, "nothing"):
         minutes = 0.05 if options.quick else options.minutes
         for seed in range(1 if options.quick else options.seeds):
-            work = partial(in_own_process, options.threads, partial(from_nothing, minutes, seed, options.quick))
+            whole = partial(from_nothing, minutes, seed, options.epochs, options.quick)
+            work = partial(in_own_process, options.threads, whole)
             done.get({"task": "nothing", "minutes": minutes, "seed": seed}, work)
     if options.only in (None, "stsb") and not options.quick:
         for seed in range(options.seeds):
@@ -99,7 +103,7 @@ def xquad_fold(fold: int, epochs: int, quick: bool) -> dict[str, float]:
         return retrieved(asked, paragraphs, {"before": MODEL, "after": Path(folder) / "model"})
 
 
-def from_nothing(minutes: float, seed: int, quick: bool) -> dict[str, float]:
+def from_nothing(minutes: float, seed: int, epochs: int, quick: bool) -> dict[str, float]:
     """Lets the command line go from a folder to vectors, and asks them the questions that it never saw."""
     asked = [pair for article in articles() for pair in article]
     paragraphs = paragraphs_of(asked)
@@ -120,7 +124,12 @@ def from_nothing(minutes: float, seed: int, quick: bool) -> dict[str, float]:
             paragraphs = paragraphs_of(asked)
         ways = {"before": run / "model", "after": run / "vectors" / "model", "of_the_checkpoint": MODEL}
         weight = StoredIndex.open(run / "index").current.weight
-        return {**retrieved(asked, paragraphs, ways, weight), "weight": weight, "seconds": round(seconds, 1)}
+        found = {**retrieved(asked, paragraphs, ways, weight), "weight": weight, "seconds": round(seconds, 1)}
+        likeness = our_likeness(seed, epochs, run / "vectors" / "model", quick)
+        test = RELATED.read(DATA / "tasks" / "stsb" / "test.csv")
+        return {**found, "likeness": spearman(run / "model", test)} | {
+            f"likeness_{when}": likeness[when] for when in ("before", "after")
+        }
 
 
 def articles() -> list[list[RelatedTexts]]:
@@ -163,18 +172,21 @@ def retrieved(
     return {name: round(float(value), 5) for name, value in found.items()}
 
 
-def settings_of(seed: int, epochs: int) -> FineTuningSettings:
-    """Returns how both sides train."""
+def settings_of(seed: int, epochs: int, model: Path = MODEL) -> FineTuningSettings:
+    """Returns how both sides train; a small model has the rate that `bertsmith finetune` gives it."""
+    rate = RATE if model == MODEL else usual_rate("embed", model, None)
     return FineTuningSettings(
-        epochs=epochs, batch_size=BATCH, learning_rate=RATE, max_length=LONGEST, precision="float32", seed=seed
+        epochs=epochs, batch_size=BATCH, learning_rate=rate, max_length=LONGEST, precision="float32", seed=seed
     )
 
 
-def our_likeness(seed: int, epochs: int, model: Path = MODEL) -> dict[str, float]:
+def our_likeness(seed: int, epochs: int, model: Path = MODEL, quick: bool = False) -> dict[str, float]:
     """Trains on STS-B with bertsmith."""
     train, dev, test = (RELATED.read(DATA / "tasks" / "stsb" / f"{name}.csv") for name in ("train", "dev", "test"))
+    if quick:
+        train, dev = train[:64], dev[:64]
     with tempfile.TemporaryDirectory() as folder:
-        result = fine_tune(EmbeddingTask.of(train), model, train, dev, folder, settings_of(seed, epochs))
+        result = fine_tune(EmbeddingTask.of(train), model, train, dev, folder, settings_of(seed, epochs, model))
         return {
             "before": spearman(model, test),
             "after": spearman(Path(folder) / "model", test),
