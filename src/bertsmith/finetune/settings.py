@@ -47,7 +47,7 @@ class FineTuningSettings:
     epochs: int = option(3, min=1, help="Passes over the training file.")
     batch_size: int = option(16, min=1, help="Examples in a step.", shown_default="16; embed 64")
     learning_rate: float = option(
-        5e-5, help="Peak learning rate.", shown_default="5e-5; small models up to 3e-4; adapters and features 1e-3"
+        5e-5, help="Peak learning rate.", shown_default="5e-5; small models up to 6e-4; adapters and features 1e-3"
     )
     warmup_share: float = option(0.1, min=0.0, max=1.0, help="Share of the steps for the warm-up.")
     weight_decay: float = option(0.01, min=0.0, help="Weight decay of matrices.")

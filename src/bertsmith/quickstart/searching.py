@@ -32,9 +32,10 @@ from bertsmith.retrieval import IndexSettings, build_index
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.retrieval.ranking import joined_scores
 from bertsmith.seeding import generator
+from bertsmith.train.defaults import MEASURED_WIDTH
 
-BATCH, TEMPERATURE, FASTER = 128, 0.02, 5
-"""Pairs of a step, what cosines are divided by, and how many times the usual rate: a model of minutes has much to learn
+BATCH, TEMPERATURE, RATE = 128, 0.02, 1e-3
+"""Pairs of a step, what cosines are divided by, and the rate at the width of mini: a model of minutes has much to learn
 and little to lose (trials in docs/notes/measurements.md, "Vectors from nothing")."""
 PAIR_TOKENS = 128
 """What a pair has, about: a span of words, and four sentences."""
@@ -111,7 +112,7 @@ def learn_to_search(options: QuickstartOptions, tokens_seen: int, console: Conso
     order = generator(options.seed, "quickstart/pairs").permutation(len(pairs))
     chosen = [pairs[number] for number in order[: max(2, round(SHARE * tokens_seen / PAIR_TOKENS))].tolist()]
     task = EmbeddingTask.learned_from(chosen, EmbeddingOptions(temperature=TEMPERATURE))
-    rate = FASTER * task.spec.usual_rate(None, hidden_size=ModelConfig.load(options.out / "model").hidden_size)
+    rate = RATE * min(1.0, MEASURED_WIDTH / ModelConfig.load(options.out / "model").hidden_size)
     settings = FineTuningSettings(epochs=1, batch_size=BATCH, learning_rate=rate, seed=options.seed)
     run = options.out / "vectors"
     fine_tune(task, options.out / "model", chosen, held_out, run, settings, console=console, device=best_device())

@@ -75,8 +75,9 @@ WINDOWS_LIMIT = (
 FRESH_RATE = 1e-3
 """Suits adapters, and layers over features that stay as they are."""
 
-_RATE_FACTORS: tuple[tuple[float, float], ...] = ((128, 6.0), (256, 4.0), (512, 2.0), (math.inf, 1.0))
-"""Greatest hidden size → how many times the rate of base models suits."""
+_RATE_FACTORS: tuple[tuple[float, float], ...] = ((256, 12.0), (512, 2.0), (math.inf, 1.0))
+"""Greatest hidden size → how many times the rate of base models suits (docs/notes/measurements.md, "The rate of small
+models")."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class TaskSpec:
     def usual_rate(self, adapter: str | None, *, hidden_size: int) -> float:
         """Returns a peak learning rate to begin with.
 
-        Small models were found to do best at the upper end of the rates tried, up to 3e-4 (Turc et al. 2019, §4.1).
+        Small models were found to do best at the upper end of the rates tried, up to 3e-4 (Turc et al. 2019, §4.1);
+        those that learned for minutes bear twice that.
 
         Args:
             adapter: its kind; None or empty for none.
