@@ -226,7 +226,7 @@ def latest(results: str, titles: Sequence[str] = ("name",), where: Mapping[str, 
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         if (where or {}).items() <= row.items():
-            found[tuple(row[key] for key in titles)] = row
+            found[tuple(row.get(key) for key in titles)] = row
     return list(found.values())
 
 
@@ -527,7 +527,9 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
         over="seed",
     ),
-    "tasks_from_nothing": Figures("tasks_from_nothing", ("task", "contender"), {"score": "{:.3f}"}, {}, "seed"),
+    "tasks_from_nothing": Figures(
+        "tasks_from_nothing", ("task", "contender"), {"score": "{:.3f}", "mlm_loss": "{:.3f}"}, {}, "seed"
+    ),
     "reviews_from_nothing": Figures(
         "reviews_from_nothing",
         ("what", "minutes"),

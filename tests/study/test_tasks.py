@@ -25,7 +25,7 @@ def test_every_setting_goes_to_whom_it_belongs(folder):
     settings = task.tuning(128, seed=3)
     assert (settings.epochs, settings.batch_size, settings.seed) == (7, 4, 3)
     # 小模型用大学习率：与 bertsmith finetune 的默认相同
-    assert settings.learning_rate == pytest.approx(6e-4)
+    assert settings.learning_rate == pytest.approx(3e-4)
     assert dict(task.reading) == {"text_column": 0, "label_column": 1}
     kind, found = task.read()
     assert kind.labels == ("bad", "good")

@@ -119,7 +119,8 @@ def usual_rate(task: str, model: str | Path, adapter: str | None) -> float:
         model: a model folder, or a name on the Hub.
         adapter: its kind; None for none.
     """
-    return task_named(task).spec.usual_rate(adapter, hidden_size=ModelConfig.load(model).hidden_size)
+    config = ModelConfig.load(model)
+    return task_named(task).spec.usual_rate(adapter, hidden_size=config.hidden_size, family=config.family.model_type)
 
 
 def run_job(job: Job, *, console: Console | None = None, device: torch.device | str = "cpu") -> FineTuningResult:

@@ -75,9 +75,11 @@ WINDOWS_LIMIT = (
 FRESH_RATE = 1e-3
 """Suits adapters, and layers over features that stay as they are."""
 
-_RATE_FACTORS: tuple[tuple[float, float], ...] = ((256, 12.0), (512, 2.0), (math.inf, 1.0))
-"""Greatest hidden size → how many times the rate of base models suits (docs/notes/measurements.md, "The rate of small
-models")."""
+_RATE_FACTORS: tuple[tuple[float, float], ...] = ((128, 6.0), (256, 4.0), (512, 2.0), (math.inf, 1.0))
+"""Greatest hidden size → how many times the rate of base models suits."""
+
+_SMALL_PRE_NORM = 12.0
+"""The same for ModernBERT's block up to a width of 256 (docs/notes/measurements.md, "The rate of small models")."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +118,20 @@ class TaskSpec:
     is_explained: bool = True
     has_baselines: bool = False
 
-    def usual_rate(self, adapter: str | None, *, hidden_size: int) -> float:
+    def usual_rate(self, adapter: str | None, *, hidden_size: int, family: str = "bert") -> float:
         """Returns a peak learning rate to begin with.
 
-        Small models were found to do best at the upper end of the rates tried, up to 3e-4 (Turc et al. 2019, §4.1);
-        those that learned for minutes bear twice that.
+        Small models were found to do best at the upper end of the rates tried, up to 3e-4 (Turc et al. 2019, §4.1).
 
         Args:
             adapter: its kind; None or empty for none.
             hidden_size: of the model.
+            family: its `model_type`.
         """
         # 适配器和新写的层本来就用大学习率：与模型大小无关
         if adapter or self.learning_rate >= FRESH_RATE:
             return max(FRESH_RATE, self.learning_rate)
+        # 归一化在前的小模型经得起大步；归一化在后的（BERT 原来的块）会被带坏
+        if family == "modernbert" and hidden_size <= 256:
+            return self.learning_rate * _SMALL_PRE_NORM
         return self.learning_rate * next(factor for width, factor in _RATE_FACTORS if hidden_size <= width)
