@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,10 @@ import torch
 from rich.console import Console
 
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.job import usual_rate
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import task_named
+from bertsmith.finetune.tasks.registry import make_task
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
@@ -35,14 +35,13 @@ from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import make_trainer, open_stream
+from finetune import SETTINGS, Setting, Split
 from measured import add_options, results_of
 from objectives import figures_on_pieces, prepare
-from real_data import DATA
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "modernbert")
 TIMED, WARMED = 12, 4
 QUARTERS = (0.25, 0.5, 0.75)
-SPLITS = ("train", "dev", "test")
 
 
 def main() -> None:
@@ -63,6 +62,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     corpus, tokenizer = prepare(options.out, quick=options.quick)
     results = results_of("families_learning", options)
+    (split,) = SETTINGS["sst2"].splits()
     for family in options.families:
         what = {"family": family, "size": options.size, "minutes": options.minutes, "precision": options.precision}
         run = options.out / f"{family}-{options.size}-{options.minutes:g}-{options.precision}"
@@ -71,7 +71,7 @@ def main() -> None:
         print(results.get({"what": "pre-training", **what}, pretraining))
         for seed in range(options.seeds):
             asked = {"what": "sst2", **what, "seed": seed, "epochs": options.epochs}
-            print(results.get(asked, partial(sst2_scores, run, seed, options.epochs)))
+            print(results.get(asked, partial(fine_tuned, run / "model", SETTINGS["sst2"], split, seed, options.epochs)))
 
 
 def pretrained(
@@ -112,15 +112,16 @@ def steps_within(seconds: float, recipe: PreTrainingRecipe, corpus: TokenCorpus,
     return int(seconds / statistics.median(times[WARMED:]))
 
 
-def sst2_scores(run: Path, seed: int, epochs: int) -> dict[str, float]:
-    """Returns the figures on the test file of a model that is fine-tuned, and chosen by the dev file."""
-    read = partial(task_named("classify").spec.reader.read, task="classify")
-    train, dev, test = (read(DATA / "tasks" / "sst2" / f"{name}.tsv", ReadingOptions()) for name in SPLITS)
-    settings = FineTuningSettings(epochs=epochs, learning_rate=usual_rate("classify", run / "model", None), seed=seed)
-    task, out = task_named("classify").of(train), run / f"sst2-{seed}"
-    result = fine_tune(task, run / "model", train, dev, out, settings, test=test)
+def fine_tuned(model: Path, setting: Setting, split: Split, seed: int, epochs: int) -> dict[str, float]:
+    """Fine-tunes with everything as it comes; returns the figures on test of the epoch that dev chose."""
+    rate = usual_rate(setting.task, model, None)
+    settings = FineTuningSettings(epochs=epochs, learning_rate=rate, seed=seed)
+    with tempfile.TemporaryDirectory() as out:
+        result = fine_tune(
+            make_task(setting.task, split.train), model, split.train, split.dev, out, settings, test=split.test
+        )
     assert result.test is not None
-    return result.test.metrics
+    return {**result.test.metrics, "epoch": result.epoch, "rate": rate}
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 A folder holds the Chinese Wikipedia passages and the training reviews without their labels. `bertsmith quickstart`
 learns pieces longer than a character and a ModernBERT mini from it, and `bertsmith finetune classify` learns the
-labels, with everything else as it comes. The baselines learn from the labels alone; TextCNN starts from the vectors of
-the model's pieces. Everything runs on the cores of the process; `seconds` says how long.
+labels, with everything else as it comes. TF-IDF learns from the labels alone; TextCNN starts from the vectors of the
+model's pieces. Everything runs on the cores of the process; `seconds` says how long.
 
     python benchmarks/reviews_from_nothing.py --minutes 9 --seeds 5
 """

@@ -143,9 +143,10 @@ class Figures:
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
-        found = latest(self.results, (*self.titles, *([self.over] if self.over else [])), self.where)
+        # 连同提交与机器一起区分：新提交的行排在旧的之后，旧的不会顶替它
+        apart = (self.over, *ORIGIN) if self.over else ()
         groups: dict[tuple[Any, ...], list[Row]] = {}
-        for row in found:
+        for row in latest(self.results, (*self.titles, *apart), self.where):
             groups.setdefault(tuple(row[key] for key in self.titles), []).append(row)
         if not groups:
             return [say(NOTHING) + "."]
@@ -205,9 +206,12 @@ class Ratios:
         return [*grid([say(head) for head in heads], cells), "", *sources(used, say)]
 
 
+ORIGIN = ("commit", "processor")
+"""What lines must share to be averaged: code and machine."""
+
+
 def _origin(row: Row) -> tuple[Any, ...]:
-    """Returns what lines must share to be averaged: code and machine."""
-    return row.get("commit"), row.get("processor")
+    return tuple(row.get(key) for key in ORIGIN)
 
 
 def _mean(values: Sequence[float], form: str) -> str:
@@ -215,7 +219,7 @@ def _mean(values: Sequence[float], form: str) -> str:
     if not values:
         return ""
     spread = f" ± {form.format(statistics.stdev(values))}" if len(values) > 1 else ""
-    return form.format(statistics.mean(values) if spread else values[0]) + spread
+    return form.format(statistics.mean(values)) + spread
 
 
 def latest(results: str, titles: Sequence[str] = ("name",), where: Mapping[str, Any] | None = None) -> list[Row]:

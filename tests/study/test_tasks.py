@@ -22,7 +22,7 @@ def read(folder, text):
 
 def test_every_setting_goes_to_whom_it_belongs(folder):
     (task,) = read(folder, GOOD + "epochs = 7\nbatch_size = 4\nexamples = 2\ntext_column = 0\nlabel_column = 1\n")
-    settings = task.tuning(128, seed=3)
+    settings = task.tuning(128, "bert", seed=3)
     assert (settings.epochs, settings.batch_size, settings.seed) == (7, 4, 3)
     # 小模型用大学习率：与 bertsmith finetune 的默认相同
     assert settings.learning_rate == pytest.approx(3e-4)

@@ -90,7 +90,11 @@ class IndexSettings:
     )
     encoding: str = option("auto", help="Encoding: auto, or a codec such as gb18030.")
     weight: float | None = option(
-        None, min=0.0, max=1.0, shown_default=str(USUAL_WEIGHT), help="Weight of the vectors in hybrid searches."
+        None,
+        min=0.0,
+        max=1.0,
+        shown_default=f"that of the index, {USUAL_WEIGHT} at first",
+        help="Weight of the vectors in hybrid searches.",
     )
     precision: Precision | None = option(
         None, help="auto: measure, take the fastest accurate one; default: bf16 where native."

@@ -93,10 +93,11 @@ class StudyTask:
             found["train"] = found["train"][: self.examples]
         return kind.of(found["train"], **(features or self.options)), found
 
-    def tuning(self, hidden_size: int, seed: int) -> FineTuningSettings:
-        """Returns how it is learned by a model of some width."""
+    def tuning(self, hidden_size: int, family: str, seed: int) -> FineTuningSettings:
+        """Returns how it is learned by a model of some width and family."""
         spec = task_named(self.kind).spec
-        usual = {"learning_rate": spec.usual_rate(None, hidden_size=hidden_size), "batch_size": spec.batch_size}
+        rate = spec.usual_rate(None, hidden_size=hidden_size, family=family)
+        usual = {"learning_rate": rate, "batch_size": spec.batch_size}
         return built(FineTuningSettings, {**usual, **self.settings, "seed": seed})
 
     def describe(self) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _task_of(name: str, table: Any, folder: Path) -> StudyTask:
             f"{next(iter(rest))} is no setting of fine-tuning, of reading, or of the task {table['task']}"
         )
     task = StudyTask(name, table["task"], files, **found, examples=examples)
-    task.tuning(256, 0)
+    task.tuning(256, "bert", 0)
     return task
 
 

@@ -172,7 +172,8 @@ class StudyWork:
                 if options and task.kind != "tag":
                     continue
                 kind, found = task.read(options or None)
-                settings = task.tuning(ModelConfig.load(model).hidden_size, seed)
+                config = ModelConfig.load(model)
+                settings = task.tuning(config.hidden_size, config.family.model_type, seed)
                 if options:
                     # 新的顶层要学得快，已学过的主干要慢：一起训练时，越往下的层学习率越小
                     decay = ABOVE_TRAINED if options.get("train_encoder") else 1.0

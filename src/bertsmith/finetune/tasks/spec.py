@@ -78,8 +78,9 @@ FRESH_RATE = 1e-3
 _RATE_FACTORS: tuple[tuple[float, float], ...] = ((128, 6.0), (256, 4.0), (512, 2.0), (math.inf, 1.0))
 """Greatest hidden size → how many times the rate of base models suits."""
 
-_SMALL_PRE_NORM = 12.0
-"""The same for ModernBERT's block up to a width of 256 (docs/notes/measurements.md, "The rate of small models")."""
+# 归一化在前的小模型经得起大步；归一化在后的（BERT 原来的块）会被带坏
+_FAMILY_RATE_FACTORS = {"modernbert": ((256, 12.0), *_RATE_FACTORS[2:])}
+"""Family → the same, where it differs (docs/notes/measurements.md, "The rate of small models")."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,5 @@ class TaskSpec:
         # 适配器和新写的层本来就用大学习率：与模型大小无关
         if adapter or self.learning_rate >= FRESH_RATE:
             return max(FRESH_RATE, self.learning_rate)
-        # 归一化在前的小模型经得起大步；归一化在后的（BERT 原来的块）会被带坏
-        if family == "modernbert" and hidden_size <= 256:
-            return self.learning_rate * _SMALL_PRE_NORM
-        return self.learning_rate * next(factor for width, factor in _RATE_FACTORS if hidden_size <= width)
+        factors = _FAMILY_RATE_FACTORS.get(family, _RATE_FACTORS)
+        return self.learning_rate * next(factor for width, factor in factors if hidden_size <= width)
