@@ -181,7 +181,9 @@ def padded(batch: PreTrainingBatch) -> dict[str, torch.Tensor]:
     }
 
 
-def begun_within(seconds: float, begin: Callable[[int], Learner]) -> tuple[int, Learner, float]:
+def begun_within(
+    seconds: float, begin: Callable[[int], Learner], clock: Callable[[], float] = time.perf_counter
+) -> tuple[int, Learner, float]:
     """Returns the steps that fit, a learner with a schedule of that length, and the seconds that it took to build.
 
     A first learner is built and thrown away: it tells how long building and a step take.
@@ -189,16 +191,17 @@ def begun_within(seconds: float, begin: Callable[[int], Learner]) -> tuple[int, 
     Args:
         seconds: time to build and to train.
         begin: makes the learner for a schedule of so many steps.
+        clock: counts the seconds.
     """
-    begun = time.perf_counter()
+    begun = clock()
     step = begin(10**6).step
-    seconds -= time.perf_counter() - begun
+    seconds -= clock() - begun
     step()
     step()
-    begun = time.perf_counter()
+    begun = clock()
     for _ in range(MEASURED_STEPS):
         step()
-    steps = max(1, round(seconds * MEASURED_STEPS / (time.perf_counter() - begun)))
-    begun = time.perf_counter()
+    steps = max(1, round(seconds * MEASURED_STEPS / (clock() - begun)))
+    begun = clock()
     learner = begin(steps)
-    return steps, learner, time.perf_counter() - begun
+    return steps, learner, clock() - begun

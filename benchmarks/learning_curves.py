@@ -1,26 +1,32 @@
 """Held-out loss over time, from nothing: ours beside `transformers`, each the whole time with its own schedule.
 
 All sides learn from 10 MB of English with the same 8,192 pieces; `learners.py` says who they are. The clock runs while
-a model is built and batches are drawn and learned, and stands still while it is measured.
+a model is built and batches are drawn and learned, and stands still while it is measured. On a machine that is shared,
+`--clock processor` with one thread counts seconds of the processor. The picture shows every size that was measured with
+the same code, processor, precision and minutes.
 
-    python benchmarks/learning_curves.py --minutes 10 --seeds 3 --picture docs/images/learning-curves.svg
+    python benchmarks/learning_curves.py --sizes mini --minutes 10 --seeds 3 --picture docs/images/learning-curves.svg
+    python benchmarks/learning_curves.py --sizes tiny small 4/768 --threads 1 --clock processor
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import itertools
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bertsmith.kernels.layers import native_precision
+from bertsmith.model import BertConfig
 from learners import Setting, begun_within, ours, setting_of, theirs
-from measured import Row, add_options, results_of
+from measured import CLOCKS, Row, add_options, results_of
 from side_by_side import EXPERT, OURS, PEOPLE
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -35,26 +41,35 @@ class Contender:
     family: str
 
     @property
+    def name(self) -> str:
+        """What the results call it."""
+        return f"{self.side}: {self.family}"
+
+    @property
     def title(self) -> str:
         """What the picture calls it."""
         library = "bertsmith" if self.side == OURS else f"transformers ({self.side})"
         return f"{library}, {self.family}"
 
 
-CONTENDERS = (
-    Contender(OURS, "modernbert"),
-    Contender(EXPERT, "modernbert"),
-    Contender(OURS, "bert"),
-    Contender(PEOPLE, "bert"),
-)
-COLOURS = ("#0b6e4f", "#c8553d", "#5fb49c", "#9a9a9a")
+CONTENDERS = {
+    each.name: each
+    for each in (
+        Contender(OURS, "modernbert"),
+        Contender(EXPERT, "modernbert"),
+        Contender(OURS, "bert"),
+        Contender(PEOPLE, "bert"),
+    )
+}
+COLOURS = dict(zip(CONTENDERS, ("#0b6e4f", "#c8553d", "#5fb49c", "#9a9a9a"), strict=True))
 
 
 def main() -> None:
     """Runs what is not in the results yet, and draws the curves."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
-    parser.add_argument("--size", default="mini")
+    add_options(parser, clocks=True)
+    parser.add_argument("--sizes", nargs="+", default=["mini"])
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--precision", choices=("float32", "bf16"), default=native_precision("cpu"))
@@ -62,59 +77,79 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     if options.quick:
-        options.size, options.minutes, options.seeds = "tiny", 0.02, 1
+        options.sizes, options.minutes, options.seeds = ["tiny"], 0.02, 1
         options.out = Path("runs/bench-quick/learning_curves")
     torch.set_num_threads(options.threads)
-    setting = setting_of(options.size, options.precision, options.out, quick=options.quick)
     results = results_of("learning_curves", options)
-    rows: list[Row] = []
-    for seed in range(options.seeds):
-        for each in CONTENDERS:
-            what = {"name": f"{each.side}: {each.family}", "size": options.size, "minutes": options.minutes}
-            what |= {"precision": options.precision, "seed": seed}
-            rows.append(results.get(what, partial(curve_of, setting, each, options.minutes, seed)))
-            print(each.title, seed, rows[-1]["curve"][-1])
-            if options.picture:
-                draw(rows, setting.corpus.unigram_entropy, options.picture)
+    kin = {"minutes": options.minutes, "precision": options.precision}
+    for size, seed, name in itertools.product(options.sizes, range(options.seeds), options.contenders):
+        setting = setting_of(size, options.precision, options.out, quick=options.quick)
+        measure = partial(curve_of, setting, CONTENDERS[name], options, seed)
+        row = results.get({"name": name, "size": size, **kin, "seed": seed}, measure)
+        print(name, size, seed, row["curve"][-1], flush=True)
+    if options.picture:
+        kin |= {key: results.key[key] for key in ("commit", "processor")}
+        rows = [row for row in results.rows if kin.items() <= row.items()]
+        draw(rows, setting.corpus.unigram_entropy, options.picture)
 
 
-def curve_of(setting: Setting, contender: Contender, minutes: float, seed: int) -> Row:
+def curve_of(setting: Setting, contender: Contender, options: argparse.Namespace, seed: int) -> Row:
     """Builds and trains in the time that is given, and measures on the way."""
+    clock = CLOCKS[options.clock]
     own = contender.side == OURS
     begin = partial(ours, setting, contender.family, seed) if own else partial(theirs, setting, contender.side, seed)
-    steps, learner, seconds = begun_within(60 * minutes, begin)
+    steps, learner, seconds = begun_within(60 * options.minutes, begin, clock)
     marks = {max(1, round(share * steps)) for share in SHARES}
     curve: list[tuple[float, int, float, float]] = []
     tokens = 0
     for step in range(1, steps + 1):
-        begun = time.perf_counter()
+        begun = clock()
         tokens += learner.step()
-        seconds += time.perf_counter() - begun
+        seconds += clock() - begun
         if step in marks:
             curve.append((round(seconds, 1), tokens, *learner.measure()))
     return {"steps": steps, "curve": curve, "mlm_loss": curve[-1][2], "mlm_accuracy": curve[-1][3], "tokens": tokens}
 
 
 def draw(rows: Sequence[Row], entropy: float, out: Path) -> None:
-    """Draws the curves that are there; of several seeds, the mean."""
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for each, colour in zip(CONTENDERS, COLOURS, strict=True):
-        curves = [row["curve"] for row in rows if row["name"] == f"{each.side}: {each.family}"]
-        if not curves:
-            continue
+    """Draws a panel for each size, the narrowest first; of several seeds, the mean."""
+    sizes = sorted({row["size"] for row in rows}, key=lambda size: BertConfig.named(size).hidden_size)
+    columns = min(2, len(sizes))
+    lines = -(-len(sizes) // columns)
+    figure = Figure(figsize=(7.2, 1.3 + 2.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flatten()
+    for size, panel in zip(sizes, panels, strict=False):
+        draw_size(panel, [row for row in rows if row["size"] == size])
+        label = f"how frequent pieces are, no more: {entropy:.2f}"
+        panel.axhline(entropy, color="#555555", linestyle=":", label=label)
+    for panel in panels[len(sizes) :]:
+        panel.remove()
+    # 最初几步的损失在词频之上：画出来只会把后面压扁
+    panels[0].set_ylim(top=entropy + 0.2)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.supylabel("held-out loss, nats")
+    figure.savefig(out)
+
+
+def draw_size(panel: Axes, rows: Sequence[Row]) -> None:
+    """Draws the curves of one size, with the last loss of each at its end."""
+    cores = rows[0]["threads"]
+    panel.set_title(f"{rows[0]['size']}, {cores} {'core' if cores == 1 else 'cores'}")
+    for each in CONTENDERS.values():
+        curves = [row["curve"] for row in rows if row["name"] == each.name]
         points = [
-            [sum(values) / len(values) for values in zip(*marks, strict=True)] for marks in zip(*curves, strict=True)
+            [statistics.mean(values) for values in zip(*marks, strict=True)] for marks in zip(*curves, strict=True)
         ]
         minutes, losses = [point[0] / 60 for point in points], [point[2] for point in points]
-        axes.plot(minutes, losses, color=colour, linewidth=2, label=f"{each.title}: {losses[-1]:.2f}")
-    axes.axhline(entropy, color="#555555", linestyle=":", label=f"how frequent pieces are, no more: {entropy:.2f}")
-    axes.set_xlabel("minutes of training on two cores")
-    axes.set_ylabel("held-out loss, nats")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out)
+        panel.plot(minutes, losses, color=COLOURS[each.name], linewidth=2, label=each.title)
+        if points:
+            end = minutes[-1], losses[-1]
+            panel.annotate(
+                f"{end[1]:.2f}", end, (4, 0), textcoords="offset points", va="center", color=COLOURS[each.name]
+            )
+    panel.set_xlabel("minutes of training")
+    panel.grid(alpha=0.25)
+    panel.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":
