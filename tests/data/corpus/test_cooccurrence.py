@@ -6,7 +6,13 @@ from scipy import sparse
 from scipy.linalg import sqrtm
 
 from bertsmith.data.corpus import cooccurrence
-from bertsmith.data.corpus.cooccurrence import neighbour_counts, piece_vectors, positive_information
+from bertsmith.data.corpus.cooccurrence import (
+    contexts,
+    neighbour_counts,
+    passage_counts,
+    piece_vectors,
+    positive_information,
+)
 from bertsmith.data.corpus.shards import SplitCounts
 
 WORDS = ["the", "man", "woman", "eats", "bread", "a", "dog", "sleeps", "reads", "book", "cat"]
@@ -54,13 +60,39 @@ def test_information_is_that_of_the_formula():
             assert found[row, column] == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_passage_counts_each_pair_of_its_pieces_once(monkeypatch):
+    monkeypatch.setattr(cooccurrence, "PASSAGE", 4)
+    counts = passage_counts(Corpus(["the man eats the . bread sleeps", "a man eats"])).toarray()
+    # 第一篇切成「the man eats the」与「bread sleeps」两段
+    assert counts[THE, MAN] == counts[MAN, THE] == counts[BREAD, SLEEPS] == counts[A, MAN] == 1
+    assert counts[MAN, EATS] == 2
+    assert counts[THE, BREAD] == counts[EATS, SLEEPS] == 0
+    assert not counts.diagonal().any()
+
+
+def test_of_many_passages_a_part_is_read(monkeypatch):
+    corpus = Corpus(TEXTS)
+    monkeypatch.setattr(cooccurrence, "MOST_PASSAGES", 5)
+    few = passage_counts(corpus).sum()
+    monkeypatch.undo()
+    assert 0 < few < 0.5 * passage_counts(corpus).sum()
+
+
+def test_passages_weigh_half_of_what_neighbours_do():
+    corpus = Corpus(TEXTS)
+    found, size = contexts(corpus).toarray(), len(WORDS)
+    near, far = np.linalg.norm(found[:, : 2 * size]), np.linalg.norm(found[:, 2 * size :])
+    assert far == pytest.approx(cooccurrence.PASSAGE_WEIGHT * near, rel=1e-5)
+    following = neighbour_counts(corpus)
+    np.testing.assert_array_equal(found[:, :size], positive_information(following).toarray())
+    np.testing.assert_array_equal(found[:, size : 2 * size], positive_information(following.T).toarray())
+
+
 def test_all_directions_together_are_the_root_of_the_matrix():
     """U √S (U √S)ᵀ is the root of M Mᵀ: what the randomised decomposition must come to when nothing is left out."""
     corpus = Corpus(TEXTS)
     size = len(corpus.piece_counts)
-    following = neighbour_counts(corpus)
-    both = [positive_information(following).toarray(), positive_information(following.T).toarray()]
-    information = np.concatenate(both, axis=1).astype(np.float64)
+    information = contexts(corpus).toarray().astype(np.float64)
     vectors = piece_vectors(corpus, size).astype(np.float64)
     root = sqrtm(information @ information.T).real
     gram = vectors @ vectors.T

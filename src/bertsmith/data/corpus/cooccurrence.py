@@ -7,6 +7,8 @@ of all pairs, reduced to as many dimensions as the model has. Counting takes sec
 Notable:
 - neighbours up to `WINDOW` pieces away count; a pair at distance d counts 1/d
 - a neighbour on the left is another context than the same piece on the right: what may be guessed depends on the side
+- that pieces occur in the same passages counts too, with less weight: neighbours tell what a piece can do in a
+  sentence, passages what it is about (as in Deerwester et al. 1990)
 - frequent contexts are held down by the power `SMOOTHING`, as word2vec does with its negative samples
 """
 
@@ -23,6 +25,10 @@ from bertsmith.seeding import generator
 
 WINDOW = 2
 SMOOTHING = 0.75
+PASSAGE, MOST_PASSAGES = 64, 10_000
+"""Pieces of a passage, and passages that are read; of more, these are evenly spread."""
+PASSAGE_WEIGHT = 0.5
+"""Of what passages tell, relative to what neighbours tell (root of the sum of squares)."""
 MOST_TOKENS = 10_000_000
 """A larger corpus is read in part: documents evenly spread, until about so many tokens are counted."""
 _POWER_STEPS = 2
@@ -42,9 +48,7 @@ def piece_vectors(corpus: TokenCorpus, size: int, *, seed: int = 0) -> NDArray[n
     """
     from sklearn.utils.extmath import randomized_svd
 
-    following = neighbour_counts(corpus)
-    # 左邻与右邻分开算两组：掩码语言模型猜词时，左右的含义不同
-    information = sparse.hstack([positive_information(following), positive_information(following.T)]).tocsr()
+    information = contexts(corpus)
     rank = min(size, information.shape[0])
     draw = generator(seed, "corpus/piece vectors")
     left, values, _ = randomized_svd(
@@ -60,6 +64,21 @@ def piece_vectors(corpus: TokenCorpus, size: int, *, seed: int = 0) -> NDArray[n
         return np.zeros_like(turned, dtype=np.float32)
     length = np.sqrt(np.square(turned[seen]).sum(axis=1).mean())
     return np.where(seen[:, None], turned / length, 0.0).astype(np.float32)
+
+
+def contexts(corpus: TokenCorpus) -> sparse.csr_matrix:
+    """Returns the information that each piece shares with its left and right neighbours and with its passages.
+
+    Returns:
+        [V, 3 V] float32.
+    """
+    following = neighbour_counts(corpus)
+    # 左邻与右邻分开算两组：掩码语言模型猜词时，左右的含义不同
+    near = sparse.hstack([positive_information(following), positive_information(following.T)])
+    far = positive_information(passage_counts(corpus))
+    scale = PASSAGE_WEIGHT * np.linalg.norm(near.data) / max(float(np.linalg.norm(far.data)), 1e-12)
+    # 同一次分解里相加：语域清楚的小词表多取主题，词多的文本多取邻词，不必为谁留出几维
+    return sparse.hstack([near, np.float32(scale) * far]).tocsr()
 
 
 def neighbour_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
@@ -79,6 +98,28 @@ def neighbour_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
         weights = np.full(int(inside.sum()), 1 / distance, dtype=np.float32)
         counts += sparse.csr_matrix((weights, (first[inside], second[inside])), shape=(size, size))
     return counts
+
+
+def passage_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
+    """Counts in how many passages two different pieces occur together.
+
+    Returns:
+        [V, V] float32, symmetric.
+    """
+    passages = [
+        document[start : start + PASSAGE]
+        for document in _documents(corpus)
+        for start in range(0, len(document), PASSAGE)
+    ]
+    chosen = passages[:: max(1, -(-len(passages) // MOST_PASSAGES))]
+    pieces = [np.unique(passage) for passage in chosen]
+    ends = np.cumsum([0, *(len(each) for each in pieces)])
+    shape = (len(pieces), len(corpus.piece_counts))
+    found = sparse.csr_matrix((np.ones(ends[-1], np.float32), np.concatenate(pieces), ends), shape=shape)
+    together = (found.T @ found).tocsr()
+    together.setdiag(0)
+    together.eliminate_zeros()
+    return together
 
 
 def positive_information(counts: sparse.csr_matrix) -> sparse.csr_matrix:
