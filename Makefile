@@ -90,7 +90,7 @@ release: $(VENV)/.installed-release docs  ## sdist and wheel in dist/, checked, 
 	$(BIN)/python -m twine check --strict dist/*
 	git tag -a 'v$(VERSION)' -m 'bertsmith $(VERSION)'
 
-BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py learners.py gpu.py),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out $(addprefix benchmarks/,side_by_side.py measured.py tables.py real_data.py trainer_peer.py vector_peers.py learners.py village_reader.py gpu.py),$(wildcard benchmarks/*.py))
 BENCH_OPTIONS := $(if $(QUICK),--quick --threads 1)
 
 bench: $(patsubst benchmarks/%.py,bench-%,$(BENCHMARKS))  ## all benchmarks, going on where they stopped; QUICK=1 only shows that they run
