@@ -37,6 +37,8 @@ CHINESE = {
     "found ours": "找到所问的",
     "of ten ours": "真正前十中的",
     "MiB ours": "本项目 MiB",
+    "MiB people": "常规 MiB",
+    "MiB expert": "专家 MiB",
     "name": "项目",
     "family": "家族",
     "size": "规模",
@@ -492,7 +494,11 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}
         | {f"score {OURS}, {how}": "{}" for how in ("float32", "int8")},
     ),
-    "train_embed": Comparisons("train_embed", {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}),
+    "train_embed": Comparisons(
+        "train_embed",
+        {f"score {side}": "{}" for side in (OURS, PEOPLE, EXPERT)}
+        | {f"MiB {side}": "{:,}" for side in (OURS, PEOPLE, EXPERT)},
+    ),
     "embed": Comparisons("embed", {f"cosine {OURS}": "{:.4f}"}),
     "latency": Comparisons("latency", {f"cosine {OURS}": "{:.4f}"}),
     "serve": Comparisons("serve"),
