@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from functools import partial
@@ -19,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.model import BertForPreTraining
-from bertsmith.quickstart.journey import quickstart
-from bertsmith.quickstart.options import QuickstartOptions
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
+from bertsmith.train.monitor import read_metrics
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set
 from measured import Row, add_options, results_of
 from village_reader import UNSEEN, Reader, village_words
@@ -52,18 +54,22 @@ def lived(seed: int, sequences: int, minutes: float | None) -> Row:
     """Runs the command, then lets the reader read what it was measured on."""
     with tempfile.TemporaryDirectory() as name:
         out, begun = Path(name), time.perf_counter()
-        result = quickstart(QuickstartOptions((), out, seed=seed, minutes=minutes), Console(quiet=True))
+        command = [sys.executable, "-m", "bertsmith", "quickstart", "--seed", str(seed), "--out", str(out)]
+        subprocess.run([*command, *(["--minutes", str(minutes)] if minutes else [])], check=True)
         seconds = time.perf_counter() - begun
+        rows = read_metrics(out / "metrics.jsonl")
+        last = [row for row in rows if row["kind"] == "heldout"][-1]
+        sentiment = json.loads((out / "sentiment" / "pretrained" / "result.json").read_text(encoding="utf-8"))
         tokenizer = load_tokenizer(out / "model")
-        corpus = TokenCorpus(out / "corpus", tokenizer)
-        batches = heldout_set(result.pretraining.recipe, corpus, tokenizer)
-        scores = {key: round(value, 4) for key, value in result.pretraining.heldout.items()}
-        sentiment = {f"sentiment_{how}": one.metrics["accuracy"] for how, one in result.sentiment.items()}
+        batches = heldout_set(PreTrainingRecipe.load(out), TokenCorpus(out / "corpus", tokenizer), tokenizer)
         return {
             "seconds": seconds,
-            "pretraining_seconds": result.pretraining.seconds,
-            **scores,
-            **sentiment,
+            "pretraining_seconds": sum(
+                (row["tokens"] - before["tokens"]) / row["tokens_per_second"]
+                for before, row in itertools.pairwise([{"tokens": 0}, *(row for row in rows if row["kind"] == "train")])
+            ),
+            "sentiment_pretrained": sentiment["test"]["metrics"]["accuracy"],
+            **{key: last[key] for key in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
             **read(batches, tokenizer, out / "model", sequences),
         }
 

@@ -34,8 +34,9 @@ CUT, GAP, CAPTION_SHARE = 0.25, 0.2, 0.15
 """Odds that a segment begins, or ends, inside a sentence; that two segments of a story do not touch; that one is a
 caption."""
 
-LEAST = 1e-10
-"""A reading with less than that of what its words could have is dropped: more than two random words in a sentence."""
+LEAST = 1e-10, 1e-25
+"""A reading with less than that of what its words could have is dropped: more than two random words in a sentence, or
+more than five where no reading is left."""
 
 START, UNSEEN = "start", -1
 
@@ -239,12 +240,13 @@ class Segment:
         world: the facts.
         seen: [n] ids, with those of random words; -1 where nothing is seen.
         random: P(a random word is seen), in parts of P(the word itself is).
-        border: where the second segment begins, if there are two.
+        border: where the second segment begins; 0: there is one.
+        least: readings that have less than that of what their words could have are dropped.
     """
 
-    def __init__(self, world: World, seen: Sequence[int], random: float, border: int = 0) -> None:
+    def __init__(self, world: World, seen: Sequence[int], random: float, border: int, least: float) -> None:
         """Reads forwards."""
-        self.world, self.seen, self.random, self.border = world, seen, random, border
+        self.world, self.seen, self.random, self.border, self.least = world, seen, random, border, least
         self._emissions: dict[tuple[int, str | Slot], tuple[Floats | float, float]] = {}
         self.edges: list[Edge] = []
         self.forward: dict[tuple[int, str], Any] = defaultdict(float)
@@ -298,7 +300,7 @@ class Segment:
         possible = 1.0
         for offset, word in enumerate(shown):
             possible *= self.emission(place + offset, word)[1]
-            if possible < LEAST:
+            if possible < self.least:
                 return
         likelihood: Any = share
         for offset, word in enumerate(shown):
@@ -388,11 +390,15 @@ class Reader:
         names = frozenset(self.names[word] for word in words if word in self.names)
         random = HIDDEN * RANDOM / self.vocab_size / (1 - HIDDEN * MASKED)
         evidence, odds = 0.0, np.zeros((len(asked), self.vocab_size))
-        for corner, mood in itertools.product(self._likely(CORNERS, words), self._likely(MOODS, words)):
-            segment = Segment(self._world(corner, mood, names), words, random, border)
-            evidence += segment.total
-            odds += segment.beliefs(asked, self.vocab_size)
-        return Read(evidence, odds / evidence)
+        # 两段合成一个故事可以读不通（图注之后没有下文），一段自己总有读法
+        for least in LEAST[:1] if border else LEAST:
+            for corner, mood in itertools.product(self._likely(CORNERS, words), self._likely(MOODS, words)):
+                segment = Segment(self._world(corner, mood, names), words, random, border, least)
+                evidence += segment.total
+                odds += segment.beliefs(asked, self.vocab_size)
+            if evidence > 0:
+                return Read(evidence, odds / evidence)
+        return Read(evidence, odds)
 
     def read_pair(self, first: Sequence[int], second: Sequence[int], asked: Sequence[int]) -> tuple[float, Floats]:
         """Returns P(the second, if any, follows the first), and the odds of each asked place, counted over both."""
