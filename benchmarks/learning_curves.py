@@ -82,11 +82,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     results = results_of("learning_curves", options)
     kin = {"minutes": options.minutes, "precision": options.precision}
-    for size, seed, name in itertools.product(options.sizes, range(options.seeds), options.contenders):
+    for size in options.sizes:
         setting = setting_of(size, options.precision, options.out, quick=options.quick)
-        measure = partial(curve_of, setting, CONTENDERS[name], options, seed)
-        row = results.get({"name": name, "size": size, **kin, "seed": seed}, measure)
-        print(name, size, seed, row["curve"][-1], flush=True)
+        for seed, name in itertools.product(range(options.seeds), options.contenders):
+            measure = partial(curve_of, setting, CONTENDERS[name], options, seed)
+            row = results.get({"name": name, "size": size, **kin, "seed": seed}, measure)
+            print(name, size, seed, row["curve"][-1], flush=True)
     if options.picture:
         kin |= {key: results.key[key] for key in ("commit", "processor")}
         rows = [row for row in results.rows if kin.items() <= row.items()]
