@@ -8,7 +8,7 @@ All read the same sequences of 128 pieces, filled to the last piece, and are mea
 - people: `BertForMaskedLM` as the library initialises it, 15 % masked, logits for every position, `torch.optim.AdamW`
 
 The peers warm up over a tenth of their steps and fall linearly to zero; they compute in bf16 by autocast where ours
-does.
+does. On a GPU a process of its own draws everybody's batches ahead.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from torch import nn
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
+from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
+from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
 from objectives import prepare
 from side_by_side import EXPERT, PEOPLE
@@ -46,6 +49,8 @@ class Setting:
         size: a name such as `mini`.
         precision: `bf16` or `float32`.
         heldout: what is measured.
+        device: where all learn.
+        batch_size: sequences of a batch, for everybody; None takes the recipe's, and `PEER_BATCH` for the peers.
     """
 
     size: str
@@ -53,29 +58,53 @@ class Setting:
     corpus: TokenCorpus
     tokenizer: WordPieceTokenizer
     heldout: list[PreTrainingBatch]
+    device: str = "cpu"
+    batch_size: int | None = None
+
+    def stream(self, recipe: PreTrainingRecipe) -> PreTrainingStream | PrefetchedStream:
+        """Opens the batches of a recipe; drawn ahead where the host would otherwise make a GPU wait."""
+        return prefetched(open_stream(recipe, self.corpus, self.tokenizer), int(self.device != "cpu"))
+
+    def wait(self) -> None:
+        """Waits until the device has done what it was told."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
 
 
 @dataclass(frozen=True)
 class Learner:
-    """What is timed: a step, which returns its tokens, and the mean loss and accuracy on held-out batches."""
+    """What is timed: a step, which returns its tokens, and the mean loss and accuracy on held-out batches.
+
+    A GPU may still be at work when `step` returns; `wait` ends when it is not.
+    """
 
     step: Callable[[], int]
     measure: Callable[[], tuple[float, float]]
+    wait: Callable[[], None]
 
 
-def setting_of(size: str, precision: str, folder: Path, *, quick: bool = False) -> Setting:
+def setting_of(
+    size: str,
+    precision: str,
+    folder: Path,
+    *,
+    quick: bool = False,
+    device: str = "cpu",
+    batch_size: int | None = None,
+) -> Setting:
     """Learns the vocabulary and tokenizes the English corpus, once; both stay in the folder."""
     corpus, tokenizer = prepare(folder, quick=quick)
     recipe = recipe_for(size, family="modernbert", steps=1)
-    return Setting(size, precision, corpus, tokenizer, heldout_set(recipe, corpus, tokenizer))
+    heldout = heldout_set(recipe, corpus, tokenizer)
+    return Setting(size, precision, corpus, tokenizer, heldout, device, batch_size)
 
 
 def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
     """The project's trainer under the recipe of the family."""
     how = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
-    recipe = recipe_for(setting.size, family=family, **how)
-    trainer = make_trainer(recipe, setting.corpus, setting.tokenizer)
-    stream = open_stream(recipe, setting.corpus, setting.tokenizer)
+    recipe = recipe_for(setting.size, family=family, batch_size=setting.batch_size, **how)
+    trainer = make_trainer(recipe, setting.corpus, setting.tokenizer, setting.device)
+    stream = setting.stream(recipe)
 
     def step() -> int:
         batch = next(stream)
@@ -86,11 +115,11 @@ def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
         figures = trainer.evaluate(setting.heldout)
         return figures["mlm_loss"], figures["mlm_accuracy"]
 
-    return Learner(step, measure)
+    return Learner(step, measure, setting.wait)
 
 
 def theirs(
-    setting: Setting, side: str, seed: int, steps: int, *, batch_size: int = PEER_BATCH, rate: float | None = None
+    setting: Setting, side: str, seed: int, steps: int, *, batch_size: int | None = None, rate: float | None = None
 ) -> Learner:
     """A loop over the library's model; without a rate, that of `RATES`."""
     torch.manual_seed(seed)
@@ -99,16 +128,17 @@ def theirs(
     if expert:
         with torch.no_grad():
             model.decoder.bias.copy_(log_frequencies(setting))
+    model.to(setting.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate or RATES[side], weight_decay=0.01, fused=expert)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(WARMUP_SHARE * steps), steps)
-    recipe = recipe_for(setting.size, family="modernbert", steps=1, seed=seed, batch_size=batch_size)
-    recipe = recipe.changed(mask_rate=MASKS[side])
-    stream = open_stream(recipe, setting.corpus, setting.tokenizer)
+    size = batch_size or setting.batch_size or PEER_BATCH
+    recipe = recipe_for(setting.size, family="modernbert", steps=1, seed=seed, batch_size=size)
+    stream = setting.stream(recipe.changed(mask_rate=MASKS[side]))
 
     def step() -> int:
         model.train()
-        batch = next(stream)
-        with torch.autocast("cpu", torch.bfloat16, enabled=setting.precision == "bf16"):
+        batch = next(stream).to(setting.device)
+        with torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "bf16"):
             if expert:
                 logits = masked_logits(model, batch)
                 loss = nn.functional.cross_entropy(logits.float(), batch.masked_labels)
@@ -125,14 +155,14 @@ def theirs(
     def measure() -> tuple[float, float]:
         model.eval()
         loss = hits = count = 0.0
-        for batch in setting.heldout:
+        for batch in (each.to(setting.device) for each in setting.heldout):
             logits = masked_logits(model, batch).float()
             loss += float(nn.functional.cross_entropy(logits, batch.masked_labels, reduction="sum"))
             hits += int((logits.argmax(-1) == batch.masked_labels).sum())
             count += len(batch.masked_labels)
         return loss / count, hits / count
 
-    return Learner(step, measure)
+    return Learner(step, measure, setting.wait)
 
 
 def modern_peer(setting: Setting) -> transformers.ModernBertForMaskedLM:
@@ -172,7 +202,8 @@ def peer_config(setting: Setting) -> transformers.BertConfig:
 def padded(batch: PreTrainingBatch) -> dict[str, torch.Tensor]:
     """Lays a batch out as `transformers` takes it."""
     tokens = batch.tokens
-    labels = torch.full((tokens.num_tokens,), -100).index_copy(0, batch.masked_positions, batch.masked_labels)
+    nothing = batch.masked_labels.new_full((tokens.num_tokens,), -100)
+    labels = nothing.index_copy(0, batch.masked_positions, batch.masked_labels)
     return {
         "input_ids": tokens.pad(tokens.input_ids),
         "attention_mask": tokens.padding_mask.long(),
@@ -194,13 +225,15 @@ def begun_within(
         clock: counts the seconds.
     """
     begun = clock()
-    step = begin(10**6).step
+    first = begin(10**6)
     seconds -= clock() - begun
-    step()
-    step()
+    first.step()
+    first.step()
+    first.wait()
     begun = clock()
     for _ in range(MEASURED_STEPS):
-        step()
+        first.step()
+    first.wait()
     steps = max(1, round(seconds * MEASURED_STEPS / (clock() - begun)))
     begun = clock()
     learner = begin(steps)

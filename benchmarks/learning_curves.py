@@ -7,6 +7,7 @@ the same code, processor, precision and minutes.
 
     python benchmarks/learning_curves.py --sizes mini --minutes 10 --seeds 3 --picture docs/images/learning-curves.svg
     python benchmarks/learning_curves.py --sizes tiny small 4/768 --threads 1 --clock processor
+    python benchmarks/learning_curves.py --sizes base --minutes 1 --device cuda --batch-size 128
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--precision", choices=("float32", "bf16"), default=native_precision("cpu"))
+    parser.add_argument("--precision", choices=("float32", "bf16"), help="default: what the device multiplies fast")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--batch-size", type=int, help="sequences of a batch, for all; default: the recipe's, 16")
     parser.add_argument("--out", type=Path, default=Path("runs/families"), help="vocabulary and shards")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
@@ -80,10 +83,21 @@ def main() -> None:
         options.sizes, options.minutes, options.seeds = ["tiny"], 0.02, 1
         options.out = Path("runs/bench-quick/learning_curves")
     torch.set_num_threads(options.threads)
-    results = results_of("learning_curves", options)
-    kin = {"minutes": options.minutes, "precision": options.precision}
+    on_gpu = options.device == "cuda"
+    card = f"{torch.cuda.get_device_name()} x 1" if on_gpu else ""
+    results = results_of("learning_curves_gpu" if on_gpu else "learning_curves", options, device=card)
+    kin = {"minutes": options.minutes, "precision": options.precision or native_precision(options.device)}
+    if options.batch_size:
+        kin["batch_size"] = options.batch_size
     for size in options.sizes:
-        setting = setting_of(size, options.precision, options.out, quick=options.quick)
+        setting = setting_of(
+            size,
+            kin["precision"],
+            options.out,
+            quick=options.quick,
+            device=options.device,
+            batch_size=options.batch_size,
+        )
         for seed, name in itertools.product(range(options.seeds), options.contenders):
             measure = partial(curve_of, setting, CONTENDERS[name], options, seed)
             row = results.get({"name": name, "size": size, **kin, "seed": seed}, measure)
@@ -106,6 +120,9 @@ def curve_of(setting: Setting, contender: Contender, options: argparse.Namespace
     for step in range(1, steps + 1):
         begun = clock()
         tokens += learner.step()
+        if step in marks:
+            # GPU 上一步返回时还没算完：停表之前要等它
+            learner.wait()
         seconds += clock() - begun
         if step in marks:
             curve.append((round(seconds, 1), tokens, *learner.measure()))

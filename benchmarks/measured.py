@@ -99,9 +99,9 @@ def add_options(parser: argparse.ArgumentParser, *, threads: int = 2, clocks: bo
     parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
 
 
-def results_of(name: str, options: argparse.Namespace) -> Results:
-    """Opens the lines that the options ask for."""
-    results = Results(name, threads=options.threads, quick=options.quick, folder=options.results)
+def results_of(name: str, options: argparse.Namespace, *, device: str = "") -> Results:
+    """Opens the lines that the options ask for; with the name of the GPU where one computes."""
+    results = Results(name, threads=options.threads, quick=options.quick, folder=options.results, device=device)
     results.key["clock"] = options.clock
     return results
 
