@@ -51,6 +51,7 @@ class Setting:
         heldout: what is measured.
         device: where all learn.
         batch_size: sequences of a batch, for everybody; None takes the recipe's, and `PEER_BATCH` for the peers.
+        compiled: whether ours fuse the kernels of their blocks.
     """
 
     size: str
@@ -60,6 +61,7 @@ class Setting:
     heldout: list[PreTrainingBatch]
     device: str = "cpu"
     batch_size: int | None = None
+    compiled: bool = False
 
     def stream(self, recipe: PreTrainingRecipe) -> PreTrainingStream | PrefetchedStream:
         """Opens the batches of a recipe; drawn ahead where the host would otherwise make a GPU wait."""
@@ -89,19 +91,27 @@ def setting_of(
     folder: Path,
     *,
     quick: bool = False,
-    device: str = "cpu",
-    batch_size: int | None = None,
+    **how: Any,
 ) -> Setting:
-    """Learns the vocabulary and tokenizes the English corpus, once; both stay in the folder."""
+    """Learns the vocabulary and tokenizes the English corpus, once; both stay in the folder.
+
+    Args:
+        size: a name such as `mini`.
+        precision: `bf16` or `float32`.
+        folder: of vocabulary and shards.
+        quick: read a twelfth of the text.
+        **how: the other fields of a `Setting`.
+    """
     corpus, tokenizer = prepare(folder, quick=quick)
     recipe = recipe_for(size, family="modernbert", steps=1)
     heldout = heldout_set(recipe, corpus, tokenizer)
-    return Setting(size, precision, corpus, tokenizer, heldout, device, batch_size)
+    return Setting(size, precision, corpus, tokenizer, heldout, **how)
 
 
 def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
     """The project's trainer under the recipe of the family."""
-    how = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
+    how: dict[str, Any] = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
+    how |= {"compile": True} if setting.compiled else {}
     recipe = recipe_for(setting.size, family=family, batch_size=setting.batch_size, **how)
     trainer = make_trainer(recipe, setting.corpus, setting.tokenizer, setting.device)
     stream = setting.stream(recipe)

@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("float32", "bf16"), help="default: what the device multiplies fast")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--batch-size", type=int, help="sequences of a batch, for all; default: the recipe's, 16")
+    parser.add_argument("--compile", action="store_true", help="ours fuse the kernels of their blocks, on a GPU")
     parser.add_argument("--out", type=Path, default=Path("runs/families"), help="vocabulary and shards")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
@@ -87,8 +88,7 @@ def main() -> None:
     card = f"{torch.cuda.get_device_name()} x 1" if on_gpu else ""
     results = results_of("learning_curves_gpu" if on_gpu else "learning_curves", options, device=card)
     kin = {"minutes": options.minutes, "precision": options.precision or native_precision(options.device)}
-    if options.batch_size:
-        kin["batch_size"] = options.batch_size
+    kin |= {name: value for name in ("batch_size", "compile") if (value := getattr(options, name))}
     for size in options.sizes:
         setting = setting_of(
             size,
@@ -97,6 +97,7 @@ def main() -> None:
             quick=options.quick,
             device=options.device,
             batch_size=options.batch_size,
+            compiled=options.compile,
         )
         for seed, name in itertools.product(range(options.seeds), options.contenders):
             measure = partial(curve_of, setting, CONTENDERS[name], options, seed)

@@ -65,7 +65,7 @@ PEER_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What a step is of."""
+    """What a step is of; `compiled` fuses the kernels of our blocks, as `pretrain --compile` does."""
 
     family: str
     size: str
@@ -73,6 +73,7 @@ class Setting:
     precision: str
     length: int = LENGTH
     device: str = "cpu"
+    compiled: bool = False
 
     @property
     def has_pairs(self) -> bool:
@@ -139,6 +140,8 @@ def measure(setting: Setting, rounds: int, compiled: bool, clock: str) -> dict[s
     }
     if COMPILED in losses:
         losses[COMPILED] = torch.compile(losses[COMPILED])
+    if setting.compiled:
+        ours.compile_blocks()
     trainer = BertTrainer(
         ours, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4), device=setting.device
     )

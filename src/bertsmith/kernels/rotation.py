@@ -1,4 +1,4 @@
-"""The rotation of queries and keys on the CPU: in parts that fit its cache, and in place where nothing is learned."""
+"""The rotation of queries and keys: in place where nothing is learned, and on the CPU in parts that fit its cache."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 ROWS = 256
-"""Tokens that are turned at a time: their numbers stay in the cache between the four products."""
+"""Tokens that are turned at a time on the CPU: their numbers stay in the cache between the four products."""
 
 
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turns the pairs (x_i, x_{i + D/2}) of queries and keys: (x cos - y sin, y cos + x sin).
 
     Args:
-        qkv: [T, 3, A, D]; on the CPU it is overwritten while no gradient is taken.
+        qkv: [T, 3, A, D]; it is overwritten while no gradient is taken.
         cosine: [T, D/2] float32.
         sine: [T, D/2] float32.
 
     Returns:
         [T, 3, A, D]; the values as they were.
     """
-    if torch.compiler.is_compiling() or qkv.device.type != "cpu":
+    if torch.compiler.is_compiling():
         return _turned(qkv, cosine, sine)
     if not torch.is_grad_enabled():
         return _turn_into(qkv, qkv, cosine, sine)
@@ -56,7 +56,8 @@ class _Rotation(torch.autograd.Function):
 def _turn_into(result: Tensor, qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Writes the rotated queries and keys, and the values, into `result`, which may be `qkv` itself."""
     cosine, sine = cosine[:, None, None].to(qkv.dtype), sine[:, None, None].to(qkv.dtype)
-    for old, new, cos, sin in zip(*(each.split(ROWS) for each in (qkv, result, cosine, sine)), strict=True):
+    rows = ROWS if qkv.device.type == "cpu" else max(1, len(qkv))
+    for old, new, cos, sin in zip(*(each.split(rows) for each in (qkv, result, cosine, sine)), strict=True):
         (left, right), (new_left, new_right) = old[:, :2].chunk(2, dim=-1), new[:, :2].chunk(2, dim=-1)
         # 左半边先另存：就地旋转时，右半边还要用旧的左半边
         turned = (left * cos).addcmul_(right, sin, value=-1)

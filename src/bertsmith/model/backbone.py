@@ -164,6 +164,15 @@ class PretrainedModel(nn.Module):
             if "gradient_checkpointing" in vars(module):
                 vars(module)["gradient_checkpointing"] = what
 
+    def compile_blocks(self) -> None:
+        """Lets `torch.compile` fuse what every block does around its matmuls, for a GPU.
+
+        Blocks are compiled one by one, not the whole model: those of one kind share their kernels, so that it takes as
+        long for 24 layers as for 2, and lengths may change from batch to batch.
+        """
+        for block in self.backbone.encoder.blocks:
+            block.compile(dynamic=True)
+
     def set_config(self, config: ModelConfig) -> None:
         """Tells every model inside this one its changed shape: a task model and its backbone both keep it."""
         for module in self.modules():

@@ -22,17 +22,23 @@ def rotary_angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tens
         base: θ: pair i of the dimensions turns by `base ** (-2 i / D)` radians a token, so that a larger base tells
             places further apart from each other.
     """
+    if torch.compiler.is_compiling():
+        # 编译后角度和旋转在同一个内核里算：没有什么要留着
+        return _angles(batch, head_size, base)
     known: dict[tuple[int, float], tuple[Tensor, Tensor]] = vars(batch).setdefault("_angles", {})
     key = (head_size, base)
-    if torch.compiler.is_compiling() or key not in known:
+    if key not in known:
         # 推理模式造出的张量不能参与之后的训练：在它之外计算
         with torch.inference_mode(False):
-            device = batch.position_ids.device
-            pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
-            # 低维转得快，分辨相邻的词；高维转得慢，分辨远近
-            angles = batch.position_ids[:, None].float() * base ** (-pairs / head_size)
-            known[key] = angles.cos(), angles.sin()
+            known[key] = _angles(batch, head_size, base)
     return known[key]
+
+
+def _angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=batch.position_ids.device)
+    # 低维转得快，分辨相邻的词；高维转得慢，分辨远近
+    angles = batch.position_ids[:, None].float() * base ** (-pairs / head_size)
+    return angles.cos(), angles.sin()
 
 
 def rotated(qkv: Tensor, batch: RaggedBatch, base: float) -> Tensor:

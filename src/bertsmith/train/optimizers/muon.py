@@ -74,41 +74,46 @@ class Muon(torch.optim.Optimizer):
                 inner["lr"], inner["weight_decay"] = group["lr"], group["weight_decay"]
             self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
             self._adamw.step()
+        # 跳过坏的一步时，权重不衰减、不移动：两者都乘以 0
+        moving = 1.0 if self.found_inf is None else 1 - self.found_inf
         by_shape = defaultdict(list)
         for group in self.param_groups:
-            for weight in group["params"] if group["stacked"] else ():
-                if weight.grad is not None:
-                    # 查询、键、值各是各的矩阵：合在一起正交化会让它们互相牵制
-                    for matrix, momentum in zip(
-                        weight.chunk(group["stacked"]), self._momentum(weight).chunk(group["stacked"]), strict=True
-                    ):
-                        by_shape[min(matrix.shape), max(matrix.shape)].append((matrix, momentum, group))
+            weights = [weight for weight in group["params"] if weight.grad is not None] if group["stacked"] else []
+            if not weights:
+                continue
+            heading = self._momenta(weights)
+            # 一串张量一次交给内核：GPU 上逐个启动几百个小内核，比算它们还久
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"] * moving)
+            for weight, momentum in zip(weights, heading, strict=True):
+                # 查询、键、值各是各的矩阵：合在一起正交化会让它们互相牵制
+                for matrix, part in zip(*(each.chunk(group["stacked"]) for each in (weight, momentum)), strict=True):
+                    by_shape[min(matrix.shape), max(matrix.shape)].append((matrix, part, group["lr"]))
         for matrices in by_shape.values():
-            self._move(matrices, kept=0.0 if self.found_inf is None else self.found_inf)
+            self._move(matrices, moving)
 
-    def _momentum(self, weight: Tensor) -> Tensor:
-        """Adds a gradient to the momentum, and returns where the momentum is heading (Nesterov)."""
-        assert weight.grad is not None
-        state = self.state[weight]
-        if not state:
-            state["momentum"] = torch.zeros_like(weight)
-        # 坏的梯度换成动量自己：向自己插值，动量就不动
-        bad = self.found_inf
-        gradient = weight.grad if bad is None else torch.where(bad > 0, state["momentum"], weight.grad)
-        momentum: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
-        return gradient.lerp(momentum, MOMENTUM)
+    def _momenta(self, weights: list[Tensor]) -> list[Tensor]:
+        """Adds the gradients, which there are, to the momenta, and returns where these are heading (Nesterov)."""
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momenta: list[Tensor] = [self.state[weight]["momentum"] for weight in weights]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if self.found_inf is not None:
+            # 坏的梯度换成动量自己：向自己插值，动量就不动
+            bad = self.found_inf > 0
+            gradients = [torch.where(bad, old, new) for old, new in zip(momenta, gradients, strict=True)]
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        return list(torch._foreach_lerp(gradients, momenta, MOMENTUM))
 
     @staticmethod
-    def _move(matrices: list[tuple[Tensor, Tensor, dict[str, Any]]], *, kept: float | Tensor) -> None:
-        """Moves matrices of one shape, or its transpose; where `kept` is 1 they stay as they are."""
+    def _move(matrices: list[tuple[Tensor, Tensor, float]], moving: float | Tensor) -> None:
+        """Moves matrices of one shape, or its transpose, each with its rate; where `moving` is 0 they stay."""
         lying = [momentum if len(momentum) <= momentum.shape[1] else momentum.mT for _, momentum, _ in matrices]
-        steps = orthogonalized(torch.stack(lying))
-        for (matrix, _, group), step in zip(matrices, steps, strict=True):
+        steps = orthogonalized(torch.stack(lying)) * moving
+        for (matrix, _, rate), step in zip(matrices, steps, strict=True):
             rows, columns = matrix.shape
             # 正交矩阵让每个输出的变化只随 sqrt(行/列) 变：学习率从此与宽度无关
-            rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-            matrix.mul_(1 - group["lr"] * group["weight_decay"] * (1 - kept))
-            matrix.add_((step if rows <= columns else step.mT) * (1 - kept), alpha=-rate)
+            matrix.add_(step if rows <= columns else step.mT, alpha=-rate * math.sqrt(max(1.0, rows / columns)))
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

@@ -1,0 +1,81 @@
+"""What `--compile` needs, and that it fits batches of any lengths; whether it is faster only a GPU can tell."""
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.batch import RaggedBatch
+from bertsmith.errors import ConfigError
+from bertsmith.kernels import compiling
+from bertsmith.model import family_named
+from bertsmith.train.choosing import recipe_for
+
+LENGTHS = [(5, 9, 3), (40,), (7, 7, 7, 7)]
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Blocks are traced as for a GPU, and run by torch's own kernels: nothing is written in C++."""
+    plain = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: plain(self, backend="aot_eager", **how))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def batch_of(lengths: tuple[int, ...]) -> RaggedBatch:
+    draw = np.random.default_rng(sum(lengths))
+    return RaggedBatch.from_sequences([draw.integers(0, 90, length).tolist() for length in lengths])
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(("family", "graphs"), [pytest.param("bert", 1, marks=pytest.mark.slow), ("modernbert", 3)])
+def test_blocks_of_a_kind_share_a_graph_whatever_the_lengths(family, graphs):
+    """ModernBERT's kinds are the first block, which has no norm, those that read all, and those that read a window."""
+    kind = family_named(family)
+    model = kind.backbone(kind.config.named("4/64", vocab_size=90, pad_token_id=0, attention_probs_dropout_prob=0.0))
+    model.set_compute_dtype(torch.bfloat16)
+    # meta 设备走的是 GPU 的路：变长注意力，没有矩形
+    model.to("meta").compile_blocks()
+    for lengths in LENGTHS:
+        model(batch_of(lengths).to("meta")).hidden_states.float().sum().backward()
+    found = torch._dynamo.utils.counters
+    assert found["stats"]["unique_graphs"] == graphs
+    assert not found["graph_break"]
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    "family", ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("modernbert", "albert"))]
+)
+def test_compiled_blocks_compute_the_same(family):
+    torch.manual_seed(0)
+    kind = family_named(family)
+    config = kind.config.named("2/64", vocab_size=90, pad_token_id=0)
+    model = kind.backbone(config).eval()
+    batches = [batch_of(lengths) for lengths in LENGTHS]
+    wanted = [model(batch).hidden_states for batch in batches]
+    model.compile_blocks()
+    for batch, states in zip(batches, wanted, strict=True):
+        torch.testing.assert_close(model(batch).hidden_states, states)
+
+
+def test_a_cpu_is_refused():
+    with pytest.raises(ConfigError, match="--compile is for GPUs, and this run computes on cpu; leave it out"):
+        compiling.require_compiler("cpu")
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match="--compile needs Triton"):
+        compiling.require_compiler("cuda:1")
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(compiling.shutil, "which", lambda _name: None)
+    with pytest.raises(ConfigError, match="--compile needs a C compiler"):
+        compiling.require_compiler("cuda")
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: name)
+    compiling.require_compiler("cuda")
+
+
+def test_the_recipe_says_so():
+    assert recipe_for("tiny", steps=1, compile=True).model.compiled
+    assert not recipe_for("tiny", steps=1).model.compiled
