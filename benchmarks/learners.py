@@ -31,6 +31,7 @@ from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
+from bertsmith.train.defaults import MEASURED_WIDTH
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
 from objectives import prepare
@@ -131,7 +132,7 @@ def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
 def theirs(
     setting: Setting, side: str, seed: int, steps: int, *, batch_size: int | None = None, rate: float | None = None
 ) -> Learner:
-    """A loop over the library's model; without a rate, that of `RATES`."""
+    """A loop over the library's model; without a rate, that of `RATES`, less for wide models as ours."""
     torch.manual_seed(seed)
     expert = side == EXPERT
     model: Any = modern_peer(setting) if expert else transformers.BertForMaskedLM(peer_config(setting))
@@ -139,7 +140,8 @@ def theirs(
         with torch.no_grad():
             model.decoder.bias.copy_(log_frequencies(setting))
     model.to(setting.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate or RATES[side], weight_decay=0.01, fused=expert)
+    rate = rate or RATES[side] * min(1.0, MEASURED_WIDTH / model.config.hidden_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=expert)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(WARMUP_SHARE * steps), steps)
     size = batch_size or setting.batch_size or PEER_BATCH
     recipe = recipe_for(setting.size, family="modernbert", steps=1, seed=seed, batch_size=size)
