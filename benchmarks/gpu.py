@@ -3,7 +3,7 @@
 1. `tests/cuda`: every path of CUDA against the CPU (variable-length attention forward and backward, windows, bf16,
    training, skipped batches, no waiting within a step)
 2. pre-training steps of BERT and ModernBERT in base and large, at 128 and 512 tokens, beside `transformers` as people
-   and as an expert write it: tokens a second, share of the matmul's peak, memory. Ours as `pretrain --compile`, the
+   and as an expert write it: tokens a second, and the share of the matmul's peak. Ours as `pretrain --compile`, the
    expert with `torch.compile` and without; then our own ways beside each other: Muon, without `--compile`, AdamW
 3. texts of 4 to 512 tokens through base in bf16: texts a second
 4. two processes against one, where there are two GPUs
@@ -122,12 +122,7 @@ def planned(device: str, quick: bool) -> dict[str, Work]:
 def measured(work: Work) -> dict[str, Any]:
     """Runs one measurement; what does not fit this GPU says so, and the others go on."""
     try:
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-        found = work()
-        if torch.cuda.is_available() and "figures" in found:
-            found["figures"]["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
-        return found
+        return work()
     except torch.cuda.OutOfMemoryError as error:
         return {"error": f"does not fit this GPU: {str(error).splitlines()[0]}"}
     finally:

@@ -87,7 +87,9 @@ CHINESE = {
     "cosine ours": "余弦：本项目",
     "loss": "目标损失",
     "loss ours": "本项目的损失",
-    "peak mib": "显存峰值",
+    "Muon, --compile": "Muon，--compile",
+    "Muon, without --compile": "Muon，不加 --compile",
+    "AdamW, without --compile": "AdamW，不加 --compile",
     "threads": "线程",
     "commit": "提交",
     "processor time": "处理器时间",
@@ -109,14 +111,18 @@ class Comparisons:
     results: str
     shown: Mapping[str, str] = field(default_factory=dict)
     """Figures beside the times: key → format, such as `{"utilisation": "{:.0%}"}`."""
+    begins: str = ""
+    """With what the names of the lines begin that are in the table."""
+    heads: Sequence[str] = ("ours", "as people write it", "as an expert writes it")
+    """Of the columns of ours and of both kinds of peer."""
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
         # 没有对手的行是别的行的一部分，如全参数微调的内存
-        rows = [row for row in latest(self.results) if "rounds" in row]
+        rows = [row for row in latest(self.results) if "rounds" in row and row["name"].startswith(self.begins)]
         if not rows:
             return [say(NOTHING) + "."]
-        heads = ["what", OURS, "as people write it", "as an expert writes it", *self.shown]
+        heads = ["what", *self.heads, *self.shown]
         cells = [
             [
                 row["name"],
@@ -584,7 +590,10 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
             "words_per_second_gensim": "{:,.0f}",
         },
     ),
-    "gpu": Comparisons("gpu", {"utilisation": "{:.0%}", "peak_mib": "{:,} MiB"}),
+    "gpu": Comparisons("gpu", {"utilisation": "{:.0%}"}, "step of"),
+    "gpu_ways": Comparisons(
+        "gpu", {}, "ways of", ("Muon, --compile", "Muon, without --compile", "AdamW, without --compile")
+    ),
 }
 
 
