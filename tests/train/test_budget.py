@@ -113,6 +113,13 @@ def test_a_run_without_an_end_is_refused(village, tmp_path):
         pretrain(tmp_path, corpus, tokenizer, RECIPE)
 
 
+def test_a_run_that_cannot_compile_is_refused_before_its_folder_is_made(village, tmp_path):
+    corpus, tokenizer, _ = village
+    with pytest.raises(ConfigError, match="--compile is for GPUs"):
+        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(steps=1, compile=True))
+    assert not (tmp_path / "run").exists()
+
+
 def test_dropout_follows_from_how_often_the_text_is_read(village):
     corpus, tokenizer, _ = village
     stream = open_stream(RECIPE, corpus, tokenizer)

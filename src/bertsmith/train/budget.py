@@ -178,6 +178,8 @@ def _steps_within(
     evaluating = 0.0
     if evaluations:
         batches = heldout_set(recipe, corpus, tokenizer)
+        # 第一批要编译或安排内核：每次评估只算之后的时间
+        trainer.evaluate(batches[:1])
         begun = time.perf_counter()
         trainer.evaluate(batches)
         evaluating = (time.perf_counter() - begun) * (evaluations + 1)

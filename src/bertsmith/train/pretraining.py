@@ -35,6 +35,7 @@ from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import locked, make_folder
 from bertsmith.hub import pin
+from bertsmith.kernels.compiling import require_compiler
 from bertsmith.kernels.speed import measure_matmul_flops
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.options import option, values_of
@@ -180,6 +181,8 @@ def pretrain(
     ranks, run, options = ranks or Ranks(), Path(run), options or RunOptions()
     if not recipe.trainer.total_steps and not recipe.length.has_budget:
         raise ConfigError("a run needs an end: steps, minutes, tokens or flops")
+    if recipe.model.compiled:
+        require_compiler(device)
     with ExitStack() as stack:
         # 只有 0 号进程碰运行目录：上锁、读配方、写状态
         ranks.on_first(lambda: stack.enter_context(locked(make_folder(run))))

@@ -19,7 +19,6 @@ from bertsmith.data.stream.masking import MaskingSettings
 from bertsmith.data.stream.stream import PreTrainingStream, heldout_batches
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import commit_of, model_folder
-from bertsmith.kernels.compiling import require_compiler
 from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
@@ -86,8 +85,6 @@ def build_model(
     objective, start = recipe.build_objective(), recipe.model.start_from
     has_kernel = torch.device(device).type in ASYNCHRONOUS and recipe.model.precision == "bf16"
     on_weights = 0.0 if has_kernel else recipe.model.dropout or 0.0
-    if recipe.model.compiled:
-        require_compiler(device)
     if start:
         dropout = recipe.model.dropout or 0.0
         model = objective.load_model(start, hidden_dropout_prob=dropout, attention_probs_dropout_prob=on_weights)
