@@ -419,6 +419,17 @@ README_ROWS = (
         "python benchmarks/pretrain_step.py",
     ),
     Ratio(
+        "a step on an H200, base, `--compile`; `transformers` under `torch.compile`",
+        "H200 上的一步，base，`--compile`；对 `torch.compile` 编译的 `transformers`",
+        "gpu",
+        {
+            "BERT": "step of bert-base at 128, bf16, compiled",
+            "BERT, 512 tokens": "step of bert-base at 512, bf16, compiled",
+            "ModernBERT": "step of modernbert-base at 128, bf16, compiled",
+        },
+        "python benchmarks/gpu.py",
+    ),
+    Ratio(
         "states of short sentences, 6 layers; `transformers`",
         "短句的状态，6 层；对 `transformers`",
         "model_forward",
