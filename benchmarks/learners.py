@@ -68,6 +68,10 @@ class Setting:
         """Opens the batches of a recipe; drawn ahead where the host would otherwise make a GPU wait."""
         return prefetched(open_stream(recipe, self.corpus, self.tokenizer), int(self.device != "cpu"))
 
+    def learner(self, stream: Any, step: Callable[[], int], measure: Callable[[], tuple[float, float]]) -> Learner:
+        """Returns what learns from a stream of `stream`."""
+        return Learner(step, measure, self.wait, stream.close if isinstance(stream, PrefetchedStream) else lambda: None)
+
     def wait(self) -> None:
         """Waits until the device has done what it was told."""
         if self.device != "cpu":
@@ -78,12 +82,13 @@ class Setting:
 class Learner:
     """What is timed: a step, which returns its tokens, and the mean loss and accuracy on held-out batches.
 
-    A GPU may still be at work when `step` returns; `wait` ends when it is not.
+    A GPU may still be at work when `step` returns; `wait` ends when it is not. `close` ends what draws the batches.
     """
 
     step: Callable[[], int]
     measure: Callable[[], tuple[float, float]]
     wait: Callable[[], None]
+    close: Callable[[], object]
 
 
 def setting_of(
@@ -92,29 +97,22 @@ def setting_of(
     folder: Path,
     *,
     quick: bool = False,
-    **how: Any,
+    device: str = "cpu",
+    batch_size: int | None = None,
+    compiled: bool = False,
 ) -> Setting:
-    """Learns the vocabulary and tokenizes the English corpus, once; both stay in the folder.
-
-    Args:
-        size: a name such as `mini`.
-        precision: `bf16` or `float32`.
-        folder: of vocabulary and shards.
-        quick: read a twelfth of the text.
-        **how: the other fields of a `Setting`.
-    """
+    """Learns the vocabulary and tokenizes the English corpus, once; both stay in the folder; see `Setting`."""
     corpus, tokenizer = prepare(folder, quick=quick)
     recipe = recipe_for(size, family="modernbert", steps=1)
     heldout = heldout_set(recipe, corpus, tokenizer)
-    return Setting(size, precision, corpus, tokenizer, heldout, **how)
+    return Setting(size, precision, corpus, tokenizer, heldout, device, batch_size, compiled)
 
 
 def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
     """The project's trainer under the recipe of the family."""
-    how: dict[str, Any] = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
-    how |= {"compile": True} if setting.compiled else {}
+    how = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
     recipe = recipe_for(setting.size, family=family, batch_size=setting.batch_size, **how)
-    trainer = make_trainer(recipe, setting.corpus, setting.tokenizer, setting.device)
+    trainer = make_trainer(recipe, setting.corpus, setting.tokenizer, setting.device, compiled=setting.compiled)
     stream = setting.stream(recipe)
 
     def step() -> int:
@@ -126,7 +124,7 @@ def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
         figures = trainer.evaluate(setting.heldout)
         return figures["mlm_loss"], figures["mlm_accuracy"]
 
-    return Learner(step, measure, setting.wait)
+    return setting.learner(stream, step, measure)
 
 
 def theirs(
@@ -174,7 +172,7 @@ def theirs(
             count += len(batch.masked_labels)
         return loss / count, hits / count
 
-    return Learner(step, measure, setting.wait)
+    return setting.learner(stream, step, measure)
 
 
 def modern_peer(setting: Setting) -> transformers.ModernBertForMaskedLM:
@@ -239,14 +237,18 @@ def begun_within(
     begun = clock()
     first = begin(10**6)
     seconds -= clock() - begun
+    begun = clock()
     first.step()
     first.step()
     first.wait()
-    begun = clock()
+    settling, begun = clock() - begun, clock()
     for _ in range(MEASURED_STEPS):
         first.step()
     first.wait()
-    steps = max(1, round(seconds * MEASURED_STEPS / (clock() - begun)))
+    per_step = (clock() - begun) / MEASURED_STEPS
+    # 头两步还要编译和安排内核：多出来的也算在时间里，第二个学习者不用再付
+    steps = max(1, round((seconds - max(0.0, settling - 2 * per_step)) / per_step))
+    first.close()
     begun = clock()
     learner = begin(steps)
     return steps, learner, clock() - begun

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--precision", choices=("float32", "bf16"), help="default: what the device multiplies fast")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--batch-size", type=int, help="sequences of a batch, for all; default: the recipe's, 16")
+    parser.add_argument("--batch-size", type=int, help="sequences of a batch; default: the recipe's, 16 for peers")
     parser.add_argument("--compile", action="store_true", help="ours fuse the kernels of their blocks, on a GPU")
     parser.add_argument("--out", type=Path, default=Path("runs/families"), help="vocabulary and shards")
     parser.add_argument("--picture", type=Path)
@@ -87,8 +87,12 @@ def main() -> None:
     on_gpu = options.device == "cuda"
     card = f"{torch.cuda.get_device_name()} x 1" if on_gpu else ""
     results = results_of("learning_curves_gpu" if on_gpu else "learning_curves", options, device=card)
-    kin = {"minutes": options.minutes, "precision": options.precision or native_precision(options.device)}
-    kin |= {name: value for name in ("batch_size", "compile") if (value := getattr(options, name))}
+    kin = {
+        "minutes": options.minutes,
+        "precision": options.precision or native_precision(options.device),
+        "batch_size": options.batch_size,
+        "compile": options.compile,
+    }
     for size in options.sizes:
         setting = setting_of(
             size,
@@ -104,8 +108,8 @@ def main() -> None:
             row = results.get({"name": name, "size": size, **kin, "seed": seed}, measure)
             print(name, size, seed, row["curve"][-1], flush=True)
     if options.picture:
-        kin |= {key: results.key[key] for key in ("commit", "processor")}
-        rows = [row for row in results.rows if kin.items() <= row.items()]
+        kin |= {key: results.key.get(key) for key in ("commit", "processor", "device")}
+        rows = [row for row in results.rows if all(row.get(key) == value for key, value in kin.items())]
         draw(rows, setting.corpus.unigram_entropy, options.picture)
 
 
@@ -127,6 +131,7 @@ def curve_of(setting: Setting, contender: Contender, options: argparse.Namespace
         seconds += clock() - begun
         if step in marks:
             curve.append((round(seconds, 1), tokens, *learner.measure()))
+    learner.close()
     return {"steps": steps, "curve": curve, "mlm_loss": curve[-1][2], "mlm_accuracy": curve[-1][3], "tokens": tokens}
 
 

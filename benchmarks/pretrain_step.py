@@ -110,7 +110,7 @@ def main() -> None:
     print_table(rows)
 
 
-def measure(setting: Setting, rounds: int, compiled: bool, clock: str) -> dict[str, Any]:
+def measure(setting: Setting, rounds: int, compile_peer: bool, clock: str) -> dict[str, Any]:
     """Builds all sides from one set of weights and times them in turn."""
     torch.manual_seed(0)
     config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
@@ -120,7 +120,7 @@ def measure(setting: Setting, rounds: int, compiled: bool, clock: str) -> dict[s
     ours = ModelForPreTraining(config, pair_head=setting.has_pairs)
     dtype = PRECISIONS[setting.precision]
     whole = transformers.BertForPreTraining if setting.has_pairs else transformers.AutoModelForMaskedLM
-    names = [PEOPLE, EXPERT, *([COMPILED] if compiled else [])]
+    names = [PEOPLE, EXPERT, *([COMPILED] if compile_peer else [])]
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(folder)
         # 各练各的一份：两个对手轮流更新同一个模型，动量会互相覆盖

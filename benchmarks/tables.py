@@ -111,18 +111,18 @@ class Comparisons:
     results: str
     shown: Mapping[str, str] = field(default_factory=dict)
     """Figures beside the times: key → format, such as `{"utilisation": "{:.0%}"}`."""
-    begins: str = ""
+    prefixes: tuple[str, ...] = ("",)
     """With what the names of the lines begin that are in the table."""
-    heads: Sequence[str] = ("ours", "as people write it", "as an expert writes it")
-    """Of the columns of ours and of both kinds of peer."""
+    columns: Sequence[str] = ("ours", "as people write it", "as an expert writes it")
+    """What ours and both kinds of peer are called."""
 
     def render(self, say: Callable[[str], str]) -> list[str]:
         """Returns the lines of the table."""
         # 没有对手的行是别的行的一部分，如全参数微调的内存
-        rows = [row for row in latest(self.results) if "rounds" in row and row["name"].startswith(self.begins)]
+        rows = [row for row in latest(self.results) if "rounds" in row and row["name"].startswith(self.prefixes)]
         if not rows:
             return [say(NOTHING) + "."]
-        heads = ["what", *self.heads, *self.shown]
+        heads = ["what", *self.columns, *self.shown]
         cells = [
             [
                 row["name"],
@@ -419,8 +419,8 @@ README_ROWS = (
         "python benchmarks/pretrain_step.py",
     ),
     Ratio(
-        "a step on an H200, base, `--compile`; `transformers` under `torch.compile`",
-        "H200 上的一步，base，`--compile`；对 `torch.compile` 编译的 `transformers`",
+        "a step on an H200, base, `--compile`; `transformers`, the expert's compiled where that is faster",
+        "H200 上的一步，base，`--compile`；对 `transformers`，专家编译更快时取编译版",
         "gpu",
         {
             "BERT": "step of bert-base at 128, bf16, compiled",
@@ -601,9 +601,9 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
             "words_per_second_gensim": "{:,.0f}",
         },
     ),
-    "gpu": Comparisons("gpu", {"utilisation": "{:.0%}"}, "step of"),
+    "gpu": Comparisons("gpu", {"utilisation": "{:.0%}"}, ("step of", "texts of", "two processes")),
     "gpu_ways": Comparisons(
-        "gpu", {}, "ways of", ("Muon, --compile", "Muon, without --compile", "AdamW, without --compile")
+        "gpu", {}, ("ways of",), ("Muon, --compile", "Muon, without --compile", "AdamW, without --compile")
     ),
 }
 

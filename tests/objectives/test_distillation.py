@@ -15,7 +15,7 @@ from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFo
 from bertsmith.model import BertConfig, ModelForPreTraining, family_named, keep_layers
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
-from bertsmith.objectives.distillation.loss import Seen, distillation_loss_named, distillation_losses
+from bertsmith.objectives.distillation.loss import Seen, distillation_loss_named, distillation_losses, recorded_qkv
 from bertsmith.objectives.distillation.objective import DistilledObjective, TeacherSettings
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
@@ -125,6 +125,21 @@ def test_the_objective_adds_up_weighted_parts(family, village_small, teacher):
     assert all(parameter.grad is None for parameter in objective.network.parameters())
     plain = objective_named("mlm")(student, batch)
     assert figures["mlm_loss"] == pytest.approx(plain.sums["mlm_loss"][0] / plain.sums["mlm_loss"][1], rel=1e-6)
+
+
+def test_what_is_recorded_is_not_turned_whether_gradients_are_taken_or_not(village_small):
+    """Without gradients queries and keys are turned in place, which must not reach what was recorded before."""
+    torch.manual_seed(0)
+    kind = family_named("modernbert")
+    config = kind.config.named("1/64", vocab_size=village_small[1].vocab_size, attention_probs_dropout_prob=0.0)
+    model = kind.backbone(config)
+    (batch, _) = batches(village_small, objective_named("mlm"))
+    found = []
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), recorded_qkv(model) as recorded:
+            model(batch.tokens)
+        found.append(recorded[-1].detach())
+    torch.testing.assert_close(*found)
 
 
 def test_the_teacher_and_itself_agree_at_every_mask(village_small, teacher):

@@ -16,7 +16,7 @@ from bertsmith.objectives.pretraining import objective_named, objectives
 from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops, with_dropout
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.defaults import DROPOUT, MANY_PASSES
-from bertsmith.train.pretraining import pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import parse_phases
 from bertsmith.train.start import open_stream
 
@@ -115,8 +115,11 @@ def test_a_run_without_an_end_is_refused(village, tmp_path):
 
 def test_a_run_that_cannot_compile_is_refused_before_its_folder_is_made(village, tmp_path):
     corpus, tokenizer, _ = village
+    compiled = RunOptions(compiled=True)
     with pytest.raises(ConfigError, match="--compile is for GPUs"):
-        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(steps=1, compile=True))
+        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(steps=1), compiled)
+    with pytest.raises(ConfigError, match="--compile does not go with --teacher"):
+        pretrain(tmp_path / "run", corpus, tokenizer, RECIPE.changed(steps=1, teacher="some/folder"), compiled)
     assert not (tmp_path / "run").exists()
 
 

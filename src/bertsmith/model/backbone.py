@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.kernels.compiling import compile_each
 from bertsmith.kernels.layers import Linear
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.config import ModelConfig
@@ -170,8 +171,7 @@ class PretrainedModel(nn.Module):
         Blocks are compiled one by one, not the whole model: those of one kind share their kernels, so that it takes as
         long for 24 layers as for 2, and lengths may change from batch to batch.
         """
-        for block in self.backbone.encoder.blocks:
-            block.compile(dynamic=True)
+        compile_each(self.backbone.encoder.blocks)
 
     def set_config(self, config: ModelConfig) -> None:
         """Tells every model inside this one its changed shape: a task model and its backbone both keep it."""

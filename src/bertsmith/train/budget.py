@@ -96,6 +96,7 @@ def steps_for(
     ranks: Ranks | None = None,
     accumulate: int = 1,
     evaluations: int = EVALUATIONS,
+    compiled: bool = False,
 ) -> int:
     """Returns the number of steps after which the first of the recipe's budgets is used up.
 
@@ -107,6 +108,7 @@ def steps_for(
         ranks: with whom.
         accumulate: parts of a step.
         evaluations: spread over the run, besides the first; they take their part of the minutes. 0 is no first either.
+        compiled: whether the run will fuse the kernels of its blocks.
     """
     ranks = ranks or Ranks()
     shares = recipe.length.shares
@@ -121,7 +123,9 @@ def steps_for(
         limits.append(math.ceil(recipe.length.flops / per_step))
     if recipe.length.minutes:
         limits.append(
-            math.floor(_steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate, evaluations))
+            math.floor(
+                _steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate, evaluations, compiled)
+            )
         )
     # 各进程计时略有差别：以 0 号进程的结果为准
     return ranks.on_first(lambda: max(1, min(limits)))
@@ -166,11 +170,12 @@ def _steps_within(
     ranks: Ranks,
     accumulate: int,
     evaluations: int,
+    compiled: bool,
 ) -> float:
     """Finds how many steps fit into the minutes asked for, by timing a throw-away model on real batches."""
     # 计时用的是丢弃的模型和独立的数据流：步数一旦定下，训练本身与快慢无关；词向量的初值也不必去数
     timed = recipe.changed(steps=max(1, recipe.trainer.total_steps), first_vectors="drawn")
-    trainer = make_trainer(timed, corpus, tokenizer, device, ranks)
+    trainer = make_trainer(timed, corpus, tokenizer, device, ranks, compiled=compiled)
     per_step = 0.0
     for phase, share in enumerate(shares):
         stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
@@ -178,8 +183,8 @@ def _steps_within(
     evaluating = 0.0
     if evaluations:
         batches = heldout_set(recipe, corpus, tokenizer)
-        # 第一批要编译或安排内核：每次评估只算之后的时间
-        trainer.evaluate(batches[:1])
+        # 第一批要编译或安排内核，各进程各有自己的一批：每次评估只算之后的时间
+        trainer.evaluate(batches[: ranks.world_size])
         begun = time.perf_counter()
         trainer.evaluate(batches)
         evaluating = (time.perf_counter() - begun) * (evaluations + 1)

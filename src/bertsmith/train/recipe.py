@@ -75,9 +75,6 @@ class ModelSettings:
     precision: Precision = option(
         "float32", shown_default="bf16 where native", help="Precision of matrix multiplications."
     )
-    compiled: bool = option(
-        False, name="compile", help="GPU: fuse the kernels of every block; half a minute at first, then faster steps."
-    )
     start_weights: str = option("", in_file_only=True, help="Fingerprint of the weights of that folder.")
     start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
 

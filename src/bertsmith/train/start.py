@@ -101,8 +101,6 @@ def build_model(
             _start_as_sinusoids(part, recipe.model.sinusoids)
         _start_at_frequencies(part, corpus)
         part.set_compute_dtype(torch.bfloat16 if recipe.model.precision == "bf16" else torch.float32)
-        if recipe.model.compiled:
-            part.compile_blocks()
     return model
 
 
@@ -166,11 +164,16 @@ def make_trainer(
     tokenizer: Tokenizer,
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
+    *,
+    compiled: bool = False,
 ) -> BertTrainer[nn.Module]:
-    """Returns a trainer at step 0 for a recipe."""
+    """Returns a trainer at step 0 for a recipe; `compiled` fuses the kernels of every block, on a GPU."""
     objective = recipe.build_objective()
+    model = build_model(recipe, corpus, tokenizer, device)
+    for part in objective.models(model).values() if compiled else ():
+        part.compile_blocks()
     return BertTrainer(
-        build_model(recipe, corpus, tokenizer, device),
+        model,
         objective,
         recipe.trainer,
         seed=recipe.seed,

@@ -72,7 +72,8 @@ def recorded_qkv(backbone: Backbone) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
 
     def keep(_module: Any, _given: Any, output: Tensor) -> None:
-        seen.append(output)
+        # 不求梯度时旋转就地改写它：老师的要先另存，才和学生的一样是旋转之前的
+        seen.append(output if output.requires_grad else output.clone())
 
     # 共享权重的家族里“最后一块”会跑 L 次：取最后一次
     handle = backbone.encoder.blocks[-1].attention.qkv.register_forward_hook(keep)

@@ -75,24 +75,24 @@ class Muon(torch.optim.Optimizer):
             self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
             self._adamw.step()
         # 跳过坏的一步时，权重不衰减、不移动：两者都乘以 0
-        moving = 1.0 if self.found_inf is None else 1 - self.found_inf
+        is_finite = 1.0 if self.found_inf is None else 1 - self.found_inf
         by_shape = defaultdict(list)
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None] if group["stacked"] else []
             if not weights:
                 continue
-            heading = self._momenta(weights)
+            nesterov = self._nesterov_momenta(weights)
             # 一串张量一次交给内核：GPU 上逐个启动几百个小内核，比算它们还久
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"] * moving)
-            for weight, momentum in zip(weights, heading, strict=True):
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"] * is_finite)
+            for weight, momentum in zip(weights, nesterov, strict=True):
                 # 查询、键、值各是各的矩阵：合在一起正交化会让它们互相牵制
                 for matrix, part in zip(*(each.chunk(group["stacked"]) for each in (weight, momentum)), strict=True):
                     by_shape[min(matrix.shape), max(matrix.shape)].append((matrix, part, group["lr"]))
         for matrices in by_shape.values():
-            self._move(matrices, moving)
+            self._move(matrices, is_finite)
 
-    def _momenta(self, weights: list[Tensor]) -> list[Tensor]:
-        """Adds the gradients, which there are, to the momenta, and returns where these are heading (Nesterov)."""
+    def _nesterov_momenta(self, weights: list[Tensor]) -> list[Tensor]:
+        """Updates the momenta of weights with gradients, and returns the Nesterov momenta: one step further."""
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight]["momentum"] = torch.zeros_like(weight)
@@ -106,10 +106,10 @@ class Muon(torch.optim.Optimizer):
         return list(torch._foreach_lerp(gradients, momenta, MOMENTUM))
 
     @staticmethod
-    def _move(matrices: list[tuple[Tensor, Tensor, float]], moving: float | Tensor) -> None:
-        """Moves matrices of one shape, or its transpose, each with its rate; where `moving` is 0 they stay."""
+    def _move(matrices: list[tuple[Tensor, Tensor, float]], is_finite: float | Tensor) -> None:
+        """Moves matrices of one shape, or its transpose, each with its rate; where `is_finite` is 0 they stay."""
         lying = [momentum if len(momentum) <= momentum.shape[1] else momentum.mT for _, momentum, _ in matrices]
-        steps = orthogonalized(torch.stack(lying)) * moving
+        steps = orthogonalized(torch.stack(lying)) * is_finite
         for (matrix, _, rate), step in zip(matrices, steps, strict=True):
             rows, columns = matrix.shape
             # 正交矩阵让每个输出的变化只随 sqrt(行/列) 变：学习率从此与宽度无关
