@@ -161,16 +161,15 @@ def draw_size(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_title(f"{rows[0]['size']}, {cores} {'core' if cores == 1 else 'cores'}")
     for each in CONTENDERS.values():
         curves = [row["curve"] for row in rows if row["name"] == each.name]
+        if not curves:
+            continue
         points = [
             [statistics.mean(values) for values in zip(*marks, strict=True)] for marks in zip(*curves, strict=True)
         ]
         minutes, losses = [point[0] / 60 for point in points], [point[2] for point in points]
         panel.plot(minutes, losses, color=COLOURS[each.name], linewidth=2, label=each.title)
-        if points:
-            end = minutes[-1], losses[-1]
-            panel.annotate(
-                f"{end[1]:.2f}", end, (4, 0), textcoords="offset points", va="center", color=COLOURS[each.name]
-            )
+        end = minutes[-1], losses[-1]
+        panel.annotate(f"{end[1]:.2f}", end, (4, 0), textcoords="offset points", va="center", color=COLOURS[each.name])
     panel.set_xlabel("minutes of training")
     panel.grid(alpha=0.25)
     panel.spines[["top", "right"]].set_visible(False)

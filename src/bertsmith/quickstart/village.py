@@ -3,7 +3,8 @@
 The model is what `bertsmith quickstart` trains on the bundled world, with more steps: BERT tiny (2 layers of 128), the
 paper's two objectives, world and weights of seed 0. It is stored in bfloat16, in half the space of float32, and read
 back as float32. `made.json` beside the weights says how it was made and what it reaches on stories that were held out.
-The same processor makes the same file again, another one the same figures up to rounding.
+The same processor makes the same file again with the same version of the code, another one the same figures up to
+rounding.
 """
 
 from __future__ import annotations
