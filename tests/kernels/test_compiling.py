@@ -42,10 +42,9 @@ def test_blocks_of_a_kind_share_a_graph_whatever_the_lengths(family, graphs):
     assert not found["graph_break"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize(
-    "family", ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("modernbert", "albert"))]
-)
+@pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
 def test_compiled_blocks_compute_the_same(family):
     torch.manual_seed(0)
     kind = family_named(family)
