@@ -42,6 +42,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.inference.engine import packs_by_length
 from bertsmith.model import ModelForPreTraining, family_named
 from bertsmith.objectives import objective_named
+from bertsmith.train.distributed import Ranks, connected_ranks
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 from measured import HERE, Results
 from model_forward import forward_names, forward_peers
@@ -157,15 +158,15 @@ def own_steps(setting: Setting, *, rounds: int = ROUNDS) -> dict[str, Any]:
     return in_tokens(rounds_of(in_turn(work, rounds=rounds, warmup=3), peers=peers), setting)
 
 
-def own_step(setting: Setting, optimizer: str) -> Callable[[], object]:
-    """Returns a step of ours over one batch, over and over."""
+def own_step(setting: Setting, optimizer: str, ranks: Ranks | None = None) -> Callable[[], object]:
+    """Returns a step of ours over one batch, over and over; with ranks, this one's part of it."""
     torch.manual_seed(0)
     config = family_named(setting.family).config.named(setting.size, vocab_size=PIECES, pad_token_id=1)
     model = ModelForPreTraining(config.changed(attention_probs_dropout_prob=0.0), pair_head=setting.has_pairs)
     model.set_compute_dtype(PRECISIONS[setting.precision])
     objective = objective_named("mlm+nsp" if setting.has_pairs else "mlm")
     settings = TrainerSettings(10**6, 1e-4, optimizer=optimizer)
-    trainer = BertTrainer(model, objective, settings, device=setting.device)
+    trainer = BertTrainer(model, objective, settings, device=setting.device, ranks=ranks)
     if setting.compiled:
         model.compile_blocks()
     return finished(partial(trainer.train_batch, random_batch(setting)), setting.device)
@@ -232,18 +233,9 @@ def two_processes() -> dict[str, Any]:
 
 def steps_of_a_rank() -> None:
     """Takes steps as one of several processes; the first prints the tokens a second of all."""
-    from bertsmith.train.distributed import connected_ranks
-
     with connected_ranks() as (ranks, device):
-        setting = Setting("bert", "base", TOKENS_PER_STEP["base"] // 128, "bf16", 128, device.type)
-        torch.manual_seed(0)
-        config = family_named("bert").config.named("base", vocab_size=PIECES, attention_probs_dropout_prob=0.0)
-        model = ModelForPreTraining(config, pair_head=True)
-        model.set_compute_dtype(torch.bfloat16)
-        settings = TrainerSettings(10**6, 1e-4)
-        trainer = BertTrainer(model, objective_named("mlm+nsp"), settings, device=device, ranks=ranks)
-        batch = random_batch(setting)
-        times = in_turn({OURS: finished(partial(trainer.train_batch, batch), device.type)}, rounds=ROUNDS, warmup=3)
+        setting = Setting("bert", "base", TOKENS_PER_STEP["base"] // 128, "bf16", 128, str(device))
+        times = in_turn({OURS: own_step(setting, "adamw", ranks)}, rounds=ROUNDS, warmup=3)
         if ranks.is_first:
             tokens = setting.sequences * setting.length * ranks.world_size
             print(json.dumps([tokens / seconds for seconds in times[OURS]]))

@@ -68,10 +68,6 @@ class Setting:
         """Opens the batches of a recipe; drawn ahead where the host would otherwise make a GPU wait."""
         return prefetched(open_stream(recipe, self.corpus, self.tokenizer), int(self.device != "cpu"))
 
-    def learner(self, stream: Any, step: Callable[[], int], measure: Callable[[], tuple[float, float]]) -> Learner:
-        """Returns what learns from a stream of `stream`."""
-        return Learner(step, measure, self.wait, stream.close if isinstance(stream, PrefetchedStream) else lambda: None)
-
     def wait(self) -> None:
         """Waits until the device has done what it was told."""
         if self.device != "cpu":
@@ -124,7 +120,7 @@ def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
         figures = trainer.evaluate(setting.heldout)
         return figures["mlm_loss"], figures["mlm_accuracy"]
 
-    return setting.learner(stream, step, measure)
+    return Learner(step, measure, setting.wait, stream.close)
 
 
 def theirs(
@@ -172,7 +168,7 @@ def theirs(
             count += len(batch.masked_labels)
         return loss / count, hits / count
 
-    return setting.learner(stream, step, measure)
+    return Learner(step, measure, setting.wait, stream.close)
 
 
 def modern_peer(setting: Setting) -> transformers.ModernBertForMaskedLM:

@@ -561,6 +561,12 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
         {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
         over="seed",
     ),
+    "learning_curves_gpu": Figures(
+        "learning_curves_gpu",
+        ("name", "size", "minutes", "batch_size", "compile"),
+        {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
+        over="seed",
+    ),
     "tasks_from_nothing": Figures(
         "tasks_from_nothing", ("task", "contender"), {"score": "{:.3f}", "mlm_loss": "{:.3f}"}, {}, "seed"
     ),

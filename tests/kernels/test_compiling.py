@@ -44,6 +44,24 @@ def test_blocks_of_a_kind_share_a_graph_whatever_the_lengths(family, graphs):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced")
+def test_training_evaluation_and_dropout_stay_within_the_graphs_that_are_kept():
+    kind = family_named("modernbert")
+    config = kind.config.named("4/64", vocab_size=90, pad_token_id=0)
+    for dropout in (0.0, 0.1):
+        model = kind.backbone(config.changed(hidden_dropout_prob=dropout))
+        model.set_compute_dtype(torch.bfloat16)
+        model.to("meta").compile_blocks()
+        for lengths in LENGTHS:
+            batch = batch_of(lengths).to("meta")
+            model.train()(batch).hidden_states.float().sum().backward()
+            with torch.inference_mode():
+                model.eval()(batch)
+    # 三种层，训练与评估，有无 dropout：超过 torch 默认的 8 个，多的那种就会不声不响地不编译
+    assert 8 < torch._dynamo.utils.counters["stats"]["unique_graphs"] <= compiling.MOST_GRAPHS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
 def test_compiled_blocks_compute_the_same(family):
     torch.manual_seed(0)

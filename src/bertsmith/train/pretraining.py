@@ -302,7 +302,7 @@ class PreTrainingRun:
                 for name in ("recipe.toml", "metrics.jsonl", "model"):
                     self.tracking.artefact(self.run / name)
         finally:
-            self._close_stream()
+            self.stream.close()
         return PreTrainingResult(
             self.run, self.recipe, progress.heldout, self.corpus.unigram_entropy, progress.tokens_seen, seconds
         )
@@ -336,7 +336,7 @@ class PreTrainingRun:
         if self.recipe.phase_at(self.trainer.step) != self.progress.phase:
             # 换阶段从新的一轮开始：位置仍是几个整数，跨过边界续训与不中断的一样
             epoch = self.stream.position.epoch + 1
-            self._close_stream()
+            self.stream.close()
             self.progress.phase = self.recipe.phase_at(self.trainer.step)
             self.progress.position = StreamPosition(epoch).to_json()
             self.speed.peak = 0.0
@@ -352,10 +352,6 @@ class PreTrainingRun:
         opened = prefetched(stream, int(self.trainer.device.type == "cuda") if workers is None else workers)
         opened.position = StreamPosition(**self.progress.position)
         return opened
-
-    def _close_stream(self) -> None:
-        if isinstance(self.stream, PrefetchedStream):
-            self.stream.close()
 
     def _count(self, batch: PreTrainingBatch, output: LossOutput, request: StopRequest) -> tuple[bool, bool]:
         """Adds up a step, and finds out together with the other ranks whether to stop and whether to save."""

@@ -133,6 +133,9 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         self._order: tuple[int, EpochPermutation] | None = None
         self._cached: _Block | None = None
 
+    def close(self) -> None:
+        """Does nothing: no process draws; as `PrefetchedStream` has it, so that either can be closed."""
+
     def __next__(self) -> PreTrainingBatch:
         """Returns the batch at `position` and moves on."""
         return self.draw()
