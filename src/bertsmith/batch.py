@@ -173,6 +173,11 @@ class RaggedBatch:
         )
 
     @derived
+    def kept(self) -> dict[tuple[Any, ...], Any]:
+        """What is computed from the places alone and read again in every layer, under keys of those who need it."""
+        return {}
+
+    @derived
     def first_token_positions(self) -> Tensor:
         """[N] int64, where the `[CLS]` of each sequence is among the T tokens."""
         return self.cu_seqlens[:-1].long()

@@ -75,6 +75,25 @@ def test_compiled_blocks_compute_the_same(family):
         torch.testing.assert_close(model(batch).hidden_states, states)
 
 
+def test_compiled_blocks_read_the_angles_and_compute_none(monkeypatch):
+    """In a kernel of the rotation, sines would be computed again for every pair of every head."""
+    called: list[str] = []
+
+    def note(graph, _inputs):
+        called.extend(str(node.target) for node in graph.graph.nodes if node.op in ("call_method", "call_function"))
+        return graph.forward
+
+    plain = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: plain(self, backend=note, **how))
+    torch._dynamo.reset()
+    kind = family_named("modernbert")
+    model = kind.backbone(kind.config.named("2/64", vocab_size=90, pad_token_id=0)).to("meta")
+    model.compile_blocks()
+    model(batch_of(LENGTHS[0]).to("meta"))
+    assert any("cat" in name for name in called)
+    assert not [name for name in called if "cos" in name or "sin" in name]
+
+
 def test_a_cpu_is_refused():
     with pytest.raises(ConfigError, match="--compile is for GPUs, and this run computes on cpu; leave it out"):
         compiling.require_compiler("cpu")

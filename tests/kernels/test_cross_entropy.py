@@ -85,6 +85,37 @@ def test_a_decoder_and_its_loss_in_one_pass_equal_the_two_in_turn(rows, chunk, m
     assert int(found.hits) == int((F.linear(*inputs).argmax(-1) == labels).sum())
 
 
+@pytest.mark.parametrize("tile", [1, 16, 37])
+def test_pieces_that_fill_the_last_tile_change_nothing(tile, monkeypatch):
+    (states, weight, bias), labels = decoder(300, 37)
+    plain = cross_entropy(PieceScores(states, weight, bias), labels)
+    wanted = torch.autograd.grad(plain.loss, (states, weight, bias))
+    monkeypatch.setitem(module._TILE, "cpu", tile)
+    found = cross_entropy(PieceScores(states, weight, bias), labels)
+    torch.testing.assert_close(found, plain)
+    for ours, expected in zip(torch.autograd.grad(found.loss, (states, weight, bias)), wanted, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_it_is_the_same_whatever_the_rows(dtype, monkeypatch):
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda work, **how: plain(work, backend="aot_eager", **how))
+    module._compiled.cache_clear()
+    for rows in (5, 300):
+        (states, weight, bias), labels = decoder(rows, 37, dtype)
+        wanted, found = (
+            cross_entropy(PieceScores(states, weight, bias, compiled=compiled), labels) for compiled in (False, True)
+        )
+        torch.testing.assert_close(found, wanted)
+        slopes = [torch.autograd.grad(each.loss, (states, weight, bias)) for each in (found, wanted)]
+        torch.testing.assert_close(*slopes)
+        with torch.inference_mode():
+            torch.testing.assert_close(cross_entropy(PieceScores(states, weight, bias, compiled=True), labels), wanted)
+    module._compiled.cache_clear()
+
+
 def test_a_decoder_in_bf16_adds_its_gradient_in_float32():
     (states, weight, bias), labels = decoder(400, 50, torch.bfloat16, width=16)
     exact = states.detach().float().requires_grad_()

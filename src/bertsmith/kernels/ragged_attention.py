@@ -92,11 +92,11 @@ def cut_into_rectangles(batch: RaggedBatch, cut_cost: int) -> list[RaggedBatch]:
         where neighbours are alike: sorted by length.
     """
     # 每一层都要问，答案却只和长度有关：同一批只算一次
-    known: dict[int, list[RaggedBatch]] = vars(batch).setdefault("_rectangles", {})
-    if cut_cost not in known:
-        known[cut_cost] = [batch.sequences(first, last) for first, last in pairwise(_best_cuts(batch, cut_cost))]
+    key = ("rectangles", cut_cost)
+    if key not in batch.kept:
+        batch.kept[key] = [batch.sequences(first, last) for first, last in pairwise(_best_cuts(batch, cut_cost))]
     # 不切时存的是空表：存自己会成环，用完的批次要等垃圾回收才放掉
-    return known[cut_cost] or [batch]
+    return batch.kept[key] or [batch]
 
 
 def _best_cuts(batch: RaggedBatch, cut_cost: int) -> list[int]:
@@ -175,8 +175,8 @@ def _attend_in_windows(qkv: Tensor, batch: RaggedBatch, window: int, equation: E
 
 def _hidden_in_windows(batch: RaggedBatch, window: int, blocks: int) -> Tensor:
     """Returns [N or 1, B, 1, W, 3 W] bool, True where a key of a block must not be read."""
-    known: dict[int, Tensor] = vars(batch).setdefault("_windows", {})
-    if window not in known:
+    key = ("windows", window)
+    if key not in batch.kept:
         with torch.inference_mode(False):
             places = torch.arange(window)
             distance = torch.arange(-window, 2 * window) - places[:, None]  # [W, 3 W]
@@ -184,8 +184,9 @@ def _hidden_in_windows(batch: RaggedBatch, window: int, blocks: int) -> Tensor:
             lengths = torch.tensor([batch.max_seqlen] if batch.has_equal_lengths else batch.lengths)
             outside = (keys < 0) | (keys >= lengths[:, None, None])  # [N, B, 3 W]
             # 填充处的查询至少看得见自己，否则 softmax 得出 NaN
-            known[window] = (distance.abs() > window) | (outside[:, :, None, None] & (distance != 0))
-    return known[window]
+            batch.kept[key] = (distance.abs() > window) | (outside[:, :, None, None] & (distance != 0))
+    hidden: Tensor = batch.kept[key]
+    return hidden
 
 
 def _attend_varlen(qkv: Tensor, batch: RaggedBatch, mask: AttentionMask) -> Tensor:

@@ -23,6 +23,7 @@ from bertsmith.model.attention import Checkpointing
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import Family
 from bertsmith.model.folder import LoadReport, StoredAs, load_model_folder, read_architecture, save_model_folder
+from bertsmith.model.heads import MaskedLMHead
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -166,12 +167,15 @@ class PretrainedModel(nn.Module):
                 vars(module)["gradient_checkpointing"] = what
 
     def compile_blocks(self) -> None:
-        """Lets `torch.compile` fuse what every block does around its matmuls, for a GPU.
+        """Lets `torch.compile` fuse what every block does around its matmuls, for a GPU, and a masked LM its loss.
 
         Blocks are compiled one by one, not the whole model: those of one kind share their kernels, so that it takes as
         long for 24 layers as for 2, and lengths may change from batch to batch.
         """
         compile_each(self.backbone.encoder.blocks)
+        for module in self.modules():
+            if isinstance(module, MaskedLMHead):
+                module.compiled = True
 
     def set_config(self, config: ModelConfig) -> None:
         """Tells every model inside this one its changed shape: a task model and its backbone both keep it."""

@@ -42,9 +42,13 @@ class MaskedLMHead(nn.Module):
     The decoder is tied: a piece is predicted by the similarity of the transformed state with that piece's embedding,
     so that both directions train one matrix. Models with a decoder of their own exist
     (`config.tie_word_embeddings=False`) and are read too.
+
+    Attributes:
+        compiled: whether `torch.compile` fuses the loss over the scores.
     """
 
     reads: ClassVar[Reads] = "hidden_states"
+    compiled = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -81,8 +85,8 @@ class MaskedLMHead(nn.Module):
     def decode(self, transformed: Tensor, word_embedding: Tensor) -> PieceScores:
         """Scores every piece by its similarity with states [M, E] that are transformed already; when it is read."""
         if self.decoder is not None:
-            return PieceScores(transformed, self.decoder.weight, self.decoder.bias)
-        return PieceScores(transformed, word_embedding, self.bias)
+            return PieceScores(transformed, self.decoder.weight, self.decoder.bias, compiled=self.compiled)
+        return PieceScores(transformed, word_embedding, self.bias, compiled=self.compiled)
 
 
 class SpanBoundaryHead(nn.Module):

@@ -22,16 +22,16 @@ def rotary_angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tens
         base: θ: pair i of the dimensions turns by `base ** (-2 i / D)` radians a token, so that a larger base tells
             places further apart from each other.
     """
+    known, key = batch.kept, ("angles", head_size, base)
+    if key in known:
+        found: tuple[Tensor, Tensor] = known[key]
+        return found
     if torch.compiler.is_compiling():
-        # 编译后角度和旋转在同一个内核里算：没有什么要留着
         return _angles(batch, head_size, base)
-    known: dict[tuple[int, float], tuple[Tensor, Tensor]] = vars(batch).setdefault("_angles", {})
-    key = (head_size, base)
-    if key not in known:
-        # 推理模式造出的张量不能参与之后的训练：在它之外计算
-        with torch.inference_mode(False):
-            known[key] = _angles(batch, head_size, base)
-    return known[key]
+    # 推理模式造出的张量不能参与之后的训练：在它之外计算
+    with torch.inference_mode(False):
+        found = known[key] = _angles(batch, head_size, base)
+    return found
 
 
 def _angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tensor, Tensor]:

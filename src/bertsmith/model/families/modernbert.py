@@ -39,6 +39,7 @@ from bertsmith.model.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from bertsmith.model.rotary import rotary_angles
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -255,11 +256,15 @@ class ModernBertEncoder(BertEncoder):
     def __init__(self, config: ModernBertConfig) -> None:
         nn.Module.__init__(self)
         self.blocks = nn.ModuleList(ModernBertBlock(config, layer) for layer in range(config.num_hidden_layers))
+        self.head_size, self.rotary_bases = config.head_size, {config.global_rope_theta, config.local_rope_theta}
         self.norm = config.norm()
         self.gradient_checkpointing = "none"
 
     def forward(self, hidden: Tensor, batch: RaggedBatch, **asked: Any) -> EncoderOutput:
         """Runs the blocks over embeddings [T, H]; the last of the `layers` is normed."""
+        for base in self.rotary_bases:
+            # 在块之外先算好：编译后的块只查表，否则每个头的每一对都要重算一次正弦
+            rotary_angles(batch, self.head_size, base)
         encoded = super().forward(hidden, batch, **asked)
         states = self.norm(encoded.states)
         layers = None if encoded.layers is None else [*encoded.layers[:-1], states]
