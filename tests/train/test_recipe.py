@@ -5,6 +5,7 @@ import tomli_w
 
 from bertsmith.errors import ConfigError
 from bertsmith.options import values_of
+from bertsmith.train import choosing
 from bertsmith.train.choosing import chosen_recipe, recipe_for
 from bertsmith.train.recipe import PreTrainingRecipe
 
@@ -28,6 +29,19 @@ def test_a_file_by_hand_says_a_few_things_and_the_size_the_rest(tmp_path):
     assert chosen_recipe({"learning_rate": 1e-5, "size": "tiny"}, path) == recipe_for(
         "tiny", steps=7, warmup_share=0.25, learning_rate=1e-5
     )
+
+
+def test_a_gpu_gets_larger_batches_unless_told_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing, "native_precision", lambda _device: "bf16")
+    native = choosing.native_settings("cuda", tmp_path)
+    recipe = chosen_recipe({"steps": 3}, native=native)
+    assert (recipe.data.batch_size, recipe.model.precision) == (128, "bf16")
+    assert chosen_recipe({"steps": 3, "batch_size": 4}, native=native).data.batch_size == 4
+    assert chosen_recipe({"steps": 3}, written(tmp_path, data={"batch_size": 8}), native=native).data.batch_size == 8
+    assert chosen_recipe({"steps": 3, "batch_tokens": 4096}, native=native).data.batch_tokens == 4096
+    chosen_recipe({"steps": 3, "batch_size": 4}, native=native).save(tmp_path)
+    # 在别的机器上开始的运行，照它开始时的批量接着走
+    assert choosing.native_settings("cuda", tmp_path)["batch_size"] == 4
 
 
 def test_another_runs_recipe_can_be_taken_up(tmp_path):

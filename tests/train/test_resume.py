@@ -18,10 +18,11 @@ from bertsmith.errors import CheckpointError, RunFolderError, TrainingError
 from bertsmith.files import locked
 from bertsmith.model import BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.choosing import recipe_for
+from bertsmith.train import choosing
+from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer
 from bertsmith.train.state import _require_fit, _weights_of, load_latest_state, save_state
 from bertsmith.train.trainer import BertTrainer
@@ -178,9 +179,10 @@ def test_a_run_from_a_machine_with_bf16_says_how_to_go_on_without(village, tmp_p
             pretrain(tmp_path / "moved", corpus, tokenizer, recipe, RunOptions(save_every=0.0))
     with pytest.raises(RunFolderError, match=r"was begun in bf16, and float32 .* pass --precision bf16 to go on"):
         pretrain(tmp_path / "moved", corpus, tokenizer, recipe.changed(precision="float32"))
+    monkeypatch.setattr(choosing, "native_precision", lambda _device: "float32")
     with pytest.warns(UserWarning, match="goes on in bf16, as it was begun; this machine is faster in float32"):
-        assert begun_precision(tmp_path / "moved", "float32") == "bf16"
-    assert begun_precision(tmp_path / "new", "float32") == "float32"
+        assert native_settings("cpu", tmp_path / "moved") == {"precision": "bf16", "batch_size": RECIPE.data.batch_size}
+    assert native_settings("cpu", tmp_path / "new") == native_settings("cpu") == {"precision": "float32"}
     pretrain(tmp_path / "moved", corpus, tokenizer, recipe)
     whole, moved = weights_of(tmp_path / "whole"), weights_of(tmp_path / "moved")
     assert all(value.equal(moved[name]) for name, value in whole.items())

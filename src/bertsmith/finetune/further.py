@@ -26,14 +26,12 @@ from bertsmith.data.reading.sentences import split_sentences
 from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import ConfigError
 from bertsmith.hub import model_folder
-from bertsmith.kernels.layers import native_precision
 from bertsmith.model import ModelConfig
 from bertsmith.objectives.pretraining import objective_named
 from bertsmith.options import option
 from bertsmith.tokenizer import load_tokenizer
-from bertsmith.train.choosing import recipe_to_continue
+from bertsmith.train.choosing import native_settings, recipe_to_continue
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import begun_precision
 
 FURTHER = "further"
 """Folder of the run, inside that of the fine-tuning run."""
@@ -100,7 +98,7 @@ def pretrain_further(
         model,
         objective=own if objective_named(own).needs.pairs == "none" else "mlm",
         minutes=options.adapt,
-        precision=begun_precision(folder, native_precision(device)),
+        **native_settings(device, folder),
         seed=seed,
     )
     pretrain(folder, corpus, tokenizer, recipe, console=console, device=device)

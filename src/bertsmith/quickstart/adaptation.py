@@ -22,7 +22,7 @@ from bertsmith.data.reading.text import DocumentRule, read_text
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import claim_folder
 from bertsmith.hub import model_folder
-from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import extend_positions, extend_vocabulary, load_any
 from bertsmith.model.folder import stored_heads
 from bertsmith.options import option
@@ -30,10 +30,10 @@ from bertsmith.quickstart.coverage_report import LEAST_OFTEN, show_coverage
 from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
 from bertsmith.tokenizer.coverage import Coverage, measure_coverage
-from bertsmith.train.choosing import recipe_to_continue
+from bertsmith.train.choosing import native_settings, recipe_to_continue
 from bertsmith.train.monitor import figures_before_training
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
+from bertsmith.train.recipe import PreTrainingRecipe
 
 EXAMPLES = 8
 """Costly words that are shown."""
@@ -163,7 +163,7 @@ def _recipe(start: str, out: Path, options: AdaptationOptions) -> PreTrainingRec
         minutes=options.minutes,
         sequence_length=options.sequence_length or None,
         objective=options.objective or None,
-        precision=begun_precision(out, native_precision(best_device())),
+        **native_settings(best_device(), out),
         seed=options.seed,
     )
 

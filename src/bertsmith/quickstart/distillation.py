@@ -24,17 +24,17 @@ from bertsmith.errors import ConfigError
 from bertsmith.files import claim_folder
 from bertsmith.hub import model_folder
 from bertsmith.inference.sentence_folder import read_sentence_folder, write_sentence_folder
-from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import Backbone, ModelConfig, as_distilbert, keep_layers, layers_written
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives import objective_named
 from bertsmith.options import option
 from bertsmith.quickstart.source import own_text, shards_of
 from bertsmith.tokenizer import load_tokenizer
-from bertsmith.train.choosing import recipe_for, recipe_to_continue
+from bertsmith.train.choosing import native_settings, recipe_for, recipe_to_continue
 from bertsmith.train.monitor import figures_before_training
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
+from bertsmith.train.recipe import PreTrainingRecipe
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _recipe(teacher: str, out: Path, options: DistillationOptions) -> PreTrainin
         "teacher_loss": options.loss or None,
         "teacher_temperature": options.temperature,
         "learning_rate": options.learning_rate,
-        "precision": begun_precision(out, native_precision(best_device())),
+        **native_settings(best_device(), out),
         "seed": options.seed,
     }
     config = ModelConfig.load(teacher)

@@ -29,7 +29,7 @@ from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.json_files import read_json, write_json
-from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import family_named
 from bertsmith.objectives import objective_named
 from bertsmith.quickstart.options import QuickstartOptions
@@ -38,9 +38,9 @@ from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_ex
 from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
-from bertsmith.train.choosing import recipe_for
+from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
+from bertsmith.train.recipe import PreTrainingRecipe
 
 WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
@@ -101,14 +101,14 @@ def quickstart(options: QuickstartOptions, console: Console) -> QuickstartResult
 
 
 def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
-    # 续训沿用开始时的精度：换一台机器，合适的可能是另一种
-    precision = begun_precision(options.out, native_precision(best_device()))
+    # 续训沿用开始时的精度和批量：换一台机器，合适的可能是另一种
+    native = native_settings(best_device(), options.out)
     if options.corpus:
         return recipe_for(
             options.size or "mini",
             family=_family(options),
             objective=_objective(options),
-            precision=precision,
+            **native,
             seed=options.seed,
             minutes=options.minutes or OWN_MINUTES,
         )
@@ -117,8 +117,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
         family=_family(options),
         objective=_objective(options),
         sequence_length=64,
-        batch_size=WORLD_BATCH,
-        precision=precision,
+        **{**native, "batch_size": WORLD_BATCH},
         seed=options.seed,
         minutes=options.minutes,
         steps=None if options.minutes else WORLD_STEPS,

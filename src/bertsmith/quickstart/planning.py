@@ -18,7 +18,7 @@ from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.data.reading.lines import read_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import write_text
-from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import NAMED_SIZES
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.quickstart.options import PlanOptions
@@ -26,7 +26,7 @@ from bertsmith.quickstart.source import TextSource, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, seconds_per_step
-from bertsmith.train.choosing import recipe_for
+from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.forecast import LAWS, TOKENS_PER_PARAMETER
 from bertsmith.train.start import make_trainer, open_stream
 
@@ -164,7 +164,7 @@ def _forecasts(
     known: tuple[float, float] | None = None
     least = math.inf
     for size in options.sizes or NAMED_SIZES:
-        recipe = recipe_for(size, family=options.family, steps=1, precision=native_precision(device))
+        recipe = recipe_for(size, family=options.family, steps=1, **native_settings(device))
         costs = sample_costs(recipe, corpus, tokenizer, 0)
         # 大模型先不试：按运算量从小一号的推，量一次要是太久、或一步也迈不出，就到此为止
         if known is not None and known[0] * costs.flops / known[1] * TIMED > MEASURING_SECONDS:

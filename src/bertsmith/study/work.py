@@ -22,7 +22,7 @@ from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.trials import WEIGHTS
 from bertsmith.json_files import read_json, write_json
-from bertsmith.kernels.layers import best_device, native_precision
+from bertsmith.kernels.layers import best_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import stored_heads
 from bertsmith.objectives import objective_named
@@ -32,9 +32,9 @@ from bertsmith.study.study import Arm, Base, Start, Study
 from bertsmith.study.tasks import StudyTask
 from bertsmith.study.texts import StudyText, characters_per_piece
 from bertsmith.train.budget import FEWEST_STEPS, sample_costs, steps_for
-from bertsmith.train.choosing import recipe_for
+from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.pretraining import MODELS, RunOptions, kept_steps, pretrain
-from bertsmith.train.recipe import PreTrainingRecipe, begun_precision
+from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set
 
 ROWS = "rows.json"
@@ -83,7 +83,7 @@ class StudyWork:
         shared = {
             "family": self.base.family,
             "sequence_length": self.base.sequence_length,
-            "precision": begun_precision(self.folder(start, seed), native_precision(best_device())),
+            **native_settings(best_device(), self.folder(start, seed)),
             "seed": seed,
         }
         settings = {**shared, **dict(start.settings), **end}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertsmith.errors import ConfigError
+from bertsmith.kernels.layers import native_precision
+from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import ModelConfig, family_named
 from bertsmith.objectives.pretraining import objective_named
 from bertsmith.options import built
-from bertsmith.train.defaults import best_settings, settings_to_continue
+from bertsmith.train.defaults import GPU_BATCH, best_settings, settings_to_continue
 from bertsmith.train.recipe import (
     ModelSettings,
-    Precision,
     PreTrainingRecipe,
     keep_start,
     read_table,
@@ -30,15 +34,45 @@ _HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq",
 """Settings without a meaning where nothing is hidden."""
 
 
+def native_settings(device: torch.device | str, run: Path | None = None) -> dict[str, Any]:
+    """Returns the settings that suit a device: the precision and, on a GPU, the batch size.
+
+    Args:
+        device: where the run computes.
+        run: its folder, for commands that choose by themselves: a run that was begun there goes on as it was, and a
+            warning says so where this machine is faster in another precision.
+
+    Raises:
+        RunFolderError: the recipe of the run is damaged.
+    """
+    native: dict[str, Any] = {"precision": native_precision(device)}
+    if torch.device(device).type in ASYNCHRONOUS:
+        native["batch_size"] = GPU_BATCH
+    if run is None or not (run / "recipe.toml").exists():
+        return native
+    begun = PreTrainingRecipe.load(run)
+    if begun.model.precision != native["precision"]:
+        warnings.warn(
+            f"{run}: goes on in {begun.model.precision}, as it was begun; this machine is faster in"
+            f" {native['precision']}",
+            stacklevel=2,
+        )
+    return {"precision": begun.model.precision, "batch_size": begun.data.batch_size}
+
+
 def chosen_recipe(
-    given: Mapping[str, Any], file: Path | None = None, *, precision: Precision = "float32", run: Path | None = None
+    given: Mapping[str, Any],
+    file: Path | None = None,
+    *,
+    native: Mapping[str, Any] | None = None,
+    run: Path | None = None,
 ) -> PreTrainingRecipe:
     """Returns the recipe of what the user chose, in a file and on the command line.
 
     Args:
         given: settings of the command line by name; they win over the file.
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
-        precision: where neither says one.
+        native: settings of the machine (`native_settings`), where neither says one; None is float32.
         run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with.
 
     Raises:
@@ -68,7 +102,7 @@ def chosen_recipe(
     ):
         if any(name in given for name in group):
             filed = {name: value for name, value in filed.items() if name not in group}
-    chosen = {"precision": precision, **filed, **given}
+    chosen = {**(native or {"precision": "float32"}), **filed, **given}
     if not any(chosen.get(end) for end in ENDS):
         raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
     if "from" not in chosen:

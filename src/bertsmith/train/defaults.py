@@ -49,6 +49,10 @@ BEST: Mapping[str, Mapping[str, Any]] = {"modernbert": _ROTARY, "electra": _REPL
 
 MEASURED_WIDTH = 256
 
+GPU_BATCH = 128
+"""Sequences of a step on a GPU. A step of 32 takes as long there, since it is the host that takes its time: ModernBERT
+base on an H200 learns to 2.91 nats in a minute with 128, and to 3.55 with 32."""
+
 
 def best_settings(family: str, hidden_size: int) -> dict[str, Any]:
     """Returns the settings that suit fresh weights of a family and width, by name.

@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -328,24 +327,6 @@ def keep_start(run: Path, start_from: str) -> None:
         begun = PreTrainingRecipe.load(run).model
         if begun.start_from == start_from:
             pin(start_from, begun.start_commit)
-
-
-def begun_precision(run: Path, native: Precision) -> Precision:
-    """Returns the precision in which the run of a folder was begun, for commands that choose it by themselves.
-
-    Args:
-        run: the folder; a warning says so where another machine began the run and chose otherwise.
-        native: what this machine is best at, for a folder without a run.
-
-    Raises:
-        RunFolderError: its recipe is damaged.
-    """
-    if not (run / "recipe.toml").exists():
-        return native
-    begun = PreTrainingRecipe.load(run).model.precision
-    if begun != native:
-        warnings.warn(f"{run}: goes on in {begun}, as it was begun; this machine is faster in {native}", stacklevel=2)
-    return begun
 
 
 def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe | None:
