@@ -106,8 +106,8 @@ def setting_of(
 
 def ours(setting: Setting, family: str, seed: int, steps: int) -> Learner:
     """The project's trainer under the recipe of the family."""
-    how = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
-    recipe = recipe_for(setting.size, family=family, batch_size=setting.batch_size, **how)
+    how: dict[str, Any] = {"objective": "mlm", "precision": setting.precision, "steps": steps, "seed": seed}
+    recipe = recipe_for(setting.size, device=setting.device, family=family, batch_size=setting.batch_size, **how)
     trainer = make_trainer(recipe, setting.corpus, setting.tokenizer, setting.device, compiled=setting.compiled)
     stream = setting.stream(recipe)
 

@@ -7,7 +7,7 @@ import torch
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels import compiling
-from bertsmith.model import family_named
+from bertsmith.model import ModelForPreTraining, family_named
 
 LENGTHS = [(5, 9, 3), (40,), (7, 7, 7, 7)]
 
@@ -73,6 +73,18 @@ def test_compiled_blocks_compute_the_same(family):
     model.compile_blocks()
     for batch, states in zip(batches, wanted, strict=True):
         torch.testing.assert_close(model(batch).hidden_states, states)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_the_loss_over_the_pieces_is_compiled_with_the_blocks(family):
+    kind = family_named(family)
+    model = ModelForPreTraining(kind.config.named("1/64", vocab_size=90, pad_token_id=1), pair_head=False)
+    batch = batch_of(LENGTHS[0])
+    places = torch.tensor([1, 4])
+    assert not model(batch, places).mlm.compiled
+    model.compile_blocks()
+    assert model(batch, places).mlm.compiled
 
 
 def test_compiled_blocks_read_the_angles_and_compute_none(monkeypatch):

@@ -5,9 +5,8 @@ import tomli_w
 
 from bertsmith.errors import ConfigError
 from bertsmith.options import values_of
-from bertsmith.train import choosing
 from bertsmith.train.choosing import chosen_recipe, recipe_for
-from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.recipe import PreTrainingRecipe, resolve_recipe
 
 
 def written(tmp_path, **tables):
@@ -31,17 +30,35 @@ def test_a_file_by_hand_says_a_few_things_and_the_size_the_rest(tmp_path):
     )
 
 
-def test_a_gpu_gets_larger_batches_unless_told_otherwise(tmp_path, monkeypatch):
-    monkeypatch.setattr(choosing, "native_precision", lambda _device: "bf16")
-    native = choosing.native_settings("cuda", tmp_path)
-    recipe = chosen_recipe({"steps": 3}, native=native)
-    assert (recipe.data.batch_size, recipe.model.precision) == (128, "bf16")
-    assert chosen_recipe({"steps": 3, "batch_size": 4}, native=native).data.batch_size == 4
-    assert chosen_recipe({"steps": 3}, written(tmp_path, data={"batch_size": 8}), native=native).data.batch_size == 8
-    assert chosen_recipe({"steps": 3, "batch_tokens": 4096}, native=native).data.batch_tokens == 4096
-    chosen_recipe({"steps": 3, "batch_size": 4}, native=native).save(tmp_path)
-    # 在别的机器上开始的运行，照它开始时的批量接着走
-    assert choosing.native_settings("cuda", tmp_path)["batch_size"] == 4
+@pytest.mark.parametrize(
+    ("given", "batch_size"),
+    [
+        ({}, 128),
+        ({"sequence_length": 512}, 32),
+        ({"sequence_length": 512, "size": "mini"}, 32),
+        ({"phases": ((64, 0.9), (512, 0.1))}, 32),
+        ({"sequence_length": 2048}, 32),
+        ({"batch_size": 4}, 4),
+    ],
+)
+def test_a_gpu_gets_larger_batches_of_as_many_tokens_at_every_length(given, batch_size):
+    asked = {"size": "base", "steps": 3, **given}
+    assert chosen_recipe(asked, device="cuda").data.batch_size == batch_size
+
+
+def test_a_file_says_more_than_the_device(tmp_path):
+    path = written(tmp_path, data={"batch_size": 8})
+    assert chosen_recipe({"steps": 3}, path, device="cuda").data.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"batch_size": 4}, {"batch_tokens": 4096}, {"phases": ((64, 1.0, 0, 8),)}], ids=str
+)
+def test_a_run_goes_on_with_its_batch_on_another_device(tmp_path, given):
+    given = {"steps": 3, **given}
+    begun = chosen_recipe(given, device="cuda", run=tmp_path)
+    begun.save(tmp_path)
+    assert resolve_recipe(tmp_path, chosen_recipe(given, device="cpu", run=tmp_path)) == begun
 
 
 def test_another_runs_recipe_can_be_taken_up(tmp_path):

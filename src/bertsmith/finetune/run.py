@@ -40,6 +40,7 @@ from bertsmith.model.surgery import freeze
 from bertsmith.objectives.loss_output import LossOutput, RunningAverages
 from bertsmith.seeding import generator, torch_seed
 from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.averaging import averaged, follow_weights
 from bertsmith.train.monitor import MetricsLog, StepProgress
 from bertsmith.train.state import load_latest_state, save_state
 from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
@@ -352,6 +353,9 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             # 次序在批内没有意义：按长度排好，注意力就能把长短相近的拼成少有填充的矩形
             chosen.sort(key=lambda example: max(map(len, example.input_ids)))
             output = self.trainer.train_batch(self.task.batch(chosen))
+            if self.settings.average:
+                horizon = self.settings.average * self.trainer.settings.total_steps
+                follow_weights(self.trainer.optimizer, self.trainer.step, horizon)
             running.add(output.sums)
             self.progress.sums = running.read()
             self.progress.seconds += time.monotonic() - begun
@@ -369,7 +373,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
     def _evaluate(self, dev: Sequence[ExampleT]) -> None:
         """Ends an epoch: scores it on dev, and keeps its weights if they are the best."""
         progress = self.progress
-        with self.task.on_scale(self.model):
+        # 评分和留下的都是平均：训练中的权重还在最优处附近来回摆动
+        with averaged(self.trainer.optimizer), self.task.on_scale(self.model):
             predictions = self.task.predict(self.model, self.tokenizer, dev, self.inference)
             metrics = self.task.with_best_threshold(dev, predictions).metrics(dev, predictions)
             progress.epochs += 1

@@ -31,6 +31,8 @@ class FineTuningSettings:
         layer_decay: each layer learns at the rate of the one above it times this, in (0, 1].
         freeze_layers: how many of the lowest layers stay as they are, with the embeddings; 0 trains all.
         dropout: instead of the model's own; None keeps that.
+        average: what is scored and kept are the weights averaged over about this share of the steps; 0 takes those of
+            the last step.
         patience: stop after this many epochs without a better dev metric; 0 runs all epochs.
         max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
         precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
@@ -54,6 +56,9 @@ class FineTuningSettings:
     layer_decay: float = option(1.0, help="A layer's learning rate is that of the layer above times this.")
     freeze_layers: int = option(0, min=0, help="Number of lowest layers to freeze.")
     dropout: float | None = option(None, min=0.0, max=0.9, help="Dropout rate; default: the model's own.")
+    average: float = option(
+        0.1, min=0.0, max=1.0, help="Share of the steps over which the weights that are kept are averaged; 0: none."
+    )
     patience: int = option(0, min=0, help="Stop after this many epochs without gain; 0: never.")
     max_length: int = option(0, min=0, help="Maximum tokens of a sequence; 0: the limit of the model.")
     precision: Precision = option("auto", help="Precision of matrix multiplications; auto: bf16 where native.")

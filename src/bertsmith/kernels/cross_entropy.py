@@ -4,6 +4,8 @@ torch's own keeps the log-probabilities [M, V] in float32 for the backward pass 
 thirty thousand pieces that is the largest tensor of a small model's step. Here the rows are taken in chunks, each is
 read while it is in the cache, and the softmax becomes the gradient in place. Where the scores come from a decoder
 (`PieceScores`), they are computed chunk by chunk too and go straight into its gradients: [M, V] never exists.
+
+On a GPU the passes over a chunk can be compiled into two, and the decoder is filled up to whole tiles.
 """
 
 from __future__ import annotations
@@ -86,52 +88,63 @@ def cross_entropy(scores: Tensor | PieceScores, labels: Tensor, *, ignored: int 
     return CrossEntropy(*_CrossEntropy.apply(logits, labels, ignored))  # type: ignore[no-untyped-call]
 
 
-class _Judgement(NamedTuple):
-    """What rows of scores cost, and the gradient of it.
+class _LossAndGradient(NamedTuple):
+    """What rows of scores cost, and the gradient of that by the scores.
 
     Attributes:
         loss: scalar float32.
         hits: scalar int64.
-        odds: [m, V], the gradient but for the true classes; without meaning where no gradient was asked for.
-        at_true: [m, 1], the gradient at the true class of each row.
+        gradient: [m, V], but for the true classes; None where it was not asked for.
+        at_true: [m, 1], the gradient at the true class of each row; None too.
     """
 
     loss: Tensor
     hits: Tensor
-    odds: Tensor
-    at_true: Tensor
+    gradient: Tensor | None
+    at_true: Tensor | None
 
 
-def _judged(scores: Tensor, true: Tensor, counted: Tensor, dtype: torch.dtype, gradient: bool) -> _Judgement:
-    """Measures rows of scores [m, V], those of float32 in place; the gradient is in `dtype`."""
+def _loss_and_gradient(
+    scores: Tensor, true: Tensor, counted: Tensor, *, needs_gradient: bool, dtype: torch.dtype
+) -> _LossAndGradient:
+    """Measures rows of scores.
+
+    Args:
+        scores: [m, V]; in float32 they are overwritten.
+        true: [m, 1] int64, the class of each row.
+        counted: [m] bool, False for rows that do not count.
+        needs_gradient: whether a backward pass follows.
+        dtype: of the gradient.
+    """
     # bf16 只有 8 位有效数字，三万项的求和会失真：在 float32 里算
     scores = scores.float()
     top, best = scores.max(-1, keepdim=True)
     at_true = scores.gather(-1, true) - top
     # 就地变成概率：这一块还在缓存里，不另占内存
-    odds = scores.sub_(top).exp_()
-    total = odds.sum(-1, keepdim=True)
+    probabilities = scores.sub_(top).exp_()
+    total = probabilities.sum(-1, keepdim=True)
     loss = ((total.log() - at_true).squeeze(-1) * counted).sum()
     hits = ((best == true).squeeze(-1) & counted).sum()
-    if not gradient:
-        return _Judgement(loss, hits, odds, at_true)
+    if not needs_gradient:
+        return _LossAndGradient(loss, hits, None, None)
     # softmax 交叉熵的梯度就是“概率减去正确答案”：前向时顺手算好，反向不必再读一遍
     weighted = counted[:, None].float()
     at_true = (at_true.exp() / total - 1) * weighted
-    return _Judgement(loss, hits, odds.div_(total).mul_(weighted).to(dtype), at_true.to(dtype))
+    gradient = probabilities.div_(total).mul_(weighted)
+    return _LossAndGradient(loss, hits, gradient.to(dtype), at_true.to(dtype))
 
 
 @functools.cache
-def _compiled() -> Callable[..., _Judgement]:
-    """`_judged` in two passes over the scores instead of nine."""
-    return torch.compile(_judged, dynamic=True)
+def _compiled() -> Callable[..., _LossAndGradient]:
+    """`_loss_and_gradient` in two passes over the scores instead of nine."""
+    return torch.compile(_loss_and_gradient, dynamic=True)
 
 
 class _Measured:
     """Adds up loss and hits over chunks."""
 
     def __init__(self, labels: Tensor, ignored: int, *, compiled: bool = False) -> None:
-        self.judge = _compiled() if compiled else _judged
+        self.work = _compiled() if compiled else _loss_and_gradient
         self.counts = labels != ignored
         self.classes = labels.where(self.counts, 0)[:, None]
         self.loss, self.hits = labels.new_zeros((), dtype=torch.float32), labels.new_zeros(())
@@ -143,13 +156,15 @@ class _Measured:
         for start in range(0, len(self.counts), rows):
             yield slice(start, start + rows)
 
-    def add(self, chunk: slice, scores: Tensor, dtype: torch.dtype, *, gradient: bool) -> Tensor:
-        """Measures a chunk of scores, which may be overwritten; returns the gradient of the loss by them in `dtype`."""
+    def add(self, chunk: slice, scores: Tensor, dtype: torch.dtype, *, needs_gradient: bool) -> Tensor | None:
+        """Measures a chunk of scores, which may be overwritten; returns the gradient by them in `dtype`, if needed."""
         true = self.classes[chunk]
-        found = self.judge(scores, true, self.counts[chunk], dtype, gradient)
+        found = self.work(scores, true, self.counts[chunk], needs_gradient=needs_gradient, dtype=dtype)
         self.loss += found.loss
         self.hits += found.hits
-        return found.odds.scatter_(-1, true, found.at_true) if gradient else found.odds
+        if found.gradient is None or found.at_true is None:
+            return None
+        return found.gradient.scatter_(-1, true, found.at_true)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -161,8 +176,8 @@ class _CrossEntropy(torch.autograd.Function):
         measured = _Measured(labels, ignored)
         for chunk in measured.chunks(logits.shape[-1]):
             scores = logits[chunk].to(torch.float32, copy=True)
-            found = measured.add(chunk, scores, logits.dtype, gradient=gradient is not None)
-            if gradient is not None:
+            found = measured.add(chunk, scores, logits.dtype, needs_gradient=gradient is not None)
+            if gradient is not None and found is not None:
                 gradient[chunk] = found
         ctx.gradient = gradient
         ctx.mark_non_differentiable(measured.hits)
@@ -195,7 +210,10 @@ class _DecodedCrossEntropy(torch.autograd.Function):
         measured = _Measured(labels, ignored, compiled=compiled)
         for chunk in measured.chunks(len(decoder), fewest=_FEWEST_ROWS):
             rows = states[chunk]
-            found = measured.add(chunk, linear(rows, decoder, bias), states.dtype, gradient=any(needs))
+            scores = linear(rows, decoder, bias)
+            found = measured.add(chunk, scores, states.dtype, needs_gradient=any(needs[:3]))
+            if found is None:
+                continue
             if of_states is not None:
                 of_states[chunk] = linear(found, decoder.t(), None)
             if of_weight is not None:

@@ -44,14 +44,14 @@ class MaskedLMHead(nn.Module):
     (`config.tie_word_embeddings=False`) and are read too.
 
     Attributes:
-        compiled: whether `torch.compile` fuses the loss over the scores.
+        compiled: whether `torch.compile` may fuse what is computed from the scores.
     """
 
     reads: ClassVar[Reads] = "hidden_states"
-    compiled = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.compiled = False
         self.transform = Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
         self.norm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)

@@ -150,7 +150,8 @@ def _recipe(teacher: str, out: Path, options: DistillationOptions) -> PreTrainin
     config = ModelConfig.load(teacher)
     if options.size:
         length = min(128, config.position_limit)
-        return recipe_for(options.size, family=options.family or config.model_type, sequence_length=length, **asked)
+        family = options.family or config.model_type
+        return recipe_for(options.size, device=best_device(), family=family, sequence_length=length, **asked)
     start = out / "start"
     if not (start / "tokenizer.json").exists():
         # 从老师自己的层开始：学生一开始就会说老师的话，只是说得不好

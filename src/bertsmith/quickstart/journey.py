@@ -106,6 +106,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
     if options.corpus:
         return recipe_for(
             options.size or "mini",
+            device=best_device(),
             family=_family(options),
             objective=_objective(options),
             **native,

@@ -164,7 +164,7 @@ def _forecasts(
     known: tuple[float, float] | None = None
     least = math.inf
     for size in options.sizes or NAMED_SIZES:
-        recipe = recipe_for(size, family=options.family, steps=1, **native_settings(device))
+        recipe = recipe_for(size, family=options.family, device=device, steps=1, **native_settings(device))
         costs = sample_costs(recipe, corpus, tokenizer, 0)
         # 大模型先不试：按运算量从小一号的推，量一次要是太久、或一步也迈不出，就到此为止
         if known is not None and known[0] * costs.flops / known[1] * TIMED > MEASURING_SECONDS:

@@ -83,7 +83,8 @@ class StudyWork:
         shared = {
             "family": self.base.family,
             "sequence_length": self.base.sequence_length,
-            **native_settings(best_device(), self.folder(start, seed)),
+            # 只取精度：各个种子、各台机器都用同一个批量，才能相比
+            "precision": native_settings(best_device(), self.folder(start, seed))["precision"],
             "seed": seed,
         }
         settings = {**shared, **dict(start.settings), **end}

@@ -11,10 +11,11 @@ import torch
 from rich.console import Console
 
 from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.kernels.layers import native_precision
 from bertsmith.options import built, divided
 from bertsmith.result import Result
 from bertsmith.tokenizer import load_tokenizer
-from bertsmith.train.choosing import chosen_recipe, native_settings
+from bertsmith.train.choosing import chosen_recipe
 from bertsmith.train.distributed import Ranks, connected_ranks
 from bertsmith.train.pretraining import PreTrainingResult, RunOptions
 from bertsmith.train.pretraining import pretrain as run_pretraining
@@ -76,7 +77,11 @@ def pretrain(
         followers = [*(followers or ()), *listeners]
     with _connected(ranks, device) as (connected, place):
         resolved = chosen_recipe(
-            chosen, None if recipe is None else Path(recipe), native=native_settings(place), run=folder
+            chosen,
+            None if recipe is None else Path(recipe),
+            device=place,
+            precision=native_precision(place),
+            run=folder,
         )
         loaded = load_tokenizer(tokenizer)
         result = run_pretraining(

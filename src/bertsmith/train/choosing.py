@@ -15,9 +15,10 @@ from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import ModelConfig, family_named
 from bertsmith.objectives.pretraining import objective_named
 from bertsmith.options import built
-from bertsmith.train.defaults import GPU_BATCH, best_settings, settings_to_continue
+from bertsmith.train.defaults import GPU_TOKENS, best_settings, settings_to_continue
 from bertsmith.train.recipe import (
     ModelSettings,
+    Precision,
     PreTrainingRecipe,
     keep_start,
     read_table,
@@ -35,36 +36,38 @@ _HIDING = ("mask_rate", "mask_share", "random_share", "max_predictions_per_seq",
 
 
 def native_settings(device: torch.device | str, run: Path | None = None) -> dict[str, Any]:
-    """Returns the settings that suit a device: the precision and, on a GPU, the batch size.
+    """Returns the settings that depend on the machine, for commands that choose by themselves.
 
     Args:
         device: where the run computes.
-        run: its folder, for commands that choose by themselves: a run that was begun there goes on as it was, and a
-            warning says so where this machine is faster in another precision.
+        run: its folder; a run that was begun there keeps its precision and batch size, and a warning says so where
+            this machine is faster in another precision.
 
     Raises:
         RunFolderError: the recipe of the run is damaged.
     """
-    native: dict[str, Any] = {"precision": native_precision(device)}
-    if torch.device(device).type in ASYNCHRONOUS:
-        native["batch_size"] = GPU_BATCH
-    if run is None or not (run / "recipe.toml").exists():
-        return native
-    begun = PreTrainingRecipe.load(run)
-    if begun.model.precision != native["precision"]:
+    native = native_precision(device)
+    if run is None or (begun := _begun_in(run)) is None:
+        return {"precision": native}
+    precision = begun.model.precision
+    if precision != native:
         warnings.warn(
-            f"{run}: goes on in {begun.model.precision}, as it was begun; this machine is faster in"
-            f" {native['precision']}",
-            stacklevel=2,
+            f"{run}: goes on in {precision}, as it was begun; this machine is faster in {native}", stacklevel=2
         )
-    return {"precision": begun.model.precision, "batch_size": begun.data.batch_size}
+    return {"precision": precision, "batch_size": begun.data.batch_size}
+
+
+def _begun_in(run: Path) -> PreTrainingRecipe | None:
+    """Returns the recipe of the run in a folder; None where none was begun."""
+    return PreTrainingRecipe.load(run) if (run / "recipe.toml").exists() else None
 
 
 def chosen_recipe(
     given: Mapping[str, Any],
     file: Path | None = None,
     *,
-    native: Mapping[str, Any] | None = None,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
     run: Path | None = None,
 ) -> PreTrainingRecipe:
     """Returns the recipe of what the user chose, in a file and on the command line.
@@ -72,8 +75,10 @@ def chosen_recipe(
     Args:
         given: settings of the command line by name; they win over the file.
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
-        native: settings of the machine (`native_settings`), where neither says one; None is float32.
-        run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with.
+        device: where the run computes; see `recipe_for`.
+        precision: where neither says one.
+        run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with, and with
+            its batch size where none is given.
 
     Raises:
         ConfigError: a setting is impossible, two contradict each other, or none ends the run.
@@ -102,7 +107,7 @@ def chosen_recipe(
     ):
         if any(name in given for name in group):
             filed = {name: value for name, value in filed.items() if name not in group}
-    chosen = {**(native or {"precision": "float32"}), **filed, **given}
+    chosen = {"precision": precision, **filed, **given}
     if not any(chosen.get(end) for end in ENDS):
         raise ConfigError("give an end: --minutes, --steps, --tokens or --flops")
     if "from" not in chosen:
@@ -117,14 +122,18 @@ def chosen_recipe(
     start, size = chosen.pop("from", ""), chosen.pop("size", ModelSettings.size)
     if run is not None:
         keep_start(run, start)
-    return recipe_to_continue(start, **chosen) if start else recipe_for(size, **chosen)
+        if (begun := _begun_in(run)) is not None:
+            # 默认的批量因设备而异：换一台机器接着走，也要用开始时的
+            chosen.setdefault("batch_size", begun.data.batch_size)
+    return recipe_to_continue(start, **chosen) if start else recipe_for(size, device=device, **chosen)
 
 
-def recipe_for(size: str = "mini", **overrides: Any) -> PreTrainingRecipe:
+def recipe_for(size: str = "mini", *, device: torch.device | str = "cpu", **overrides: Any) -> PreTrainingRecipe:
     """Returns the recipe that suits a family and a size, with any setting overridden; see `defaults`.
 
     Args:
         size: a published name or `L/H`.
+        device: where the run computes; on a GPU batches are larger, see `defaults.GPU_TOKENS`.
         **overrides: settings by name, such as `family` or `steps`; None means "as family and size say".
 
     Raises:
@@ -133,7 +142,10 @@ def recipe_for(size: str = "mini", **overrides: Any) -> PreTrainingRecipe:
     family = family_named(overrides.get("family") or ModelSettings.family)
     chosen = {"size": size, "objective": family.objective}
     chosen |= best_settings(family.model_type, ModelConfig.shape_of(size)[1])
-    return _with_overrides(chosen, overrides)
+    recipe = _with_overrides(chosen, overrides)
+    if torch.device(device).type not in ASYNCHRONOUS or overrides.get("batch_size"):
+        return recipe
+    return recipe.changed(batch_size=max(recipe.data.batch_size, GPU_TOKENS // recipe.data.sequence_length))
 
 
 def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecipe:

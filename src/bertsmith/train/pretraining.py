@@ -67,7 +67,9 @@ class RunOptions:
         help="Parts of a step, to save memory; changes only rounding and dropout's draws.",
     )
     compiled: bool = option(
-        False, name="compile", help="GPU: fuse the kernels of every block; half a minute at first, then faster steps."
+        False,
+        name="compile",
+        help="GPU: fuse the kernels of every block and of the loss; half a minute at first, then faster steps.",
     )
     workers: int | None = option(
         None, min=0, max=1, shown_default="1 with a GPU, else 0", help="Processes that prepare batches ahead."

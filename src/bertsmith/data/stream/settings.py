@@ -28,7 +28,9 @@ class StreamSettings:
     sequence_length: int = option(
         128, min=5, help="Maximum sequence length, [CLS] and [SEP] included; also the positions."
     )
-    batch_size: int = option(32, min=1, shown_default="by size", help="Sequences in a step, over all processes.")
+    batch_size: int = option(
+        32, min=1, shown_default="by size; more on a GPU", help="Sequences in a step, over all processes."
+    )
     batch_tokens: int = option(0, min=0, help="Tokens in a step instead of sequences; 0: use the batch size.")
     packing: Packing = option(
         "sentences", help="Without pairs: whole sentences of one document, or full across documents."

@@ -256,7 +256,7 @@ class ModernBertEncoder(BertEncoder):
     def __init__(self, config: ModernBertConfig) -> None:
         nn.Module.__init__(self)
         self.blocks = nn.ModuleList(ModernBertBlock(config, layer) for layer in range(config.num_hidden_layers))
-        self.head_size, self.rotary_bases = config.head_size, {config.global_rope_theta, config.local_rope_theta}
+        self.head_size, self.rotary_bases = config.head_size, (config.global_rope_theta, config.local_rope_theta)
         self.norm = config.norm()
         self.gradient_checkpointing = "none"
 
