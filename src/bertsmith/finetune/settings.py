@@ -86,6 +86,8 @@ class FineTuningSettings:
         if 0 < self.max_length < 3:
             raise ConfigError(f"max length {self.max_length} leaves no room for a text between [CLS] and [SEP]")
         compute_dtype(self.precision, "cpu")
+        if not 0.0 <= self.average <= 1.0:
+            raise ConfigError(f"average {self.average} is outside [0, 1]; it is a share of the steps")
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
         if self.from_random and (self.freeze_layers or self.adapter):
