@@ -28,8 +28,8 @@ _FEWEST_ROWS = 128
 """Of a chunk that is decoded: with fewer, adding to the decoder's gradient costs more than the chunk saves."""
 
 _TILE = {"cuda": 64}
-"""Pieces are decoded in whole multiples of this: cuBLAS takes slow kernels for a matrix whose rows are no multiple of 8,
-as the 30,522 of BERT's vocabulary."""
+"""Pieces are decoded in whole multiples of this: cuBLAS takes slow kernels for a matrix whose rows are no multiple of
+8, as the 30,522 of BERT's vocabulary."""
 
 
 class CrossEntropy(NamedTuple):
