@@ -14,7 +14,7 @@ What was measured is kept in `results/gpu.jsonl`: stopped, or out of time, the s
 without a GPU it says what it would measure; `--device cpu --quick` runs a tiny share of it on the CPU, to see that it
 does run.
 
-    python benchmarks/gpu.py [--minutes 10]
+    python benchmarks/gpu.py [--minutes 10] [--only texts "step of bert-large"]
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main() -> None:
     """Measures what is not in the results yet, as long as there is time, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="begin nothing more after so many")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORDS", help="what begins with these")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu needs --quick")
     parser.add_argument("--quick", action="store_true", help="a tiny share of everything: no results")
     parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
@@ -71,7 +72,10 @@ def main() -> None:
         return
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    work = planned(options.device, options.quick)
+    planned_work = planned(options.device, options.quick)
+    work = {what: each for what, each in planned_work.items() if what.startswith(tuple(options.only))}
+    if not work:
+        parser.error(f"--only {' '.join(options.only)} leaves nothing of: {'; '.join(planned_work)}")
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no GPU here; on a machine with one this would measure:", *work, sep="\n- ")
         return
