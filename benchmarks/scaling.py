@@ -108,7 +108,7 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
 
     def law_of(constants: FloatArray) -> LossLaw:
         start, start_power, share, token_power, size_power = constants.tolist()
-        return LossLaw(start, start_power, share, token_power, size_power, 0.0, (0.0, 0.0), {})
+        return LossLaw(start, start_power, share, token_power, size_power, 0.0, (0.0, 0.0), 0.0, {})
 
     def missed(constants: FloatArray) -> FloatArray:
         law = law_of(constants)
@@ -125,6 +125,7 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
         law_of(found.x.round(4)),
         spread=round(float(np.sqrt(np.mean(found.fun**2))), 3),
         tokens=(min(tokens), max(tokens)),
+        largest=max(row["parameters"] for row in rows),
         progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),
     )
 

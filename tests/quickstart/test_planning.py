@@ -11,7 +11,7 @@ from bertsmith.data.corpus.build import build_corpus
 from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.shards import TRAIN
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.quickstart import planning
+from bertsmith.quickstart import calls, planning
 from bertsmith.quickstart.options import PlanOptions
 from bertsmith.quickstart.planning import Forecast, Plan, plan
 from bertsmith.tinyworld import draw_stories, render
@@ -77,8 +77,22 @@ def test_the_command_names_the_size_and_the_next_command(text, capsys, monkeypat
     assert not ended.value.code
     out = capsys.readouterr().out
     assert "1/64 learns most in 0.5 minutes" in out
-    assert f"bertsmith quickstart {text} --family modernbert --size 1/64 --minutes 0.5" in out
+    assert f"bertsmith quickstart {text} --vocab-size 400 --family modernbert --size 1/64 --minutes 0.5" in out
     assert sorted(text.iterdir()) == before
+
+
+def test_the_next_command_reads_the_text_as_the_plan_did(text, capsys, monkeypatch):
+    small, large = (
+        Forecast(size, parameters, 16, 0.1, 100, 3e6, 1.0, loss, loss, loss)
+        for size, parameters, loss in (("1/64", 100_000, 4.0), ("tiny", 300_000, 4.2))
+    )
+    found = Plan(1, 1.0, 400, 6.0, 0.1, beyond=False, forecasts=[small, large])
+    monkeypatch.setattr(calls, "plan", lambda *_, **__: found)
+    with pytest.raises(SystemExit):
+        main(["plan", "--text", "my texts", "--documents", "blank-line", "--encoding", "gbk", "--vocab-size", "400"])
+    out = capsys.readouterr().out
+    assert "1/64 is no choice: it would read 30 tokens a parameter, and over 20 the law promises too much" in out
+    assert "bertsmith quickstart 'my texts' --documents blank-line --encoding gbk --vocab-size 400 --family" in out
 
 
 @pytest.mark.parametrize(
@@ -87,7 +101,10 @@ def test_the_command_names_the_size_and_the_next_command(text, capsys, monkeypat
         ({"family": "distilbert"}, "no law of distilbert is known"),
         ({"family": "bret"}, "no law of bret is known"),
         ({"sizes": ("huge",)}, "huge"),
-        ({"sizes": ("2/64",), "minutes": 0.0005}, "not even the smallest size takes 20 steps"),
+        (
+            {"sizes": ("2/64",), "minutes": 0.0005},
+            r"2/64 takes \d+ of at least 20 steps on this machine; give .* or a smaller size",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_made(text, options, said):

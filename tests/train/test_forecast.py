@@ -24,6 +24,7 @@ LAW = LossLaw(
     size_power=0.5,
     spread=0.1,
     tokens=(1e5, 1e7),
+    largest=1e7,
     progress={0.0: 0.0, 0.5: 0.6, 1.0: 1.0},
 )
 
@@ -56,6 +57,7 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
         foretold = law.loss(row["parameters"], row["tokens"], row["unigram_entropy"])
         assert foretold == pytest.approx(row["mlm_loss"], abs=3 * law.spread)
         assert law.tokens[0] <= row["tokens"] <= law.tokens[1]
+    assert law.largest == max(row["parameters"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,7 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
         {"first_vectors": "drawn"},
         {"from": "elsewhere"},
         {"phases": ((128, 1.0),)},
+        {"optimizer": "adamw"},
     ],
 )
 def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
@@ -74,6 +77,15 @@ def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
     corpus, tokenizer, _ = village
     recipe = recipe_for("1/64", **{"family": "bert", "objective": "mlm", "steps": 1, **settings})
     config = recipe_for("1/64", family=recipe.model.family, steps=1).model_config(tokenizer)
+    assert expectation_of(recipe, config, corpus) is None
+
+
+def test_of_larger_models_than_were_measured_nothing_is_known(village, monkeypatch):
+    corpus, tokenizer, _ = village
+    recipe = recipe_for("1/64", family="modernbert", steps=1)
+    config = recipe.model_config(tokenizer)
+    assert expectation_of(recipe, config, corpus)
+    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "largest": 1.0})})
     assert expectation_of(recipe, config, corpus) is None
 
 

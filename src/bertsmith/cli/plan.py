@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,7 @@ def plan(
     from rich.table import Column, Table
 
     from bertsmith.quickstart.calls import plan as make_plan
+    from bertsmith.train.forecast import TOKENS_PER_PARAMETER
 
     chosen, console = options.build(), Console()
     with console.status("measuring text and machine"):
@@ -51,7 +53,16 @@ def plan(
         f"{doubt}.\nTwice the time: {best.loss_of_twice_the_time:.2f};"
         f" twice the text: {best.loss_of_twice_the_text:.2f}."
     )
-    words = " ".join(text)
+    lowest = min(found.forecasts, key=lambda forecast: forecast.loss)
+    if lowest is not best:
+        print(
+            f"{lowest.size} is no choice: it would read {lowest.tokens / lowest.parameters:.0f} tokens a parameter, and"
+            f" over {TOKENS_PER_PARAMETER} the law promises too much."
+        )
+    given = {"--documents": (chosen.documents, "auto"), "--encoding": (chosen.encoding, "auto")}
+    asked = [word for name, (value, usual) in given.items() if value != usual for word in (name, value)]
+    asked += ["--vocab-size", str(chosen.vocab_size)] if chosen.vocab_size else []
+    words = shlex.join([*text, *asked])
     print(
         f"bertsmith quickstart {words} --family {chosen.family} --size {best.size} --minutes {chosen.minutes:g}"
         " --out runs/mine"

@@ -77,7 +77,7 @@ class Plan:
         vocab_size: pieces of the vocabulary that suits.
         unigram_entropy: of the text, in nats: the loss of knowing piece frequencies and no context.
         spread: root mean square of what the law missed by on the runs it was fitted to, in nats.
-        beyond: whether the best size would read more or fewer tokens than any of those runs.
+        beyond: whether the best size is larger, or would read more or fewer tokens, than any of those runs.
         forecasts: by size, smallest first.
     """
 
@@ -119,16 +119,13 @@ def plan(text: Sequence[str], options: PlanOptions) -> Plan:
         corpus = build_corpus(part.files, tokenizer, folder / "corpus", chosen)
         text_tokens = corpus.counts[TRAIN].tokens * source.bytes / read
         forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens))
-        if not forecasts:
-            raise ConfigError(
-                f"in {options.minutes:g} minutes not even the smallest size takes {FEWEST_STEPS} steps; give more time"
-            )
         law = LAWS[options.family]
         found = Plan(
             source.bytes, text_tokens, tokenizer.vocab_size, corpus.unigram_entropy, law.spread, False, forecasts
         )
         fewest, most = law.tokens
-        return replace(found, beyond=not fewest <= found.best.tokens <= most)
+        best = found.best
+        return replace(found, beyond=not fewest <= best.tokens <= most or best.parameters > law.largest)
 
 
 def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
@@ -176,6 +173,12 @@ def _forecasts(
             warm=WARM,
         )
         known, steps = (per_step, costs.flops), int(seconds / per_step)
+        if steps < FEWEST_STEPS and least == math.inf:
+            needed = FEWEST_STEPS * per_step / 60
+            raise ConfigError(
+                f"in {options.minutes:g} minutes {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine;"
+                f" give {max(0.05, 1.1 * needed):.2g} minutes{' or a smaller size' * bool(options.sizes)}"
+            )
         if steps < FEWEST_STEPS:
             return
         tokens, parameters = steps * costs.tokens, ParameterCounts.of(recipe.model_config(tokenizer)).encoder

@@ -53,6 +53,7 @@ class LossLaw:
         size_power: γ: k times the parameters are worth k^γ times the tokens.
         spread: root mean square of what the law misses by on its own runs, in nats.
         tokens: fewest and most tokens of those runs; beyond them the law is a guess.
+        largest: parameters of the largest model of those runs; of larger ones nothing is known.
         progress: share of a run → share of the way from the unigram entropy to the last loss that is done by then.
     """
 
@@ -63,6 +64,7 @@ class LossLaw:
     size_power: float
     spread: float
     tokens: tuple[float, float]
+    largest: float
     progress: Mapping[float, float]
 
     def loss(self, parameters: float, tokens: float, unigram_entropy: float, *, text_tokens: float = math.inf) -> float:
@@ -104,6 +106,7 @@ LAWS: Mapping[str, LossLaw] = {
         size_power=0.3022,
         spread=0.013,
         tokens=(251_798, 4_000_962),
+        largest=8_916_992,
         progress={
             0.0: 0.0,
             0.0833: 0.134,
@@ -155,13 +158,15 @@ def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: Token
     """Returns what to expect of a run, or None where no such run was measured.
 
     Args:
-        recipe: of the run; known are fresh models that learn single masked pieces alone.
+        recipe: of the run; known are fresh models that learn single masked pieces alone, by Muon.
         config: of the model.
         corpus: what is read.
     """
     law = LAWS.get(config.model_type)
     plain = recipe.objective == "mlm" and recipe.data.masking.kind == "token" and not recipe.length.phases
     fresh = not recipe.model.start_from and recipe.model.first_vectors == "counted"
-    if law is None or not (plain and fresh):
+    parameters = ParameterCounts.of(config).encoder
+    # 别的优化器、比量过的更大的模型，规律没有见过：拿来报警会冤枉一次正常的训练
+    if law is None or not (plain and fresh and recipe.trainer.optimizer == "muon" and parameters <= law.largest):
         return None
-    return Expectation(law, ParameterCounts.of(config).encoder, corpus.unigram_entropy, corpus.counts[TRAIN].tokens)
+    return Expectation(law, parameters, corpus.unigram_entropy, corpus.counts[TRAIN].tokens)
