@@ -36,9 +36,9 @@ from objectives import prepare
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 RUNS = {
-    "tiny": (0.25, 0.5, 1.0, 2.0, 4.0),
-    "mini": (0.25, 0.5, 1.0, 2.0),
-    "small": (0.25,),
+    "tiny": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+    "mini": (0.25, 0.5, 1.0, 2.0, 4.0),
+    "small": (0.25, 0.5, 1.0),
 }
 """Size → millions of tokens."""
 
@@ -49,7 +49,7 @@ def main() -> None:
     add_options(parser, threads=1)
     parser.add_argument("--family", default="modernbert")
     parser.add_argument("--sizes", nargs="+", default=tuple(RUNS))
-    parser.add_argument("--most", type=float, default=8.0, help="millions of tokens of the longest run")
+    parser.add_argument("--most", type=float, default=16.0, help="millions of tokens of the longest run")
     parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
     options = parser.parse_args()
     if options.quick:
