@@ -1,7 +1,7 @@
 """How the held-out loss falls with the size of a model and the tokens that it reads: what `bertsmith plan` foretells.
 
-Every run is `bertsmith pretrain --family F --size S --tokens D` as it comes, from random weights, on the English corpus
-with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast` is then fitted to all of them, and its
+Every run is `bertsmith pretrain --family F --objective mlm --size S --tokens D` as it comes, from random weights, on the
+English corpus with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast` is then fitted to all of them, and its
 constants are printed with what they miss by. Tokens are counted, not seconds, so other work on the machine changes
 nothing. Stopped, the script goes on where it was.
 
@@ -83,7 +83,11 @@ def main() -> None:
 def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what: dict[str, Any]) -> dict[str, Any]:
     """Pre-trains one model; returns its size, what it read, its last held-out figures and the curve to them."""
     recipe = recipe_for(
-        what["size"], family=what["family"], tokens=what["asked_tokens"], precision=native_precision("cpu")
+        what["size"],
+        family=what["family"],
+        objective="mlm",
+        tokens=what["asked_tokens"],
+        precision=native_precision("cpu"),
     )
     run = out / f"{what['family']}-{what['size']}-{what['asked_tokens']}"
     result = pretrain(run, corpus, tokenizer, recipe, console=Console(), listeners=())
