@@ -270,11 +270,20 @@ def test_a_codec_that_does_not_say_where_it_fails(fails, tmp_path, command):
         (["--objective", "ltr", "--mask-rate", 0.3], "--mask-rate is for masks"),
         (["--objective", "ltr+nsp", "--max-predictions-per-seq", 3], "--max-predictions-per-seq is for masks"),
         (["--mask-share", "nan"], "mask share nan"),
+        (["--mask-rate", 0], "mask rate 0.0 "),
+        (["--mask-rate", 1.5], "mask rate 1.5 "),
+        (
+            ["--optimizer", "adamw", "--matrix-rate", 0.1],
+            "--matrix-rate is for --optimizer muon, and this run takes adamw",
+        ),
+        (["--from", "MODEL", "--matrix-rate", 0.1], "--matrix-rate is for --optimizer muon, and this run takes adamw"),
+        (["--family", "modernbert", "--sinusoids", 0.1], "'modernbert' has no position table; leave out --sinusoids"),
         (["--random-share", "nan"], "random share nan"),
     ],
 )
-def test_options_of_pre_training_that_cannot_be_followed(fails, tmp_path, options, message):
+def test_options_of_pre_training_that_cannot_be_followed(fails, tiny_model, tmp_path, options, message):
     files = ["--corpus", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"]
+    options = [tiny_model if word == "MODEL" else word for word in options]
     assert message in fails("pretrain", *files, "--steps", 3, *options)
     assert not (tmp_path / "out").exists()
 

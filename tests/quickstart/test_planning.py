@@ -1,6 +1,9 @@
 """A plan measures text and machine, keeps nothing, and promises what the law says."""
 
 import gzip
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -34,28 +37,71 @@ def text(tmp_path):
     return folder
 
 
+def forecast(size, parameters, loss, *, steps=100, tokens=3e6, measured=True):
+    return Forecast(size, parameters, 16, 0.1, measured, steps, tokens, 1.0, loss, loss, loss)
+
+
+SMALL, LARGE = forecast("1/64", 100_000, 4.0), forecast("tiny", 300_000, 4.2)
+
+
+def planned(*forecasts, doubts=()):
+    return Plan(0.5, 1, 1.0, 400, 6.0, 0.1, 20.0, list(doubts), list(forecasts))
+
+
 def test_what_a_time_would_bring(text):
-    found = plan([str(text)], PlanOptions(minutes=0.5, sizes=SIZES, vocab_size=400))
+    found = plan([str(text)], PlanOptions(minutes=0.5, sizes=SIZES[::-1], vocab_size=400))
     assert [forecast.size for forecast in found.forecasts] == list(SIZES)
+    law = LAWS["modernbert"]
     for forecast in found.forecasts:
-        assert forecast.steps == int(30 / forecast.seconds_per_step)
+        # the time of the steps, of saving and of thirteen evaluations, each a forward pass over the held-out text
+        evaluating = 0.04 * found.text_tokens / 3 / (forecast.tokens / forecast.steps) * forecast.seconds_per_step
+        assert forecast.steps == int((30 - 13 * evaluating) / (1.02 * forecast.seconds_per_step))
+        assert forecast.measured
         assert forecast.passes == pytest.approx(forecast.tokens / found.text_tokens)
-        law = LAWS["modernbert"]
         expected = law.loss(forecast.parameters, forecast.tokens, found.unigram_entropy, text_tokens=found.text_tokens)
         assert forecast.loss == expected
         assert forecast.loss_of_twice_the_time <= forecast.loss
         assert forecast.loss_of_twice_the_text <= forecast.loss
     assert found.best in found.forecasts
+    assert found.doubts == law.doubts(found.best.parameters, found.best.tokens, found.text_tokens)
 
 
 def test_a_size_too_small_for_the_time_is_not_the_best():
-    small, large = (
-        Forecast(size, parameters, 16, 0.1, 100, 3e6, 1.0, loss, loss, loss)
-        for size, parameters, loss in (("1/64", 100_000, 4.0), ("tiny", 300_000, 4.2))
-    )
-    found = Plan(1, 1.0, 400, 6.0, 0.1, beyond=False, forecasts=[small, large])
-    assert found.best is large
-    assert replace(found, forecasts=[small]).best is small
+    assert planned(SMALL, LARGE).best is LARGE
+    assert planned(SMALL).best is SMALL
+
+
+def test_a_size_that_takes_too_few_steps_is_not_the_best():
+    assert planned(SMALL, forecast("mini", 2_000_000, 3.0, steps=5)).best is SMALL
+
+
+def test_a_size_that_takes_too_long_to_measure_is_guessed(text, monkeypatch):
+    monkeypatch.setattr(planning, "MEASURING_SECONDS", 0.0)
+    small, large = plan([str(text)], PlanOptions(minutes=0.5, sizes=("1/64", "8/256"), vocab_size=400)).forecasts
+    assert (small.measured, large.measured) == (True, False)
+    assert large.seconds_per_step > 5 * small.seconds_per_step
+
+
+def test_each_size_that_was_asked_for_is_answered(text):
+    asked = ("large", "1/64")
+    found = plan([str(text)], PlanOptions(minutes=0.5, sizes=asked, vocab_size=400))
+    assert [(forecast.size, forecast.fits) for forecast in found.forecasts] == [("1/64", True), ("large", False)]
+    assert found.best.size == "1/64"
+
+
+def test_hours_are_minutes():
+    assert PlanOptions().all_minutes == 10
+    assert PlanOptions(hours=2).all_minutes == 120
+    assert PlanOptions(hours=2, minutes=30).all_minutes == 150
+
+
+@pytest.mark.parametrize(("options", "batch"), [({}, None), ({"GPU": True}, "no run with 128 sequences in a batch")])
+def test_another_batch_than_was_measured_is_doubted(text, monkeypatch, options, batch):
+    usual = planning._recipe
+    if options:
+        monkeypatch.setattr(planning, "_recipe", lambda *asked: usual(*asked).changed(batch_size=128))
+    found = plan([str(text)], PlanOptions(minutes=1, sizes=("1/64",), vocab_size=400))
+    assert any(doubt.startswith(batch or "no run with") for doubt in found.doubts) == bool(batch)
 
 
 def test_a_part_of_the_text_stands_for_all_of_it(text, tmp_path, monkeypatch):
@@ -70,29 +116,61 @@ def test_a_part_of_the_text_stands_for_all_of_it(text, tmp_path, monkeypatch):
     assert found.text_tokens == pytest.approx(whole, rel=0.1)
 
 
-def test_the_command_names_the_size_and_the_next_command(text, capsys, monkeypatch):
-    before = sorted(text.iterdir())
+def shown(capsys, *words):
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "--text", str(text), "--minutes", "0.5", "--size", "1/64", "--vocab-size", "400"])
+        main(["plan", *words])
     assert not ended.value.code
-    out = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_the_command_names_the_size_and_the_next_command(text, capsys):
+    before = sorted(text.iterdir())
+    out = shown(capsys, "--text", str(text), "--minutes", "0.5", "--size", "1/64", "--vocab-size", "400")
     assert "1/64 learns most in 0.5 minutes" in out
     assert f"bertsmith quickstart {text} --vocab-size 400 --family modernbert --size 1/64 --minutes 0.5" in out
     assert sorted(text.iterdir()) == before
 
 
-def test_the_next_command_reads_the_text_as_the_plan_did(text, capsys, monkeypatch):
-    small, large = (
-        Forecast(size, parameters, 16, 0.1, 100, 3e6, 1.0, loss, loss, loss)
-        for size, parameters, loss in (("1/64", 100_000, 4.0), ("tiny", 300_000, 4.2))
-    )
-    found = Plan(1, 1.0, 400, 6.0, 0.1, beyond=False, forecasts=[small, large])
-    monkeypatch.setattr(calls, "plan", lambda *_, **__: found)
-    with pytest.raises(SystemExit):
-        main(["plan", "--text", "my texts", "--documents", "blank-line", "--encoding", "gbk", "--vocab-size", "400"])
-    out = capsys.readouterr().out
-    assert "1/64 is no choice: it would read 30 tokens a parameter, and over 20 the law promises too much" in out
+def test_the_next_command_reads_the_text_as_the_plan_did(capsys, monkeypatch):
+    monkeypatch.setattr(calls, "make_plan", lambda *_, **__: planned(SMALL, LARGE))
+    out = shown(capsys, "--text", "my texts", "--documents", "blank-line", "--encoding", "gbk", "--vocab-size", "400")
+    assert "1/64 is no choice: it would read 30 tokens a parameter, and over 20, the most that was measured" in out
     assert "bertsmith quickstart 'my texts' --documents blank-line --encoding gbk --vocab-size 400 --family" in out
+
+
+def test_what_is_a_guess_is_called_one(capsys, monkeypatch):
+    slow = forecast("mini", 2_000_000, 3.0, steps=5, measured=False)
+    found = planned(LARGE, slow, doubts=["a", "b"])
+    monkeypatch.setattr(calls, "make_plan", lambda *_, **__: found)
+    out = shown(capsys, "--text", "a")
+    assert "This is a guess: a; b." in out
+    assert "~0.10" in out
+    assert "too slow" in out
+    assert "~: guessed from the next smaller size" in out
+    monkeypatch.setattr(calls, "make_plan", lambda *_, **__: replace(found, doubts=[], minutes=150))
+    out = shown(capsys, "--text", "a")
+    assert "within 0.20 of such a forecast" in out
+    assert "tiny learns most in 2.5 hours" in out
+
+
+@pytest.mark.slow
+def test_processes_measure_together(text):
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "bertsmith",
+    ]
+    command += ["plan", "--text", str(text), "--minutes", "0.5", "--size", "1/64", "--vocab-size", "400"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1/64 learns most in 0.5 minutes") == 1
+    assert "torchrun --nproc-per-node 2 -m bertsmith pretrain --corpus CORPUS --tokenizer TOKENIZER" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""Runs a pre-training again and again, each time in a forked child, and kills it: `killed_run.py FOLDER OUT KILLS`.
+"""Runs a pre-training again and again in a forked child, and kills it: `killed_run.py FOLDER OUT KILLS [SETTINGS]`.
 
 Forking saves the seconds that importing torch takes; the parent itself runs no torch operation, so that the children
 start like fresh processes. FOLDER holds `corpus` and `tokenizer`. The run in OUT is killed at KILLS moments spread over
-its steps, then left to finish. Prints how many kills fell into the writing of a state.
+its steps, then left to finish. Prints how many kills fell into the writing of a state. SETTINGS, in JSON, change the
+recipe.
 """
 
+import json
 import os
 import random
 import signal
@@ -22,7 +24,9 @@ from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
 
 STEPS = 300
-RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=STEPS, seed=7, precision="float32")
+CHANGES = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+SETTINGS = {"sequence_length": 32, "batch_size": 8, "seed": 7, "precision": "float32", **CHANGES}
+RECIPE = recipe_for("1/64", steps=STEPS, **SETTINGS)
 
 
 def start(folder: Path, out: Path) -> int:

@@ -140,6 +140,7 @@ def test_phases_share_the_steps(village):
     assert [recipe.phase_at(step) for step in (0, 44, 45, 49)] == [0, 0, 1, 1]
     assert [recipe.stream_settings(phase).sequence_length for phase in (0, 1)] == [128, 512]
     assert recipe_for("1/64", steps=50).phase_at(49) == 0
+    assert recipe_for("1/64", phases=[[128, 0.9], [512, 0.1]], steps=50) == recipe
 
 
 def test_a_budget_counts_each_phase_by_its_share(village):

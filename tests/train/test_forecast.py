@@ -24,7 +24,9 @@ LAW = LossLaw(
     size_power=0.5,
     spread=0.1,
     tokens=(1e5, 1e7),
+    text_tokens=1e6,
     largest=1e7,
+    tokens_per_parameter=20.0,
     progress={0.0: 0.0, 0.5: 0.6, 1.0: 1.0},
 )
 
@@ -54,10 +56,19 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
     assert {row["family"] for row in rows if row["what"] == "scaling"} == set(LAWS)
     for row in rows:
         law = LAWS[row["family"]]
-        foretold = law.loss(row["parameters"], row["tokens"], row["unigram_entropy"])
+        foretold = law.loss(row["parameters"], row["tokens"], row["unigram_entropy"], text_tokens=law.text_tokens)
         assert foretold == pytest.approx(row["mlm_loss"], abs=3 * law.spread)
-        assert law.tokens[0] <= row["tokens"] <= law.tokens[1]
-    assert law.largest == max(row["parameters"] for row in rows)
+        assert law.doubts(row["parameters"], row["tokens"], law.text_tokens) == []
+        assert row["tokens"] <= law.tokens_per_parameter * row["parameters"]
+
+
+def test_what_sets_a_run_apart_is_said():
+    assert LAW.doubts(1e7, 1e7, 1e6) == []
+    assert LAW.doubts(2e7, 1e6, 1e6) == ["no model of more than 10.0 M parameters in its blocks was measured"]
+    assert LAW.doubts(1e6, 5e4, 1e6) == ["no run of fewer than 0.10 M tokens was measured"]
+    too_long, too_often = LAW.doubts(1e6, 2e7, 5e4)
+    assert too_long == "no run of more than 10 M tokens was measured"
+    assert too_often == "the text would be read 400 times, and 10 is the most that was measured"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,11 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
         {"from": "elsewhere"},
         {"phases": ((128, 1.0),)},
         {"optimizer": "adamw"},
+        {"batch_size": 128},
+        {"mask_rate": 0.15},
+        {"learning_rate": 3e-3},
+        {"sequence_length": 64},
+        {"dropout": 0.1},
     ],
 )
 def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
@@ -78,6 +94,15 @@ def test_of_other_runs_nothing_is_known(village, settings, monkeypatch):
     recipe = recipe_for("1/64", **{"family": "bert", "objective": "mlm", "steps": 1, **settings})
     config = recipe_for("1/64", family=recipe.model.family, steps=1).model_config(tokenizer)
     assert expectation_of(recipe, config, corpus) is None
+
+
+def test_draws_and_precision_change_no_expectation(village, monkeypatch):
+    monkeypatch.setattr(forecast, "LAWS", {"bert": LAW})
+    corpus, tokenizer, _ = village
+    usual = recipe_for("1/64", objective="mlm", steps=1)
+    config = usual.model_config(tokenizer)
+    for settings in ({"seed": 3}, {"precision": "bf16"}, {"steps": 9, "minutes": 1.0}, {"dropout": 0.0}):
+        assert expectation_of(usual.changed(**settings), config, corpus), settings
 
 
 def test_of_larger_models_than_were_measured_nothing_is_known(village, monkeypatch):
@@ -92,9 +117,7 @@ def test_of_larger_models_than_were_measured_nothing_is_known(village, monkeypat
 def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp_path, monkeypatch):
     corpus, tokenizer, _ = village
     shown = io.StringIO()
-    recipe = recipe_for(
-        "1/64", family="modernbert", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32"
-    )
+    recipe = recipe_for("1/64", family="modernbert", steps=24, seed=7, precision="float32")
     # a law that promises the impossible
     monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "share": 0.01, "start": 1e-5})})
     pretrain(tmp_path / "run", corpus, tokenizer, recipe, listeners=(), console=Console(file=shown))

@@ -1,6 +1,7 @@
 """A run that dies goes on as if nothing had happened."""
 
 import errno
+import json
 import math
 import os
 import re
@@ -131,18 +132,30 @@ def test_skipped_batches_are_the_same_after_a_death(village, tmp_path, monkeypat
     assert_same_run(tmp_path / "whole", tmp_path / "dies")
 
 
+PHASES = [[16, 0.6, 0.3, 12], [32, 0.4, 0.15]]
+
+
 @pytest.mark.slow
-def test_forty_kills_change_nothing(village, tmp_path):
-    """SIGKILL at 40 moments spread over 300 steps, a state being written at many of them."""
+@pytest.mark.parametrize(
+    ("settings", "kills"),
+    [
+        ({}, 40),
+        ({"family": "modernbert", "sequence_length": None}, 12),
+        ({"family": "modernbert", "sequence_length": None, "phases": PHASES, "precision": "bf16"}, 12),
+        ({"optimizer": "lamb", "schedule": "trapezoid"}, 12),
+    ],
+)
+def test_kills_change_nothing(village, tmp_path, settings, kills):
+    """SIGKILL at moments spread over 300 steps, a state being written at many of them."""
     script = Path(__file__).with_name("killed_run.py")
     while_saving = {}
-    for name, kills in (("undisturbed", 0), ("killed", 40)):
-        command = [sys.executable, str(script), str(village[2]), str(tmp_path / name), str(kills)]
+    for name, times in (("undisturbed", 0), ("killed", kills)):
+        command = [sys.executable, str(script), str(village[2]), str(tmp_path / name), str(times), json.dumps(settings)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
         assert done.returncode == 0, done.stderr
         while_saving[name] = int(done.stdout)
     assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
-    assert while_saving["killed"] >= 10
+    assert while_saving["killed"] >= kills // 4
     best = [load_file(tmp_path / name / "best" / "model.safetensors") for name in while_saving]
     assert all(value.equal(best[1][name]) for name, value in best[0].items())
 
@@ -381,6 +394,23 @@ def test_a_loss_that_is_not_finite_stops_the_run(village, tmp_path, monkeypatch)
     monkeypatch.setattr(BertTrainer, "train_batch", breaks)
     with pytest.raises(TrainingError, match="not finite"):
         pretrain(tmp_path, corpus, tokenizer, RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"optimizer": "adamw", "learning_rate": 1e4}, r"lower the learning rate \(10000\), in a fresh folder$"),
+        (
+            {"optimizer": "muon", "matrix_rate": 1e6, "learning_rate": 1e4},
+            r"\(10000\) or the matrix rate \(1e\+06\), in",
+        ),
+    ],
+)
+def test_rates_that_explode_end_the_run_and_are_named(village, tmp_path, settings, said):
+    corpus, tokenizer, _ = village
+    recipe = RECIPE.changed(**settings, steps=200, skips_in_a_row=3)
+    with pytest.raises(TrainingError, match=said):
+        pretrain(tmp_path / "run", corpus, tokenizer, recipe, listeners=())
 
 
 def test_another_corpus_in_the_same_folder_is_refused(village, undisturbed, village_small):

@@ -2,9 +2,10 @@
 
     watched_run.py FOLDER OUT LOG [STOP_AT [KILLED_RANK]]
 
-FOLDER holds `corpus` and `tokenizer`. LOG gets a line a step: the digest of the global batch and its loss. At step
-STOP_AT the last rank, and no other, receives SIGTERM. Or KILLED_RANK is killed after it, when the others have begun the
-next step and wait for its gradient; a state is then saved after every step.
+FOLDER holds `corpus` and `tokenizer`. The variable SETTINGS, in JSON, changes the recipe. LOG gets a line a step: the
+digest of the global batch and its loss. At step STOP_AT the last rank, and no other, receives SIGTERM. Or KILLED_RANK
+is killed after it, when the others have begun the next step and wait for its gradient; a state is then saved after
+every step.
 """
 
 import json
@@ -29,7 +30,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "stream"))
 from digests import digest
 
 STEPS = 50
-RECIPE = recipe_for("2/64", sequence_length=32, batch_size=9, steps=STEPS, seed=7, precision="float32", dropout=0.0)
+CHANGES = json.loads(os.environ.get("SETTINGS", "{}"))
+SETTINGS = {"sequence_length": 32, "batch_size": 9, "seed": 7, "precision": "float32", "dropout": 0.0, **CHANGES}
+RECIPE = recipe_for("2/64", steps=STEPS, **SETTINGS)
 
 
 def main() -> None:

@@ -10,7 +10,10 @@ import typer
 from bertsmith.cli.options import Given, declares
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bertsmith.quickstart.options import PlanOptions
+    from bertsmith.quickstart.planning import Plan
 
 
 @declares(options="bertsmith.quickstart.options.PlanOptions")
@@ -19,16 +22,27 @@ def plan(
     text: Annotated[list[str], typer.Option(help="File, folder or glob of .txt or .txt.gz; may be repeated.")],
     options: Given[PlanOptions],
 ) -> None:
-    """Measure text and machine for half a minute; say which size learns most, and what more would gain."""
+    """Measure text and machine for half a minute; say which size learns most, and what more would gain.
+
+    Under torchrun the processes measure together, as they would train.
+    """
     from rich.console import Console
-    from rich.table import Column, Table
 
     from bertsmith.quickstart.calls import plan as make_plan
-    from bertsmith.train.forecast import TOKENS_PER_PARAMETER
+    from bertsmith.train.distributed import connected_ranks
 
-    chosen, console = options.build(), Console()
-    with console.status("measuring text and machine"):
-        found = make_plan(text, **options.values)
+    with connected_ranks() as (ranks, device):
+        console = Console(quiet=not ranks.is_first)
+        with console.status("measuring text and machine"):
+            found = make_plan(text, device=device, ranks=ranks, **options.values)
+    if ranks.is_first:
+        _show(found, console)
+        print(_next_command(found, text, options.build(), ranks.world_size))
+
+
+def _show(found: Plan, console: Console) -> None:
+    from rich.table import Column, Table
+
     print(
         f"{found.text_bytes / 1e6:.1f} MB of text: about {found.text_tokens / 1e6:.2f} M tokens of {found.vocab_size:,}"
         f" pieces; unigram entropy {found.unigram_entropy:.2f} nats"
@@ -39,31 +53,50 @@ def plan(
         table.add_row(
             each.size,
             str(each.batch_size),
-            f"{each.seconds_per_step:.2f}",
-            f"{each.steps:,}",
-            f"{each.tokens / 1e6:.2f} M",
-            f"{each.passes:.1f}",
-            f"{each.loss:.2f}",
+            f"{'' if each.measured else '~'}{each.seconds_per_step:.2f}",
+            *(
+                (f"{each.steps:,}", f"{each.tokens / 1e6:.2f} M", f"{each.passes:.1f}", f"{each.loss:.2f}")
+                if each.fits
+                else ("too slow",)
+            ),
         )
     console.print(table)
+    if not all(each.measured for each in found.forecasts):
+        print("~: guessed from the next smaller size, by the operations of a step")
     best = found.best
-    doubt = "; fewer or more tokens than was ever measured, so a guess" if found.beyond else ""
     print(
-        f"{best.size} learns most in {chosen.minutes:g} minutes: {best.loss:.2f} nats, give or take {found.spread:.2f}"
-        f"{doubt}.\nTwice the time: {best.loss_of_twice_the_time:.2f};"
-        f" twice the text: {best.loss_of_twice_the_text:.2f}."
+        f"{best.size} learns most in {_time(found.minutes)}: {best.loss:.2f} nats.\nTwice the time:"
+        f" {best.loss_of_twice_the_time:.2f}; twice the text: {best.loss_of_twice_the_text:.2f}."
     )
-    lowest = min(found.forecasts, key=lambda forecast: forecast.loss)
+    if found.doubts:
+        print(f"This is a guess: {'; '.join(found.doubts)}.")
+    else:
+        print(
+            f"Runs on English prose ended within {2 * found.spread:.2f} of such a forecast; other text may differ more."
+        )
+    lowest = min((each for each in found.forecasts if each.fits), key=lambda forecast: forecast.loss)
     if lowest is not best:
         print(
             f"{lowest.size} is no choice: it would read {lowest.tokens / lowest.parameters:.0f} tokens a parameter, and"
-            f" over {TOKENS_PER_PARAMETER} the law promises too much."
+            f" over {found.tokens_per_parameter:.0f}, the most that was measured, the law promises too much."
+        )
+
+
+def _time(minutes: float) -> str:
+    """Returns a time in words."""
+    return f"{minutes:g} minutes" if minutes < 120 else f"{minutes / 60:.3g} hours"
+
+
+def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: int) -> str:
+    """Returns what to type to get the model of the plan."""
+    what = f"--family {chosen.family} --size {found.best.size} --minutes {found.minutes:g}"
+    if processes > 1:
+        # 词表和语料先由一个进程做好，训练才分给各进程
+        return (
+            f"torchrun --nproc-per-node {processes} -m bertsmith pretrain --corpus CORPUS --tokenizer TOKENIZER"
+            f" --objective mlm {what} --out runs/mine"
         )
     given = {"--documents": (chosen.documents, "auto"), "--encoding": (chosen.encoding, "auto")}
     asked = [word for name, (value, usual) in given.items() if value != usual for word in (name, value)]
     asked += ["--vocab-size", str(chosen.vocab_size)] if chosen.vocab_size else []
-    words = shlex.join([*text, *asked])
-    print(
-        f"bertsmith quickstart {words} --family {chosen.family} --size {best.size} --minutes {chosen.minutes:g}"
-        " --out runs/mine"
-    )
+    return f"bertsmith quickstart {shlex.join([*text, *asked])} {what} --out runs/mine"

@@ -25,6 +25,7 @@ from bertsmith.quickstart.planning import Plan
 from bertsmith.quickstart.planning import plan as make_plan
 from bertsmith.quickstart.showcase import QuickstartResult
 from bertsmith.result import Result
+from bertsmith.train.distributed import Ranks
 from bertsmith.train.report import write_run_report
 
 
@@ -71,7 +72,9 @@ def quickstart(
     return Result(folder, metrics, folder / "model", folder / "report.html", found)
 
 
-def plan(text: FileNames, *, device: torch.device | str | None = None, **settings: Any) -> Plan:
+def plan(
+    text: FileNames, *, device: torch.device | str | None = None, ranks: Ranks | None = None, **settings: Any
+) -> Plan:
     """Measures text and machine for half a minute, and says which size learns most in a time; writes nothing.
 
     Examples:
@@ -83,6 +86,7 @@ def plan(text: FileNames, *, device: torch.device | str | None = None, **setting
     Args:
         text: files, folders or patterns of `.txt`.
         device: to train on; None takes the GPU where there is one.
+        ranks: the processes that would share the run; None is this one alone.
         **settings: the options of `bertsmith plan`, with underscores, such as `minutes`; `size` takes a list.
 
     Returns:
@@ -94,7 +98,7 @@ def plan(text: FileNames, *, device: torch.device | str | None = None, **setting
     """
     (chosen,) = divided(settings, PlanOptions, command="plan")
     with on_device(device):
-        return make_plan(_files(text, "text"), built(PlanOptions, chosen))
+        return make_plan(_files(text, "text"), built(PlanOptions, chosen), ranks=ranks)
 
 
 def adapt(

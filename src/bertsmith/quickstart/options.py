@@ -58,13 +58,22 @@ class QuickstartOptions:
     seed: int = option(0, help="Random seed.")
 
 
+DEFAULT_MINUTES = 10.0
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """What the command line was asked for."""
 
-    minutes: float = option(10.0, min=0.05, help="Minutes of pre-training.")
-    family: str = option("modernbert", help="Architecture; one with a measured scaling law.")
+    minutes: float = option(0.0, min=0.05, shown_default="10, or none with --hours", help="Minutes of pre-training.")
+    hours: float = option(0.0, min=0.01, shown_default="none", help="Hours of pre-training, besides the minutes.")
+    family: str = option("modernbert", help="Architecture with a measured scaling law: modernbert or bert.")
     sizes: tuple[str, ...] = option((), name="size", help="Size or L/H to consider; once for each; default: all.")
     vocab_size: int | None = option(None, min=1, help="Vocabulary size; default: by the amount of text.")
     documents: DocumentRule = option("auto", help="What a document is, as in `bertsmith quickstart`.")
     encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
+
+    @property
+    def all_minutes(self) -> float:
+        """The time, hours included."""
+        return self.minutes + 60 * self.hours or DEFAULT_MINUTES

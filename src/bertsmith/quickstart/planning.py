@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +20,18 @@ from bertsmith.data.reading.lines import read_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import write_text
 from bertsmith.kernels.layers import best_device
-from bertsmith.model import NAMED_SIZES
+from bertsmith.model import NAMED_SIZES, ModelConfig
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.quickstart.options import PlanOptions
-from bertsmith.quickstart.source import TextSource, own_text
+from bertsmith.quickstart.source import HELDOUT_SHARE, TextSource, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.budget import FEWEST_STEPS, sample_costs, seconds_per_step
+from bertsmith.train.budget import FEWEST_STEPS, StepCosts, sample_costs, seconds_per_step, steps_between
 from bertsmith.train.choosing import native_settings, recipe_for
-from bertsmith.train.forecast import LAWS, TOKENS_PER_PARAMETER
-from bertsmith.train.start import make_trainer, open_stream
+from bertsmith.train.distributed import Ranks
+from bertsmith.train.forecast import LAWS, is_as_measured
+from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.start import HELDOUT_SEQUENCES, make_trainer, open_stream
 
 SAMPLED_BYTES = 4_000_000
 """Of the text that is looked at: enough for a vocabulary's entropy, and a few seconds' work."""
@@ -37,7 +40,10 @@ TIMED, WARM = 7, 3
 """Steps that a size takes, and those of them that do not count."""
 
 MEASURING_SECONDS = 45.0
-"""A larger size is not tried where its steps would take longer than this."""
+"""Where the steps of a size would take longer, their time is guessed from the next smaller size's."""
+
+FORWARD_SHARE = 1 / 3
+"""Of the operations of a step, those of its forward pass: what an evaluation costs."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,9 @@ class Forecast:
         size: its name.
         parameters: those of the blocks.
         batch_size: sequences of a step.
-        seconds_per_step: as measured.
-        steps, tokens: what fits into the time; `tokens` counts real ones.
+        seconds_per_step: as measured, or guessed from a smaller size by the operations.
+        measured: whether it was measured.
+        steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
         passes: over the text.
         loss: held-out masked-LM loss to expect, in nats.
         loss_of_twice_the_time, loss_of_twice_the_text: the same, had there been more.
@@ -59,6 +66,7 @@ class Forecast:
     parameters: int
     batch_size: int
     seconds_per_step: float
+    measured: bool
     steps: int
     tokens: float
     passes: float
@@ -66,42 +74,53 @@ class Forecast:
     loss_of_twice_the_time: float
     loss_of_twice_the_text: float
 
+    @property
+    def fits(self) -> bool:
+        """Whether it takes enough steps to be worth the name of training."""
+        return self.steps >= FEWEST_STEPS
+
 
 @dataclass(frozen=True)
 class Plan:
     """What was measured of text and machine, and what follows.
 
     Attributes:
+        minutes: that the plan is for.
         text_bytes: size of the files.
         text_tokens: pieces in all of them, estimated from the part that was read.
         vocab_size: pieces of the vocabulary that suits.
         unigram_entropy: of the text, in nats: the loss of knowing piece frequencies and no context.
         spread: root mean square of what the law missed by on the runs it was fitted to, in nats.
-        beyond: whether the best size is larger, or would read more or fewer tokens, than any of those runs.
-        forecasts: by size, smallest first.
+        tokens_per_parameter: most that any of those runs read for each parameter of its model.
+        doubts: why the loss of the best size is a guess, where it is unlike all of those runs.
+        forecasts: by size, smallest first; not all of them need fit into the time.
     """
 
+    minutes: float
     text_bytes: int
     text_tokens: float
     vocab_size: int
     unigram_entropy: float
     spread: float
-    beyond: bool
+    tokens_per_parameter: float
+    doubts: list[str]
     forecasts: list[Forecast]
 
     @property
     def best(self) -> Forecast:
         """The size that learns most in the time, among those that are large enough for it; else the largest."""
-        large_enough = [each for each in self.forecasts if each.tokens <= TOKENS_PER_PARAMETER * each.parameters]
-        return min(large_enough, key=lambda forecast: forecast.loss) if large_enough else self.forecasts[-1]
+        fitting = [each for each in self.forecasts if each.fits]
+        large_enough = [each for each in fitting if each.tokens <= self.tokens_per_parameter * each.parameters]
+        return min(large_enough, key=lambda forecast: forecast.loss) if large_enough else fitting[-1]
 
 
-def plan(text: Sequence[str], options: PlanOptions) -> Plan:
+def plan(text: Sequence[str], options: PlanOptions, *, ranks: Ranks | None = None) -> Plan:
     """Measures text and machine, and says what sizes would reach in the time.
 
     Args:
         text: files, folders or globs.
         options: of the plan.
+        ranks: the processes that would share the run; all of them measure.
 
     Raises:
         InputError: there is no text, or too little to learn from.
@@ -118,14 +137,26 @@ def plan(text: Sequence[str], options: PlanOptions) -> Plan:
         chosen = CorpusOptions(documents=part.documents, encoding="utf-8", heldout_share=0.04, keep_duplicates=True)
         corpus = build_corpus(part.files, tokenizer, folder / "corpus", chosen)
         text_tokens = corpus.counts[TRAIN].tokens * source.bytes / read
-        forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens))
-        law = LAWS[options.family]
-        found = Plan(
-            source.bytes, text_tokens, tokenizer.vocab_size, corpus.unigram_entropy, law.spread, False, forecasts
-        )
-        fewest, most = law.tokens
-        best = found.best
-        return replace(found, beyond=not fewest <= best.tokens <= most or best.parameters > law.largest)
+        forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks or Ranks()))
+    if not any(each.fits for each in forecasts):
+        raise _too_slow(forecasts, options)
+    law = LAWS[options.family]
+    found = Plan(
+        minutes=options.all_minutes,
+        text_bytes=source.bytes,
+        text_tokens=text_tokens,
+        vocab_size=tokenizer.vocab_size,
+        unigram_entropy=corpus.unigram_entropy,
+        spread=law.spread,
+        tokens_per_parameter=law.tokens_per_parameter,
+        doubts=[],
+        forecasts=forecasts,
+    )
+    best = found.best
+    doubts = law.doubts(best.parameters, best.tokens, text_tokens)
+    if not is_as_measured(_recipe(best.size, options)):
+        doubts.append(f"no run with {best.batch_size} sequences in a batch was measured")
+    return replace(found, doubts=doubts)
 
 
 def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
@@ -153,35 +184,44 @@ def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
     return replace(source, files=files, encoding="utf-8"), read
 
 
+def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
+    """Returns the recipe that `bertsmith quickstart` would take on own text."""
+    device = best_device()
+    family = options.family
+    return recipe_for(size, family=family, objective="mlm", device=device, steps=1, **native_settings(device))
+
+
+def _too_slow(forecasts: Sequence[Forecast], options: PlanOptions) -> ConfigError:
+    """Returns what is said where no size takes enough steps, with a time in which the fastest does."""
+    fastest = min(forecasts, key=lambda each: each.seconds_per_step)
+    # 评估的次数是固定的：时间够不够，要把它们一起算
+    missing = (FEWEST_STEPS + 1 - fastest.steps) * fastest.seconds_per_step / 60
+    return ConfigError(
+        f"in {options.all_minutes:g} minutes {fastest.size} takes {max(0, fastest.steps)} of at least {FEWEST_STEPS}"
+        f" steps on this machine; give {max(0.05, options.all_minutes + 1.1 * missing):.2g}"
+        f" minutes{' or a smaller size' * bool(options.sizes)}"
+    )
+
+
 def _forecasts(
-    corpus: TokenCorpus, tokenizer: Tokenizer, options: PlanOptions, text_tokens: float
+    corpus: TokenCorpus, tokenizer: Tokenizer, options: PlanOptions, text_tokens: float, ranks: Ranks
 ) -> Iterator[Forecast]:
-    """Measures sizes from the smallest on, until one would take too long to measure, or learns less in the time."""
-    law, device, seconds = LAWS[options.family], best_device(), 60 * options.minutes
+    """Measures sizes from the smallest on: those asked for, or all until one learns less in the time."""
+    law, seconds = LAWS[options.family], 60 * options.all_minutes
     known: tuple[float, float] | None = None
     least = math.inf
-    for size in options.sizes or NAMED_SIZES:
-        recipe = recipe_for(size, family=options.family, device=device, steps=1, **native_settings(device))
+    for size in sorted(options.sizes or NAMED_SIZES, key=_size_of_blocks):
+        recipe = _recipe(size, options)
         costs = sample_costs(recipe, corpus, tokenizer, 0)
-        # 大模型先不试：按运算量从小一号的推，量一次要是太久、或一步也迈不出，就到此为止
-        if known is not None and known[0] * costs.flops / known[1] * TIMED > MEASURING_SECONDS:
+        # 大模型先不试：量起来太久的，按运算量从小一号的推
+        guessed = known[0] * costs.flops / known[1] if known else 0.0
+        measured = guessed * TIMED <= MEASURING_SECONDS
+        per_step = _measured(recipe, corpus, tokenizer, ranks) if measured else guessed
+        known = per_step, costs.flops
+        steps = int(steps_between(seconds, per_step, per_step * _evaluation_in_steps(recipe, costs, text_tokens)))
+        tokens, parameters = max(0, steps) * costs.tokens, ParameterCounts.of(recipe.model_config(tokenizer)).encoder
+        if not options.sizes and steps < FEWEST_STEPS and least < math.inf:
             return
-        per_step = seconds_per_step(
-            make_trainer(recipe.changed(first_vectors="drawn"), corpus, tokenizer, device),
-            open_stream(recipe, corpus, tokenizer),
-            timed=TIMED,
-            warm=WARM,
-        )
-        known, steps = (per_step, costs.flops), int(seconds / per_step)
-        if steps < FEWEST_STEPS and least == math.inf:
-            needed = FEWEST_STEPS * per_step / 60
-            raise ConfigError(
-                f"in {options.minutes:g} minutes {size} takes {steps} of at least {FEWEST_STEPS} steps on this machine;"
-                f" give {max(0.05, 1.1 * needed):.2g} minutes{' or a smaller size' * bool(options.sizes)}"
-            )
-        if steps < FEWEST_STEPS:
-            return
-        tokens, parameters = steps * costs.tokens, ParameterCounts.of(recipe.model_config(tokenizer)).encoder
 
         def reaches(tokens: float, text: float, parameters: int = parameters) -> float:
             return law.loss(parameters, tokens, corpus.unigram_entropy, text_tokens=text)
@@ -191,6 +231,7 @@ def _forecasts(
             parameters=parameters,
             batch_size=recipe.data.batch_size,
             seconds_per_step=per_step,
+            measured=measured,
             steps=steps,
             tokens=tokens,
             passes=tokens / text_tokens,
@@ -199,6 +240,30 @@ def _forecasts(
             loss_of_twice_the_text=reaches(tokens, 2 * text_tokens),
         )
         # 同样的时间里更大的模型读得更少：够大、又已经学得更少，再大也不会好
-        if not options.sizes and loss > least and tokens <= TOKENS_PER_PARAMETER * parameters:
+        if not options.sizes and loss > least and tokens <= law.tokens_per_parameter * parameters:
             return
         least = min(least, loss)
+
+
+def _size_of_blocks(size: str) -> int:
+    """Returns a number that grows with the parameters of the blocks."""
+    layers, hidden = ModelConfig.shape_of(size)
+    return layers * hidden**2
+
+
+def _measured(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer, ranks: Ranks) -> float:
+    """Returns the seconds of a step of a model that is thrown away; one timed step will do where all take too long."""
+    trainer = make_trainer(recipe.changed(first_vectors="drawn"), corpus, tokenizer, best_device(), ranks)
+    stream = open_stream(recipe, corpus, tokenizer, ranks=ranks)
+    begun = time.perf_counter()
+    once = seconds_per_step(trainer, stream, timed=2, warm=1)
+    if ranks.on_first(lambda: time.perf_counter() - begun + once * TIMED) > MEASURING_SECONDS:
+        return ranks.on_first(lambda: once)
+    more = seconds_per_step(trainer, stream, timed=TIMED - 2, warm=WARM - 2)
+    return ranks.on_first(lambda: more)
+
+
+def _evaluation_in_steps(recipe: PreTrainingRecipe, costs: StepCosts, text_tokens: float) -> float:
+    """Returns how many steps take as long as an evaluation."""
+    heldout = min(HELDOUT_SEQUENCES * recipe.data.sequence_length, HELDOUT_SHARE * text_tokens)
+    return FORWARD_SHARE * heldout / costs.tokens

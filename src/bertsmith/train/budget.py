@@ -179,7 +179,7 @@ def _steps_within(
     per_step = 0.0
     for phase, share in enumerate(shares):
         stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
-        per_step += share * seconds_per_step(trainer, stream, accumulate=accumulate) * (1 + SAVING_SHARE)
+        per_step += share * seconds_per_step(trainer, stream, accumulate=accumulate)
     evaluating = 0.0
     if evaluations:
         batches = heldout_set(recipe, corpus, tokenizer)
@@ -187,8 +187,20 @@ def _steps_within(
         trainer.evaluate(batches[: ranks.world_size])
         begun = time.perf_counter()
         trainer.evaluate(batches)
-        evaluating = (time.perf_counter() - begun) * (evaluations + 1)
-    return max(FEWEST_STEPS, (recipe.length.minutes * 60 - evaluating) / per_step)
+        evaluating = time.perf_counter() - begun
+    return max(FEWEST_STEPS, steps_between(recipe.length.minutes * 60, per_step, evaluating, evaluations))
+
+
+def steps_between(seconds: float, per_step: float, evaluating: float, evaluations: int = EVALUATIONS) -> float:
+    """Returns how many steps fit into a time beside the evaluations and savings of a run.
+
+    Args:
+        seconds: of the run.
+        per_step: seconds of a step.
+        evaluating: seconds of an evaluation.
+        evaluations: spread over the run, besides the first.
+    """
+    return (seconds - evaluating * (evaluations + 1)) / (per_step * (1 + SAVING_SHARE))
 
 
 def seconds_per_step(

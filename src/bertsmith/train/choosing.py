@@ -16,6 +16,7 @@ from bertsmith.model import ModelConfig, family_named
 from bertsmith.objectives.pretraining import objective_named
 from bertsmith.options import built
 from bertsmith.train.defaults import GPU_TOKENS, best_settings, settings_to_continue
+from bertsmith.train.optimizers.kind import optimizer_named
 from bertsmith.train.recipe import (
     ModelSettings,
     Precision,
@@ -119,13 +120,21 @@ def chosen_recipe(
         raise ConfigError(
             f"--{hiding[0].replace('_', '-')} is for masks, and --objective {objective} has none; leave it out"
         )
+    family = family_named(chosen.get("family", ModelSettings.family))
+    if given.get("sinusoids") and "embedding.position" not in family.names.backbone:
+        raise ConfigError(f"the family {family.model_type!r} has no position table; leave out --sinusoids")
     start, size = chosen.pop("from", ""), chosen.pop("size", ModelSettings.size)
     if run is not None:
         keep_start(run, start)
         if (begun := _begun_in(run)) is not None:
             # 默认的批量因设备而异：换一台机器接着走，也要用开始时的
             chosen.setdefault("batch_size", begun.data.batch_size)
-    return recipe_to_continue(start, **chosen) if start else recipe_for(size, device=device, **chosen)
+    recipe = recipe_to_continue(start, **chosen) if start else recipe_for(size, device=device, **chosen)
+    if "matrix_rate" in given and not optimizer_named(recipe.trainer.optimizer).takes_matrices:
+        raise ConfigError(
+            f"--matrix-rate is for --optimizer muon, and this run takes {recipe.trainer.optimizer}; leave it out"
+        )
+    return recipe
 
 
 def recipe_for(size: str = "mini", *, device: torch.device | str = "cpu", **overrides: Any) -> PreTrainingRecipe:

@@ -27,18 +27,21 @@ import numpy as np
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.model import ModelConfig
 from bertsmith.model.sizes import ParameterCounts
+from bertsmith.options import values_of
+from bertsmith.train.choosing import ENDS, recipe_for
 from bertsmith.train.recipe import PreTrainingRecipe
 
 MILLION = 1_000_000
-TOKENS_PER_PARAMETER = 20
-"""A model that reads more than so many tokens for each of its parameters is too small for the time it has (Hoffmann et
-al. 2022, table 3): the law does not see it, since no run was that long."""
 REPEATED = 15.4
 """R*, the passes after which the text is nearly used up; Muennighoff et al. found it for causal models."""
 
 EARLIEST_ALARM, ALARMING = 0.3, 0.4
 """A run is told from this share of it on when its held-out loss is so many nats above the expected one. Earlier, runs
 differ too much in when they leave the plateau of knowing frequencies only."""
+
+_FREE = {*ENDS, "seed", "corpus", "precision", "dropout"}
+"""Settings in which a run may differ from those that the laws were fitted to: how long, with which draws, on what text.
+Whether it has dropout follows from the passes over the text, and is looked at by itself."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,10 @@ class LossLaw:
         size_power: γ: k times the parameters are worth k^γ times the tokens.
         spread: root mean square of what the law misses by on its own runs, in nats.
         tokens: fewest and most tokens of those runs; beyond them the law is a guess.
+        text_tokens: U of the text that they read.
         largest: parameters of the largest model of those runs; of larger ones nothing is known.
+        tokens_per_parameter: most that any of them read for each of its parameters. The law has no floor, and promises
+            too much to a model that is too small for what it reads.
         progress: share of a run → share of the way from the unigram entropy to the last loss that is done by then.
     """
 
@@ -64,7 +70,9 @@ class LossLaw:
     size_power: float
     spread: float
     tokens: tuple[float, float]
+    text_tokens: float
     largest: float
+    tokens_per_parameter: float
     progress: Mapping[float, float]
 
     def loss(self, parameters: float, tokens: float, unigram_entropy: float, *, text_tokens: float = math.inf) -> float:
@@ -82,6 +90,28 @@ class LossLaw:
         worth = read * (parameters / MILLION) ** self.size_power
         left = self.share * worth**-self.token_power if worth else 1.0
         return float(unigram_entropy * (beginning + (1 - beginning) * left))
+
+    def doubts(self, parameters: float, tokens: float, text_tokens: float) -> list[str]:
+        """Returns why the law only guesses here: what sets this run apart from all that it was fitted to.
+
+        Args:
+            parameters: N.
+            tokens: D.
+            text_tokens: U.
+        """
+        fewest, most = self.tokens
+        passes = tokens / text_tokens
+        found = []
+        if parameters > self.largest:
+            found.append(f"no model of more than {self.largest / MILLION:.1f} M parameters in its blocks was measured")
+        if tokens < fewest:
+            found.append(f"no run of fewer than {fewest / MILLION:.2f} M tokens was measured")
+        if tokens > most:
+            found.append(f"no run of more than {most / MILLION:.0f} M tokens was measured")
+        # 小文本读很多遍：规律没见过，而且模型会把它背下来
+        if passes > (measured := most / self.text_tokens):
+            found.append(f"the text would be read {passes:.0f} times, and {measured:.0f} is the most that was measured")
+        return found
 
     def loss_at(self, done: float, last: float, unigram_entropy: float) -> float:
         """Returns the loss to expect after a share of a run that ends at `last`."""
@@ -106,7 +136,9 @@ LAWS: Mapping[str, LossLaw] = {
         size_power=0.3022,
         spread=0.013,
         tokens=(251_798, 4_000_962),
+        text_tokens=2_400_000,
         largest=8_916_992,
+        tokens_per_parameter=14.4,
         progress={
             0.0: 0.0,
             0.0833: 0.134,
@@ -158,15 +190,26 @@ def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: Token
     """Returns what to expect of a run, or None where no such run was measured.
 
     Args:
-        recipe: of the run; known are fresh models that learn single masked pieces alone, by Muon.
+        recipe: of the run.
         config: of the model.
         corpus: what is read.
     """
     law = LAWS.get(config.model_type)
-    plain = recipe.objective == "mlm" and recipe.data.masking.kind == "token" and not recipe.length.phases
-    fresh = not recipe.model.start_from and recipe.model.first_vectors == "counted"
     parameters = ParameterCounts.of(config).encoder
-    # 别的优化器、比量过的更大的模型，规律没有见过：拿来报警会冤枉一次正常的训练
-    if law is None or not (plain and fresh and recipe.trainer.optimizer == "muon" and parameters <= law.largest):
+    # 别的配方、比量过的更大的模型，规律没有见过：拿来报警会冤枉一次正常的训练
+    if law is None or not is_as_measured(recipe) or parameters > law.largest:
         return None
     return Expectation(law, parameters, corpus.unigram_entropy, corpus.counts[TRAIN].tokens)
+
+
+def is_as_measured(recipe: PreTrainingRecipe) -> bool:
+    """Returns whether a recipe is of the kind that the laws were fitted to.
+
+    They are fresh models that learn masks alone, by the best recipe of their family and size as it comes on a CPU, and
+    read their text so seldom that they need no dropout.
+    """
+    asked = values_of(recipe)
+    if recipe.model.start_from or recipe.model.dropout:
+        return False
+    usual = values_of(recipe_for(recipe.model.size, family=recipe.model.family, objective="mlm"))
+    return all(asked[name] == usual[name] for name in usual if name not in _FREE)

@@ -105,7 +105,7 @@ class Phase(NamedTuple):
     Attributes:
         length: of its sequences.
         share: of the steps, in (0, 1].
-        mask_rate: 0 for that of the run.
+        mask_rate: 0 for that of the run, so that a batch size alone can be said.
         batch_size: 0 for that of the run.
     """
 
@@ -150,11 +150,13 @@ class RunLength:
     phases: tuple[tuple[float, ...], ...] = option(
         (),
         parse=parse_phases,
-        help="LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]],...; the paper's: 128:0.9,512:0.1.",
+        help="LENGTH:SHARE[:MASK_RATE[:BATCH_SIZE]],...; the paper's: 128:0.9,512:0.1. A 0: as in the rest of the run.",
     )
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
+        # 从 Python 可以给列表；存盘再读回的是元组，两者要相等才能续训
+        object.__setattr__(self, "phases", tuple(map(tuple, self.phases)))
         if not 0 <= self.minutes < 10**7 or self.tokens < 0 or not 0 <= self.flops < 1e40:
             raise ConfigError("minutes, steps, tokens and flops must be numbers that are not negative")
         if any(not 2 <= len(phase) <= 4 or phase[0] != int(phase[0]) for phase in self.phases):

@@ -66,7 +66,9 @@ class TrainerSettings:
     )
     clip_norm: float = option(1.0, in_file_only=True, help="Gradients are scaled down to this global norm.")
     optimizer: str = option(
-        "adamw", shown_default="by family", help="Optimizer: adamw, muon, or lamb for batches of thousands."
+        "adamw",
+        shown_default="by family",
+        help="Optimizer: adamw, muon, lamb for batches of thousands, or plain sgd.",
     )
     matrix_rate: float = option(
         0.02,
@@ -285,9 +287,12 @@ class BertTrainer(Generic[ModelT]):
         settings = self.settings
         most = max(settings.skips_in_a_row, settings.skipped_share * settings.total_steps)
         if in_a_row >= settings.skips_in_a_row or self.skipped > most:
+            rates = f"the learning rate ({settings.learning_rate:g})"
+            if optimizer_named(settings.optimizer).takes_matrices:
+                rates += f" or the matrix rate ({settings.matrix_rate:g})"
             raise TrainingError(
                 f"step {self.step}: the loss or its gradient was not finite, or exploded, in {self.skipped} batches,"
-                f" {in_a_row} of them in a row{what}; lower the learning rate, or use float32"
+                f" {in_a_row} of them in a row{what}; lower {rates}, in a fresh folder"
             )
 
     def train_epoch(
