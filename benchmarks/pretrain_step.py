@@ -19,11 +19,12 @@ time and over the rate of the feed-forward layer's matmul, measured right before
 from __future__ import annotations
 
 import argparse
+import copy
 import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,8 @@ MODELS = {
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LARGEST_LOSS_DIFFERENCE = {"float32": 1e-4, "bf16": 2e-2}
 COMPILED = f"{EXPERT}: compiled"
+MUON = "with Muon"
+"""Ours with the optimizer that pre-training takes by itself: a figure, since no peer has it."""
 PEER_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "bert": lambda peer, states: peer.cls.predictions(states),
     "roberta": lambda peer, states: peer.lm_head(states),
@@ -142,13 +145,19 @@ def measure(setting: Setting, rounds: int, compile_peer: bool, clock: str) -> di
         losses[COMPILED] = torch.compile(losses[COMPILED])
     if setting.compiled:
         ours.compile_blocks()
-    trainer = BertTrainer(
-        ours, objective, TrainerSettings(total_steps=10**6, learning_rate=1e-4), device=setting.device
-    )
-    work: dict[str, Callable[[], object]] = {OURS: lambda: trainer.train_batch(on_host)}
+    settings = TrainerSettings(total_steps=10**6, learning_rate=1e-4)
+    trainers = {OURS: BertTrainer(ours, objective, settings, device=setting.device)}
+    # GPU 上的 Muon 由 gpu.py 单独测
+    if setting.device == "cpu":
+        trainers[MUON] = BertTrainer(copy.deepcopy(ours), objective, replace(settings, optimizer="muon"))
+    work: dict[str, Callable[[], object]] = {
+        name: partial(trainer.train_batch, on_host) for name, trainer in trainers.items()
+    }
     work |= {name: peer_step(setting, peers[name], losses[name], fused=name != PEOPLE) for name in names}
     work = {name: finished(each, setting.device) for name, each in work.items()}
     times = in_turn(work, rounds=rounds, warmup=2, clock=CLOCKS[clock])
+    if MUON in times:
+        figures[MUON] = round(statistics.median(times.pop(MUON)) / statistics.median(times[OURS]), 3)
     cost = BatchCosts(config, setting.sequences, setting.length)
     peak = measure_matmul_flops(config.hidden_size, cost.num_tokens, dtype, setting.device)
     if clock == "wall":

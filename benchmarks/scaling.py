@@ -1,9 +1,9 @@
 """How the held-out loss falls with the size of a model and the tokens that it reads: what `bertsmith plan` foretells.
 
-Every run is `bertsmith pretrain --family F --objective mlm --size S --tokens D` as it comes, from random weights, on the
-English corpus with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast` is then fitted to all of them, and its
-constants are printed with what they miss by. Tokens are counted, not seconds, so other work on the machine changes
-nothing. Stopped, the script goes on where it was.
+Every run is `bertsmith pretrain --family F --objective mlm --size S --tokens D` as it comes, from random weights, on
+the English corpus with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast` is then fitted to
+all of them, and its constants are printed with what they miss by. Tokens are counted, not seconds, so other work on the
+machine changes nothing. Stopped, the script goes on where it was.
 
     python benchmarks/scaling.py --family modernbert
 """
@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from scipy.optimize import least_squares
 
-from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.kernels.layers import native_precision
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -65,13 +65,13 @@ def main() -> None:
         rows.append(row)
     if options.quick:
         return
-    law = fit(rows)
+    law = fit(rows, corpus.counts[TRAIN].tokens)
     table = [
         (
             row["size"],
             row["tokens"],
             row["mlm_loss"],
-            law.loss(row["parameters"], row["tokens"], row["unigram_entropy"]),
+            law.loss(row["parameters"], row["tokens"], row["unigram_entropy"], text_tokens=law.text_tokens),
         )
         for row in rows
     ]
@@ -105,18 +105,26 @@ def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what
     }
 
 
-def fit(rows: list[dict[str, Any]]) -> LossLaw:
-    """Fits the law to the last losses, and the way to them to the curves, by least squares."""
+def fit(rows: list[dict[str, Any]], text_tokens: int) -> LossLaw:
+    """Fits the law to the last losses, and the way to them to the curves, by least squares.
+
+    Args:
+        rows: the runs.
+        text_tokens: of the text that all of them read.
+    """
     loss: FloatArray = np.array([row["mlm_loss"] for row in rows])
     tokens = [float(row["tokens"]) for row in rows]
 
     def law_of(constants: FloatArray) -> LossLaw:
         start, start_power, share, token_power, size_power = constants.tolist()
-        return LossLaw(start, start_power, share, token_power, size_power, 0.0, (0.0, 0.0), 0.0, {})
+        return LossLaw(start, start_power, share, token_power, size_power, 0.0, (0.0, 0.0), text_tokens, 0.0, 0.0, {})
 
     def missed(constants: FloatArray) -> FloatArray:
         law = law_of(constants)
-        return np.array([law.loss(row["parameters"], row["tokens"], row["unigram_entropy"]) for row in rows]) - loss
+        foretold = [
+            law.loss(row["parameters"], row["tokens"], row["unigram_entropy"], text_tokens=text_tokens) for row in rows
+        ]
+        return np.array(foretold) - loss
 
     found = least_squares(missed, [0.3, 3.0, 0.6, 0.1, 0.3], bounds=(1e-3, np.inf))
     shares = np.linspace(0, 1, 13)
@@ -130,6 +138,7 @@ def fit(rows: list[dict[str, Any]]) -> LossLaw:
         spread=round(float(np.sqrt(np.mean(found.fun**2))), 3),
         tokens=(min(tokens), max(tokens)),
         largest=max(row["parameters"] for row in rows),
+        tokens_per_parameter=round(max(row["tokens"] / row["parameters"] for row in rows) + 0.05, 1),
         progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),
     )
 

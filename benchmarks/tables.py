@@ -81,6 +81,7 @@ CHINESE = {
     "mlm loss": "掩码损失（nat）",
     "mlm accuracy": "掩码准确率",
     "utilisation": "占矩阵乘峰值",
+    "with Muon": "改用 Muon 的时间",
     "score ours": "得分：本项目",
     "score people": "得分：常规",
     "score expert": "得分：专家",
@@ -514,7 +515,7 @@ LEARNED = {
 
 TABLES: dict[str, Comparisons | Figures | Ratios] = {
     "readme": Ratios(README_ROWS),
-    "pretrain_step": Comparisons("pretrain_step", {"utilisation": "{:.0%}"}),
+    "pretrain_step": Comparisons("pretrain_step", {"utilisation": "{:.0%}", "with Muon": "{:.2f}x"}),
     "model_forward": Comparisons("model_forward"),
     "families": Comparisons("families"),
     "finetune": Comparisons(
