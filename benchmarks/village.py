@@ -59,7 +59,10 @@ def lived(seed: int, sequences: int, minutes: float | None) -> Row:
         seconds = time.perf_counter() - begun
         rows = read_metrics(out / "metrics.jsonl")
         last = [row for row in rows if row["kind"] == "heldout"][-1]
-        sentiment = json.loads((out / "sentiment" / "pretrained" / "result.json").read_text(encoding="utf-8"))
+        sentiment = {
+            start: json.loads((out / "sentiment" / start / "result.json").read_text(encoding="utf-8"))
+            for start in ("pretrained", "random")
+        }
         tokenizer = load_tokenizer(out / "model")
         batches = heldout_set(PreTrainingRecipe.load(out), TokenCorpus(out / "corpus", tokenizer), tokenizer)
         return {
@@ -68,7 +71,7 @@ def lived(seed: int, sequences: int, minutes: float | None) -> Row:
                 (row["tokens"] - before["tokens"]) / row["tokens_per_second"]
                 for before, row in itertools.pairwise([{"tokens": 0}, *(row for row in rows if row["kind"] == "train")])
             ),
-            "sentiment_pretrained": sentiment["test"]["metrics"]["accuracy"],
+            **{f"sentiment_{start}": each["test"]["metrics"]["accuracy"] for start, each in sentiment.items()},
             **{key: last[key] for key in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
             **read(batches, tokenizer, out / "model", sequences),
         }
