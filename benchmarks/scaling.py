@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import defaultdict
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,7 @@ def measured(out: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, what
 
 
 def fit(rows: list[dict[str, Any]], text_tokens: int) -> LossLaw:
-    """Fits the law to the last losses, and the way to them to the curves, by least squares.
+    """Fits the law to the last losses by least squares, and finds the way to them from the curves.
 
     Args:
         rows: the runs.
@@ -128,18 +129,18 @@ def fit(rows: list[dict[str, Any]], text_tokens: int) -> LossLaw:
 
     found = least_squares(missed, [0.3, 3.0, 0.6, 0.1, 0.3], bounds=(1e-3, np.inf))
     shares = np.linspace(0, 1, 13)
-    ways = []
-    for row in rows:
+    ways: defaultdict[int, list[FloatArray]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["asked_tokens"]):
         at, losses = np.array(row["curve"]).T
         way = (row["unigram_entropy"] - losses) / (row["unigram_entropy"] - row["mlm_loss"])
-        ways.append(np.interp(shares, at, np.maximum(way, 0.0)))
+        ways[row["asked_tokens"]].append(np.interp(shares, at, np.maximum(way, 0.0)))
     return replace(
         law_of(found.x.round(4)),
         spread=round(float(np.sqrt(np.mean(found.fun**2))), 3),
         tokens=(min(tokens), max(tokens)),
         largest=max(row["parameters"] for row in rows),
         tokens_per_parameter=round(max(row["tokens"] / row["parameters"] for row in rows) + 0.05, 1),
-        progress=dict(zip(shares.round(4).tolist(), np.median(ways, 0).round(3).tolist(), strict=True)),
+        progress={tokens: tuple(np.mean(each, 0).round(3).tolist()) for tokens, each in ways.items()},
     )
 
 

@@ -10,7 +10,15 @@ from rich.console import Console
 
 from bertsmith.train import forecast
 from bertsmith.train.choosing import recipe_for
-from bertsmith.train.forecast import LAWS, LossLaw, effective_tokens, expectation_of
+from bertsmith.train.forecast import (
+    ALARMING,
+    EARLIEST_ALARM,
+    LAWS,
+    Expectation,
+    LossLaw,
+    effective_tokens,
+    expectation_of,
+)
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.report import write_run_report
@@ -27,7 +35,7 @@ LAW = LossLaw(
     text_tokens=1e6,
     largest=1e7,
     tokens_per_parameter=20.0,
-    progress={0.0: 0.0, 0.5: 0.6, 1.0: 1.0},
+    progress={1e6: (0.0, 0.6, 1.0), 4e6: (0.0, 0.8, 1.0)},
 )
 
 
@@ -39,8 +47,11 @@ def test_the_law_by_hand():
     # before anything is read there are the frequencies
     assert LAW.loss(1e6, 0.0, 7.0) == 7.0
     assert LAW.loss(1e6, 1e-3, 7.0) == pytest.approx(7.0)
-    assert LAW.loss_at(0.25, 4.0, 7.0) == pytest.approx(7 - 0.3 * 3)
-    assert LAW.loss_at(1.0, 4.0, 7.0) == 4.0
+    assert LAW.loss_at(0.25, 1e6, 4.0, 7.0) == pytest.approx(7 - 0.3 * 3)
+    # twice a million is half of the way from one to four, in logarithms; outside there is nothing to go by
+    assert LAW.loss_at(0.25, 2e6, 4.0, 7.0) == pytest.approx(7 - 0.35 * 3)
+    assert LAW.loss_at(0.25, 1e9, 4.0, 7.0) == pytest.approx(7 - 0.4 * 3)
+    assert LAW.loss_at(1.0, 1e6, 4.0, 7.0) == 4.0
 
 
 def test_tokens_read_again_count_less():
@@ -60,6 +71,10 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
         assert foretold == pytest.approx(row["mlm_loss"], abs=3 * law.spread)
         assert law.doubts(row["parameters"], row["tokens"], law.text_tokens) == []
         assert row["tokens"] <= law.tokens_per_parameter * row["parameters"]
+        expected = Expectation(law, row["parameters"], row["unigram_entropy"], law.text_tokens)
+        for done, loss in row["curve"]:
+            if done >= EARLIEST_ALARM:
+                assert loss < expected.loss_at(done, done * row["tokens"]) + ALARMING, "no alarm in a good run"
 
 
 def test_what_sets_a_run_apart_is_said():

@@ -60,7 +60,9 @@ class LossLaw:
         largest: parameters of the largest model of those runs; of larger ones nothing is known.
         tokens_per_parameter: most that any of them read for each of its parameters. The law has no floor, and promises
             too much to a model that is too small for what it reads.
-        progress: share of a run → share of the way from the unigram entropy to the last loss that is done by then.
+        progress: tokens of a run → shares of the way from the unigram entropy to the last loss that are done after
+            equal parts of it, from 0 to 1. A short run spends most of its time on leaving the entropy, a long one
+            little.
     """
 
     start: float
@@ -73,7 +75,7 @@ class LossLaw:
     text_tokens: float
     largest: float
     tokens_per_parameter: float
-    progress: Mapping[float, float]
+    progress: Mapping[float, tuple[float, ...]]
 
     def loss(self, parameters: float, tokens: float, unigram_entropy: float, *, text_tokens: float = math.inf) -> float:
         """Returns the held-out masked-LM loss to expect at the end of a run, in nats.
@@ -113,9 +115,11 @@ class LossLaw:
             found.append(f"the text would be read {passes:.0f} times, and {measured:.0f} is the most that was measured")
         return found
 
-    def loss_at(self, done: float, last: float, unigram_entropy: float) -> float:
-        """Returns the loss to expect after a share of a run that ends at `last`."""
-        way = float(np.interp(done, list(self.progress), list(self.progress.values())))
+    def loss_at(self, done: float, tokens: float, last: float, unigram_entropy: float) -> float:
+        """Returns the loss to expect after a share of a run of so many tokens that ends at `last`."""
+        ways = [np.interp(done, np.linspace(0, 1, len(way)), way) for way in self.progress.values()]
+        # 量过的长度之间按词元数的对数插值
+        way = float(np.interp(math.log(tokens), np.log(list(self.progress)), ways))
         return unigram_entropy - way * (unigram_entropy - last)
 
 
@@ -129,32 +133,26 @@ def effective_tokens(tokens: float, text_tokens: float) -> float:
 
 LAWS: Mapping[str, LossLaw] = {
     "modernbert": LossLaw(
-        start=0.2565,
-        start_power=3.4051,
-        share=0.6313,
-        token_power=0.0999,
-        size_power=0.3022,
-        spread=0.013,
-        tokens=(251_798, 4_000_962),
-        text_tokens=2_400_000,
+        start=0.2646,
+        start_power=2.3818,
+        share=0.6172,
+        token_power=0.0834,
+        size_power=0.3749,
+        spread=0.027,
+        tokens=(251_798, 15_997_402),
+        text_tokens=2_520_793,
         largest=8_916_992,
-        tokens_per_parameter=14.4,
+        tokens_per_parameter=57.4,
         progress={
-            0.0: 0.0,
-            0.0833: 0.134,
-            0.1667: 0.285,
-            0.25: 0.476,
-            0.3333: 0.622,
-            0.4167: 0.706,
-            0.5: 0.76,
-            0.5833: 0.824,
-            0.6667: 0.874,
-            0.75: 0.925,
-            0.8333: 0.963,
-            0.9167: 0.989,
-            1.0: 1.0,
+            250_000: (0.0, 0.034, 0.188, 0.361, 0.486, 0.56, 0.623, 0.71, 0.781, 0.855, 0.926, 0.975, 1.0),
+            500_000: (0.0, 0.092, 0.248, 0.328, 0.465, 0.6, 0.714, 0.797, 0.861, 0.917, 0.961, 0.986, 1.0),
+            1_000_000: (0.0, 0.204, 0.38, 0.594, 0.711, 0.784, 0.826, 0.864, 0.902, 0.939, 0.965, 0.988, 1.0),
+            2_000_000: (0.0, 0.33, 0.621, 0.722, 0.776, 0.829, 0.873, 0.905, 0.928, 0.951, 0.966, 0.99, 1.0),
+            4_000_000: (0.0, 0.558, 0.696, 0.774, 0.821, 0.841, 0.887, 0.911, 0.934, 0.961, 0.979, 0.991, 1.0),
+            8_000_000: (0.0, 0.654, 0.753, 0.811, 0.846, 0.869, 0.898, 0.928, 0.939, 0.962, 0.975, 0.991, 1.0),
+            16_000_000: (0.0, 0.709, 0.802, 0.842, 0.855, 0.883, 0.917, 0.925, 0.946, 0.966, 0.98, 0.99, 1.0),
         },
-    )
+    ),
 }
 """Family → its law, as `benchmarks/scaling.py` prints it."""
 
@@ -182,8 +180,9 @@ class Expectation:
             done: that share, over 0.
             tokens_seen: read up to here.
         """
-        last = self.law.loss(self.parameters, tokens_seen / done, self.unigram_entropy, text_tokens=self.text_tokens)
-        return self.law.loss_at(done, last, self.unigram_entropy)
+        tokens = tokens_seen / done
+        last = self.law.loss(self.parameters, tokens, self.unigram_entropy, text_tokens=self.text_tokens)
+        return self.law.loss_at(done, tokens, last, self.unigram_entropy)
 
 
 def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: TokenCorpus) -> Expectation | None:
