@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import defaultdict
 from dataclasses import asdict, replace
 from functools import partial
@@ -136,7 +137,7 @@ def fit(rows: list[dict[str, Any]], text_tokens: int) -> LossLaw:
         ways[row["asked_tokens"]].append(np.interp(shares, at, np.maximum(way, 0.0)))
     return replace(
         law_of(found.x.round(4)),
-        spread=round(float(np.sqrt(np.mean(found.fun**2))), 3),
+        largest_miss=math.ceil(1000 * np.abs(missed(found.x.round(4))).max()) / 1000,
         tokens=(min(tokens), max(tokens)),
         largest=max(row["parameters"] for row in rows),
         tokens_per_parameter=round(max(row["tokens"] / row["parameters"] for row in rows) + 0.05, 1),

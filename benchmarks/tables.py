@@ -608,7 +608,9 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     ),
     "own_text": Figures("own_text", ("name",), {"seconds": "{:,.0f}", **LEARNED}, over="seed"),
     "scaling": Figures(
-        "scaling", ("size", "asked_tokens"), {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")}
+        "scaling",
+        ("family", "size", "asked_tokens"),
+        {key: LEARNED[key] for key in ("steps", "mlm_loss", "mlm_accuracy")},
     ),
     "word_vectors": Figures(
         "word_vectors",

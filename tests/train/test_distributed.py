@@ -53,7 +53,7 @@ def metrics_of(folder):
     return read_metrics(folder / "run" / "metrics.jsonl")
 
 
-def assert_same_training(alone, folder, *, error=1e-5):
+def assert_same_training(alone, folder, *, error=1e-5, weights=1e-4):
     expected, found = steps_of(alone / "log"), steps_of(folder / "log")
     assert [step for step, _, _ in found] == list(range(1, STEPS + 1))
     assert [batch for _, batch, _ in found] == [batch for _, batch, _ in expected]
@@ -61,7 +61,7 @@ def assert_same_training(alone, folder, *, error=1e-5):
         assert other == pytest.approx(loss, abs=error), step
     before, after = (load_file(run / "run" / "model" / "model.safetensors") for run in (alone, folder))
     for name, value in before.items():
-        assert (after[name] - value).abs().max() < 10 * error, name
+        assert (after[name] - value).abs().max() < weights, name
 
 
 @pytest.mark.slow
@@ -84,20 +84,20 @@ def test_a_run_moves_from_one_rank_to_two_and_back(village, alone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "error"),
+    ("settings", "errors"),
     [
-        ({"family": "modernbert"}, 1e-5),
-        ({"optimizer": "lamb", "schedule": "cosine"}, 1e-5),
-        ({"sequence_length": None, "phases": [[16, 0.5, 0.3, 12], [32, 0.5, 0.15]]}, 1e-5),
+        ({"family": "modernbert"}, {}),
+        ({"optimizer": "lamb", "schedule": "cosine"}, {}),
+        ({"sequence_length": None, "phases": [[16, 0.5, 0.3, 12], [32, 0.5, 0.15]]}, {}),
         # 每个进程各自舍入到 bf16：末位之差随训练长大
-        ({"family": "modernbert", "precision": "bf16"}, 0.02),
+        ({"family": "modernbert", "precision": "bf16"}, {"error": 0.02, "weights": 0.02}),
     ],
 )
-def test_other_recipes_move_between_numbers_of_ranks(village, tmp_path, settings, error):
+def test_other_recipes_move_between_numbers_of_ranks(village, tmp_path, settings, errors):
     watched_run(village[2], tmp_path / "alone" / "run", tmp_path / "alone" / "log", ranks=1, **settings)
     for ranks, stop_at in ((2, 30), (1, None)):
         watched_run(village[2], tmp_path / "run", tmp_path / "log", ranks=ranks, stop_at=stop_at, **settings)
-    assert_same_training(tmp_path / "alone", tmp_path, error=error)
+    assert_same_training(tmp_path / "alone", tmp_path, **errors)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ LAW = LossLaw(
     share=0.6,
     token_power=0.5,
     size_power=0.5,
-    spread=0.1,
+    largest_miss=0.1,
     tokens=(1e5, 1e7),
     text_tokens=1e6,
     largest=1e7,
@@ -68,7 +68,7 @@ def test_each_law_tells_the_runs_it_was_fitted_to():
     for row in rows:
         law = LAWS[row["family"]]
         foretold = law.loss(row["parameters"], row["tokens"], row["unigram_entropy"], text_tokens=law.text_tokens)
-        assert foretold == pytest.approx(row["mlm_loss"], abs=3 * law.spread)
+        assert foretold == pytest.approx(row["mlm_loss"], abs=law.largest_miss)
         assert law.doubts(row["parameters"], row["tokens"], law.text_tokens) == []
         assert row["tokens"] <= law.tokens_per_parameter * row["parameters"]
         expected = Expectation(law, row["parameters"], row["unigram_entropy"], law.text_tokens)
@@ -81,6 +81,8 @@ def test_what_sets_a_run_apart_is_said():
     assert LAW.doubts(1e7, 1e7, 1e6) == []
     assert LAW.doubts(2e7, 1e6, 1e6) == ["no model of more than 10.0 M parameters in its blocks was measured"]
     assert LAW.doubts(1e6, 5e4, 1e6) == ["no run of fewer than 0.10 M tokens was measured"]
+    (too_many,) = LAW.doubts(1e5, 4e6, 1e6)
+    assert too_many.startswith("no run of more than 20 tokens for each parameter was measured")
     too_long, too_often = LAW.doubts(1e6, 2e7, 5e4)
     assert too_long == "no run of more than 10 M tokens was measured"
     assert too_often == "the text would be read 400 times, and 10 is the most that was measured"

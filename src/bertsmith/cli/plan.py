@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,13 +73,15 @@ def _show(found: Plan, console: Console) -> None:
         print(f"This is a guess: {'; '.join(found.doubts)}.")
     else:
         print(
-            f"Runs on English prose ended within {2 * found.spread:.2f} of such a forecast; other text may differ more."
+            f"The runs on English prose behind this lie within {found.largest_miss:.2f} of the law; other text may lie"
+            " farther."
         )
+    most = found.tokens_per_parameter
     lowest = min((each for each in found.forecasts if each.fits), key=lambda forecast: forecast.loss)
-    if lowest is not best:
+    if lowest is not best and best.tokens <= most * best.parameters:
         print(
             f"{lowest.size} is no choice: it would read {lowest.tokens / lowest.parameters:.0f} tokens a parameter, and"
-            f" over {found.tokens_per_parameter:.0f}, the most that was measured, the law promises too much."
+            f" over {most:.0f}, the most that was measured, the law promises too much."
         )
 
 
@@ -89,14 +92,18 @@ def _time(minutes: float) -> str:
 
 def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: int) -> str:
     """Returns what to type to get the model of the plan."""
-    what = f"--family {chosen.family} --size {found.best.size} --minutes {found.minutes:g}"
-    if processes > 1:
-        # 词表和语料先由一个进程做好，训练才分给各进程
-        return (
-            f"torchrun --nproc-per-node {processes} -m bertsmith pretrain --corpus CORPUS --tokenizer TOKENIZER"
-            f" --objective mlm {what} --out runs/mine"
-        )
-    given = {"--documents": (chosen.documents, "auto"), "--encoding": (chosen.encoding, "auto")}
-    asked = [word for name, (value, usual) in given.items() if value != usual for word in (name, value)]
-    asked += ["--vocab-size", str(chosen.vocab_size)] if chosen.vocab_size else []
-    return f"bertsmith quickstart {shlex.join([*text, *asked])} {what} --out runs/mine"
+    encoding = ["--encoding", chosen.encoding] if chosen.encoding != "auto" else []
+    documents = ["--documents", chosen.documents] if chosen.documents != "auto" else []
+    what = f"--family {chosen.family} --size {found.best.size} --minutes {found.minutes:g} --out runs/mine"
+    if processes == 1:
+        pieces = ["--vocab-size", str(chosen.vocab_size)] if chosen.vocab_size else []
+        return f"bertsmith quickstart {shlex.join([*text, *documents, *encoding, *pieces])} {what}"
+    # 词表和语料先由一个进程做好，训练才分给各进程
+    own = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    nodes = f" --nnodes {processes // own}" * (processes > own)
+    return (
+        f"bertsmith vocab {shlex.join([*text, *encoding])} --vocab-size {found.vocab_size} --out runs/tokenizer\n"
+        f"bertsmith corpus {shlex.join([*text, *documents, *encoding])} --tokenizer runs/tokenizer --out runs/shards\n"
+        f"torchrun{nodes} --nproc-per-node {own} -m bertsmith pretrain --corpus runs/shards --tokenizer runs/tokenizer"
+        f" --objective mlm {what}"
+    )

@@ -32,10 +32,10 @@ from bertsmith.json_files import read_json, write_json
 from bertsmith.kernels.layers import best_device
 from bertsmith.model import family_named
 from bertsmith.objectives import objective_named
-from bertsmith.quickstart.options import QuickstartOptions
+from bertsmith.quickstart.options import DEFAULT_MINUTES, QuickstartOptions
 from bertsmith.quickstart.searching import learn_to_search, require_searchable
 from bertsmith.quickstart.showcase import QuickstartResult, figure_rows, fill_examples, show_report, show_summary
-from bertsmith.quickstart.source import LABELLED_REVIEWS, TextSource, bundled_world, own_text
+from bertsmith.quickstart.source import HELDOUT_SHARE, LABELLED_REVIEWS, TextSource, bundled_world, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_for
@@ -46,7 +46,6 @@ WORLD_STEPS, WORLD_BATCH = 800, 32
 """Steps on the bundled world and stories in each: half a minute on two cores, and enough to tell a true next sentence.
 Smaller batches learn the words as fast, and the next sentence later."""
 
-OWN_MINUTES = 10.0
 OWN_FAMILY, WORLD_FAMILY = "modernbert", "bert"
 """What learns most in the same time ("What learns best" in docs/notes/measurements.md), and the paper's model."""
 
@@ -111,7 +110,7 @@ def _recipe(options: QuickstartOptions) -> PreTrainingRecipe:
             objective=_objective(options),
             **native,
             seed=options.seed,
-            minutes=options.minutes or OWN_MINUTES,
+            minutes=options.minutes or DEFAULT_MINUTES,
         )
     return recipe_for(
         options.size or "tiny",
@@ -173,7 +172,7 @@ def _corpus(options: QuickstartOptions, source: TextSource, tokenizer: Tokenizer
         return TokenCorpus(folder, tokenizer)
     # 小世界的图注常有重复：重复的文档都留下，词频才与文本一致
     chosen = CorpusOptions(
-        documents=source.documents, encoding=source.encoding, heldout_share=0.04, keep_duplicates=True
+        documents=source.documents, encoding=source.encoding, heldout_share=HELDOUT_SHARE, keep_duplicates=True
     )
     return build_corpus(source.files, tokenizer, folder, chosen, workers=None)
 

@@ -10,6 +10,9 @@ from bertsmith.data.reading.text import DocumentRule
 from bertsmith.options import option
 from bertsmith.tokenizer.kinds import TokenizerKind
 
+DEFAULT_MINUTES = 10.0
+"""Of pre-training on own text."""
+
 
 @dataclass(frozen=True)
 class QuickstartOptions:
@@ -56,9 +59,6 @@ class QuickstartOptions:
     encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
     search: bool = option(False, help="Also train vectors on the text, and index the folder for search.")
     seed: int = option(0, help="Random seed.")
-
-
-DEFAULT_MINUTES = 10.0
 
 
 @dataclass(frozen=True)

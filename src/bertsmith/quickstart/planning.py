@@ -20,13 +20,14 @@ from bertsmith.data.reading.lines import read_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import write_text
 from bertsmith.kernels.layers import best_device
+from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import NAMED_SIZES, ModelConfig
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.quickstart.options import PlanOptions
 from bertsmith.quickstart.source import HELDOUT_SHARE, TextSource, own_text
 from bertsmith.quickstart.vocabulary import default_vocab_sizes, learn_vocabulary
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.budget import FEWEST_STEPS, StepCosts, sample_costs, seconds_per_step, steps_between
+from bertsmith.train.budget import FEWEST_STEPS, StepCosts, sample_costs, seconds_for, seconds_per_step, steps_within
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import LAWS, is_as_measured
@@ -36,8 +37,8 @@ from bertsmith.train.start import HELDOUT_SEQUENCES, make_trainer, open_stream
 SAMPLED_BYTES = 4_000_000
 """Of the text that is looked at: enough for a vocabulary's entropy, and a few seconds' work."""
 
-TIMED, WARM = 7, 3
-"""Steps that a size takes, and those of them that do not count."""
+TRIED, WARM, TIMED = 2, 3, 7
+"""Steps that tell whether a size takes long; those that do not count where it does not; all that it then takes."""
 
 MEASURING_SECONDS = 45.0
 """Where the steps of a size would take longer, their time is guessed from the next smaller size's."""
@@ -56,6 +57,7 @@ class Forecast:
         batch_size: sequences of a step.
         seconds_per_step: as measured, or guessed from a smaller size by the operations.
         measured: whether it was measured.
+        minutes_for_fewest: time in which `FEWEST_STEPS` fit.
         steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
         passes: over the text.
         loss: held-out masked-LM loss to expect, in nats.
@@ -67,6 +69,7 @@ class Forecast:
     batch_size: int
     seconds_per_step: float
     measured: bool
+    minutes_for_fewest: float
     steps: int
     tokens: float
     passes: float
@@ -76,7 +79,7 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Whether it takes enough steps to be worth the name of training."""
+        """Whether at least `FEWEST_STEPS` steps fit into the time."""
         return self.steps >= FEWEST_STEPS
 
 
@@ -90,7 +93,7 @@ class Plan:
         text_tokens: pieces in all of them, estimated from the part that was read.
         vocab_size: pieces of the vocabulary that suits.
         unigram_entropy: of the text, in nats: the loss of knowing piece frequencies and no context.
-        spread: root mean square of what the law missed by on the runs it was fitted to, in nats.
+        largest_miss: by which the law misses a run that it was fitted to, in nats.
         tokens_per_parameter: most that any of those runs read for each parameter of its model.
         doubts: why the loss of the best size is a guess, where it is unlike all of those runs.
         forecasts: by size, smallest first; not all of them need fit into the time.
@@ -101,7 +104,7 @@ class Plan:
     text_tokens: float
     vocab_size: int
     unigram_entropy: float
-    spread: float
+    largest_miss: float
     tokens_per_parameter: float
     doubts: list[str]
     forecasts: list[Forecast]
@@ -126,20 +129,24 @@ def plan(text: Sequence[str], options: PlanOptions, *, ranks: Ranks | None = Non
         InputError: there is no text, or too little to learn from.
         ConfigError: the family's law is not known, a size is none, or no size takes enough steps in the time.
     """
+    ranks = ranks or Ranks()
     if options.family not in LAWS:
         raise ConfigError(f"no law of {options.family} is known; of these there is one: {', '.join(LAWS)}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=folder)
+        source = ranks.on_first(
+            lambda: own_text(text, documents=options.documents, encoding=options.encoding, leave_out=folder)
+        )
         part, read = _sample(source, folder)
         sizes = [options.vocab_size] if options.vocab_size else default_vocab_sizes(source.bytes)
         tokenizer = learn_vocabulary(part, "wordpiece", sizes)
-        chosen = CorpusOptions(documents=part.documents, encoding="utf-8", heldout_share=0.04, keep_duplicates=True)
+        chosen = CorpusOptions(
+            documents=part.documents, encoding="utf-8", heldout_share=HELDOUT_SHARE, keep_duplicates=True
+        )
         corpus = build_corpus(part.files, tokenizer, folder / "corpus", chosen)
         text_tokens = corpus.counts[TRAIN].tokens * source.bytes / read
-        forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks or Ranks()))
-    if not any(each.fits for each in forecasts):
-        raise _too_slow(forecasts, options)
+        forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks))
+    ranks.on_first(lambda: _require_steps(forecasts, options))
     law = LAWS[options.family]
     found = Plan(
         minutes=options.all_minutes,
@@ -147,13 +154,15 @@ def plan(text: Sequence[str], options: PlanOptions, *, ranks: Ranks | None = Non
         text_tokens=text_tokens,
         vocab_size=tokenizer.vocab_size,
         unigram_entropy=corpus.unigram_entropy,
-        spread=law.spread,
+        largest_miss=law.largest_miss,
         tokens_per_parameter=law.tokens_per_parameter,
         doubts=[],
         forecasts=forecasts,
     )
     best = found.best
     doubts = law.doubts(best.parameters, best.tokens, text_tokens)
+    if not best.measured:
+        doubts.append("its steps were not timed")
     if not is_as_measured(_recipe(best.size, options)):
         doubts.append(f"no run with {best.batch_size} sequences in a batch was measured")
     return replace(found, doubts=doubts)
@@ -191,15 +200,20 @@ def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
     return recipe_for(size, family=family, objective="mlm", device=device, steps=1, **native_settings(device))
 
 
-def _too_slow(forecasts: Sequence[Forecast], options: PlanOptions) -> ConfigError:
-    """Returns what is said where no size takes enough steps, with a time in which the fastest does."""
-    fastest = min(forecasts, key=lambda each: each.seconds_per_step)
-    # 评估的次数是固定的：时间够不够，要把它们一起算
-    missing = (FEWEST_STEPS + 1 - fastest.steps) * fastest.seconds_per_step / 60
-    return ConfigError(
-        f"in {options.all_minutes:g} minutes {fastest.size} takes {max(0, fastest.steps)} of at least {FEWEST_STEPS}"
-        f" steps on this machine; give {max(0.05, options.all_minutes + 1.1 * missing):.2g}"
-        f" minutes{' or a smaller size' * bool(options.sizes)}"
+def _require_steps(forecasts: Sequence[Forecast], options: PlanOptions) -> None:
+    """Makes sure that some size takes enough steps.
+
+    Raises:
+        ConfigError: none does; the message says in what time the fastest would.
+    """
+    if any(each.fits for each in forecasts):
+        return
+    fastest = min(forecasts, key=lambda each: each.minutes_for_fewest)
+    # 机器下次可能慢一点：多给一成，再往上取整
+    enough = max(0.05, math.ceil(110 * fastest.minutes_for_fewest) / 100)
+    raise ConfigError(
+        f"in {options.all_minutes:g} minutes {fastest.size} takes {fastest.steps} of at least {FEWEST_STEPS} steps on"
+        f" this machine; give {enough:g} minutes{' or a smaller size' * bool(options.sizes)}"
     )
 
 
@@ -207,7 +221,7 @@ def _forecasts(
     corpus: TokenCorpus, tokenizer: Tokenizer, options: PlanOptions, text_tokens: float, ranks: Ranks
 ) -> Iterator[Forecast]:
     """Measures sizes from the smallest on: those asked for, or all until one learns less in the time."""
-    law, seconds = LAWS[options.family], 60 * options.all_minutes
+    law, device, seconds = LAWS[options.family], best_device(), 60 * options.all_minutes
     known: tuple[float, float] | None = None
     least = math.inf
     for size in sorted(options.sizes or NAMED_SIZES, key=_size_of_blocks):
@@ -215,11 +229,13 @@ def _forecasts(
         costs = sample_costs(recipe, corpus, tokenizer, 0)
         # 大模型先不试：量起来太久的，按运算量从小一号的推
         guessed = known[0] * costs.flops / known[1] if known else 0.0
-        measured = guessed * TIMED <= MEASURING_SECONDS
+        # GPU 上小模型的一步多是启动内核的时间，推不出大模型的：都量
+        measured = guessed * TIMED <= MEASURING_SECONDS or device.type in ASYNCHRONOUS
         per_step = _measured(recipe, corpus, tokenizer, ranks) if measured else guessed
         known = per_step, costs.flops
-        steps = int(steps_between(seconds, per_step, per_step * _evaluation_in_steps(recipe, costs, text_tokens)))
-        tokens, parameters = max(0, steps) * costs.tokens, ParameterCounts.of(recipe.model_config(tokenizer)).encoder
+        evaluating = per_step * _evaluation_in_steps(recipe, costs, text_tokens)
+        steps = max(0, int(steps_within(seconds, per_step, evaluating)))
+        tokens, parameters = steps * costs.tokens, ParameterCounts.of(recipe.model_config(tokenizer)).encoder
         if not options.sizes and steps < FEWEST_STEPS and least < math.inf:
             return
 
@@ -232,6 +248,7 @@ def _forecasts(
             batch_size=recipe.data.batch_size,
             seconds_per_step=per_step,
             measured=measured,
+            minutes_for_fewest=seconds_for(FEWEST_STEPS, per_step, evaluating) / 60,
             steps=steps,
             tokens=tokens,
             passes=tokens / text_tokens,
@@ -256,11 +273,11 @@ def _measured(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokeniz
     trainer = make_trainer(recipe.changed(first_vectors="drawn"), corpus, tokenizer, best_device(), ranks)
     stream = open_stream(recipe, corpus, tokenizer, ranks=ranks)
     begun = time.perf_counter()
-    once = seconds_per_step(trainer, stream, timed=2, warm=1)
-    if ranks.on_first(lambda: time.perf_counter() - begun + once * TIMED) > MEASURING_SECONDS:
-        return ranks.on_first(lambda: once)
-    more = seconds_per_step(trainer, stream, timed=TIMED - 2, warm=WARM - 2)
-    return ranks.on_first(lambda: more)
+    first = seconds_per_step(trainer, stream, timed=TRIED, warm=TRIED - 1)
+    if ranks.on_first(lambda: time.perf_counter() - begun + first * TIMED) > MEASURING_SECONDS:
+        return ranks.on_first(lambda: first)
+    usual = seconds_per_step(trainer, stream, timed=TIMED - TRIED, warm=WARM - TRIED)
+    return ranks.on_first(lambda: usual)
 
 
 def _evaluation_in_steps(recipe: PreTrainingRecipe, costs: StepCosts, text_tokens: float) -> float:

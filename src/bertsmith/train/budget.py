@@ -188,10 +188,10 @@ def _steps_within(
         begun = time.perf_counter()
         trainer.evaluate(batches)
         evaluating = time.perf_counter() - begun
-    return max(FEWEST_STEPS, steps_between(recipe.length.minutes * 60, per_step, evaluating, evaluations))
+    return max(FEWEST_STEPS, steps_within(recipe.length.minutes * 60, per_step, evaluating, evaluations))
 
 
-def steps_between(seconds: float, per_step: float, evaluating: float, evaluations: int = EVALUATIONS) -> float:
+def steps_within(seconds: float, per_step: float, evaluating: float, evaluations: int = EVALUATIONS) -> float:
     """Returns how many steps fit into a time beside the evaluations and savings of a run.
 
     Args:
@@ -201,6 +201,11 @@ def steps_between(seconds: float, per_step: float, evaluating: float, evaluation
         evaluations: spread over the run, besides the first.
     """
     return (seconds - evaluating * (evaluations + 1)) / (per_step * (1 + SAVING_SHARE))
+
+
+def seconds_for(steps: int, per_step: float, evaluating: float, evaluations: int = EVALUATIONS) -> float:
+    """Returns in what time `steps_within` finds so many steps."""
+    return steps * per_step * (1 + SAVING_SHARE) + evaluating * (evaluations + 1)
 
 
 def seconds_per_step(

@@ -54,7 +54,7 @@ class LossLaw:
         share: C, the share of the unigram entropy that a model of a million parameters has left after a million tokens.
         token_power: α: k times the tokens leave k^−α of it.
         size_power: γ: k times the parameters are worth k^γ times the tokens.
-        spread: root mean square of what the law misses by on its own runs, in nats.
+        largest_miss: by which the law misses a run that it was fitted to, in nats.
         tokens: fewest and most tokens of those runs; beyond them the law is a guess.
         text_tokens: U of the text that they read.
         largest: parameters of the largest model of those runs; of larger ones nothing is known.
@@ -70,7 +70,7 @@ class LossLaw:
     share: float
     token_power: float
     size_power: float
-    spread: float
+    largest_miss: float
     tokens: tuple[float, float]
     text_tokens: float
     largest: float
@@ -110,6 +110,11 @@ class LossLaw:
             found.append(f"no run of fewer than {fewest / MILLION:.2f} M tokens was measured")
         if tokens > most:
             found.append(f"no run of more than {most / MILLION:.0f} M tokens was measured")
+        if tokens > self.tokens_per_parameter * parameters:
+            found.append(
+                f"no run of more than {self.tokens_per_parameter:.0f} tokens for each parameter was measured, and there"
+                " the law promises too much"
+            )
         # 小文本读很多遍：规律没见过，而且模型会把它背下来
         if passes > (measured := most / self.text_tokens):
             found.append(f"the text would be read {passes:.0f} times, and {measured:.0f} is the most that was measured")
@@ -138,7 +143,7 @@ LAWS: Mapping[str, LossLaw] = {
         share=0.6172,
         token_power=0.0834,
         size_power=0.3749,
-        spread=0.027,
+        largest_miss=0.073,
         tokens=(251_798, 15_997_402),
         text_tokens=2_520_793,
         largest=8_916_992,

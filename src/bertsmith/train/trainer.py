@@ -292,7 +292,7 @@ class BertTrainer(Generic[ModelT]):
                 rates += f" or the matrix rate ({settings.matrix_rate:g})"
             raise TrainingError(
                 f"step {self.step}: the loss or its gradient was not finite, or exploded, in {self.skipped} batches,"
-                f" {in_a_row} of them in a row{what}; lower {rates}, in a fresh folder"
+                f" {in_a_row} of them in a row{what}; lower {rates}"
             )
 
     def train_epoch(
