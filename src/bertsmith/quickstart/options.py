@@ -67,7 +67,7 @@ class PlanOptions:
 
     minutes: float = option(0.0, min=0.05, shown_default="10, or none with --hours", help="Minutes of pre-training.")
     hours: float = option(0.0, min=0.01, shown_default="none", help="Hours of pre-training, besides the minutes.")
-    family: str = option("modernbert", help="Architecture with a measured scaling law: modernbert or bert.")
+    family: str = option("modernbert", help="Architecture; one with a measured scaling law.")
     sizes: tuple[str, ...] = option((), name="size", help="Size or L/H to consider; once for each; default: all.")
     vocab_size: int | None = option(None, min=1, help="Vocabulary size; default: by the amount of text.")
     documents: DocumentRule = option("auto", help="What a document is, as in `bertsmith quickstart`.")
