@@ -30,6 +30,9 @@ from learners import Setting, begun_within, ours, setting_of, theirs
 from measured import CLOCKS, Row, add_options, results_of
 from side_by_side import EXPERT, OURS, PEOPLE
 
+TOO_NEAR = 0.15
+"""Nats between last losses whose figures would overlap in the picture."""
+
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Parts of the run after which the model is measured."""
 
@@ -159,6 +162,7 @@ def draw_size(panel: Axes, rows: Sequence[Row]) -> None:
     """Draws the curves of one size, with the last loss of each at its end."""
     cores = rows[0]["threads"]
     panel.set_title(f"{rows[0]['size']}, {cores} {'core' if cores == 1 else 'cores'}")
+    ends: dict[str, tuple[float, float]] = {}
     for each in CONTENDERS.values():
         curves = [row["curve"] for row in rows if row["name"] == each.name]
         if not curves:
@@ -168,8 +172,12 @@ def draw_size(panel: Axes, rows: Sequence[Row]) -> None:
         ]
         minutes, losses = [point[0] / 60 for point in points], [point[2] for point in points]
         panel.plot(minutes, losses, color=COLOURS[each.name], linewidth=2, label=each.title)
-        end = minutes[-1], losses[-1]
-        panel.annotate(f"{end[1]:.2f}", end, (4, 0), textcoords="offset points", va="center", color=COLOURS[each.name])
+        ends[each.name] = minutes[-1], losses[-1]
+    for name, end in ends.items():
+        apart = [end[1] - other[1] for other in ends.values()]
+        # 两个数差不多高时上下错开，免得叠在一起
+        shift = 5 * (any(0 < each < TOO_NEAR for each in apart) - any(0 > each > -TOO_NEAR for each in apart))
+        panel.annotate(f"{end[1]:.2f}", end, (4, shift), textcoords="offset points", va="center", color=COLOURS[name])
     panel.set_xlabel("minutes of training")
     panel.grid(alpha=0.25)
     panel.spines[["top", "right"]].set_visible(False)

@@ -260,7 +260,7 @@ class PreTrainingRun:
         self.trainer = make_trainer(recipe, corpus, tokenizer, device, ranks, compiled=options.compiled)
         self.models = self.objective.models(self.trainer.model)
         self.config = self.models[""].config
-        self.expectation = expectation_of(recipe, self.config, corpus)
+        self.expectation, self.alarmed = expectation_of(recipe, self.config, corpus), False
         self.progress = self._restored()
         self.window = RunningAverages({name: (value, count) for name, (value, count) in self.progress.window.items()})
         keep_bytes = self.progress.metrics_bytes
@@ -409,7 +409,9 @@ class PreTrainingRun:
             return {}
         done = self.trainer.step / self.total_steps
         expected = self.expectation.loss_at(done, self.progress.tokens_seen)
-        if done >= EARLIEST_ALARM and loss > expected + ALARMING:
+        if done >= EARLIEST_ALARM and loss > expected + ALARMING and not self.alarmed:
+            # 说一次就够：别的文本可能从头到尾都更难
+            self.alarmed = True
             self.console.print(
                 f"held-out loss {loss:.2f} after {done:.0%} of the run; such runs have {expected:.2f} by then. The"
                 " learning rate may be too high, or this text is harder than English prose."
