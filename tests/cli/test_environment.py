@@ -68,6 +68,7 @@ def test_onednn_still_knows_how_many_shapes_to_keep(capacity, compiled):
     assert sum("create:cache_miss" in line and ",inner_product," in line for line in lines) == compiled, found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's figures of memory")
 @pytest.mark.skipif(not has_packed_kernels(), reason="torch has no oneDNN here")
 def test_torch_still_knows_how_many_shapes_to_keep_besides():

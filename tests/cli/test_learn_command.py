@@ -105,6 +105,7 @@ def test_a_pipe_that_never_ends_is_not_waited_for():
     assert "All of them." in shown.stdout
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_write_chinese():
     command = [sys.executable, "-m", "bertsmith", "learn", "4", "--language", "zh"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}

@@ -70,6 +70,7 @@ def test_what_cannot_be_read_is_said(tiny_model, tmp_path):
         FurtherOptions(adapt_text=("more.txt",))
 
 
+@pytest.mark.slow
 def test_the_command_reads_first_and_then_learns_the_labels(tiny_model, tmp_path):
     rows = "".join(f"{text}\t{'a' if n % 2 else 'b'}\n" for n, text in enumerate(TEXTS[:24]))
     for name in ("train", "dev"):

@@ -125,6 +125,7 @@ def test_the_command(folder, capsys):
     assert "top_p 2.0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trained_model_writes_the_villages_sentences(village_small, tmp_path):
     corpus, tokenizer = village_small
     how = {"objective": "ltr", "sequence_length": 64, "batch_size": 16, "steps": 150, "precision": "float32"}

@@ -35,6 +35,7 @@ def quick(folder, **options):
     return load_pipeline("embed", folder, engine="onnxruntime", **options)
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_the_whole_pipeline(tiny_model):
     whole, fast = load_pipeline("embed", tiny_model, precision="float32"), quick(tiny_model)
     assert isinstance(fast, QuickEmbed)

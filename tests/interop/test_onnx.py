@@ -241,6 +241,7 @@ def test_weights_beyond_one_file_lie_beside_it_and_a_model_without_pooler_has_on
     np.testing.assert_allclose(found["last_hidden_state"][0], own.hidden_states.numpy(), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_an_export_that_computes_something_else_is_refused(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(graph.PaddedBatch, "padding_mask", property(lambda batch: batch.attention_mask >= 0))
     with pytest.raises(CheckpointError, match=r"is off by .* nothing was written"):
@@ -379,8 +380,7 @@ def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_mo
         export_huggingface(tiny_model, tmp_path / "other")
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
 def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_model, tmp_path):
     """As `sentence-transformers` gives them, for texts of different lengths side by side."""
     from bertsmith.inference.sentence_folder import SentenceFolder, write_sentence_folder

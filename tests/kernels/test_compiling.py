@@ -26,8 +26,9 @@ def batch_of(lengths: tuple[int, ...]) -> RaggedBatch:
     return RaggedBatch.from_sequences([draw.integers(0, 90, length).tolist() for length in lengths])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize(("family", "graphs"), [pytest.param("bert", 1, marks=pytest.mark.slow), ("modernbert", 3)])
+@pytest.mark.parametrize(("family", "graphs"), [("bert", 1), ("modernbert", 3)])
 def test_blocks_of_a_kind_share_a_graph_whatever_the_lengths(family, graphs):
     """ModernBERT's kinds are the first block, which has no norm, those that read all, and those that read a window."""
     kind = family_named(family)
@@ -76,7 +77,7 @@ def test_compiled_blocks_compute_the_same(family):
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow), "modernbert"])
 def test_the_loss_over_the_pieces_is_compiled_with_the_blocks(family):
     kind = family_named(family)
     model = ModelForPreTraining(kind.config.named("1/64", vocab_size=90, pad_token_id=1), pair_head=False)

@@ -63,6 +63,7 @@ def test_the_loss_by_hand(model, village):
     assert sum(output.sums[f"{way}_loss"][0] for way in ("ahead", "behind")) == pytest.approx(total.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_goes_on_bit_for_bit_and_is_read_when_finished(village, tmp_path, monkeypatch):
     corpus, tokenizer = village
     options = LstmOptions(layers=1, size=16, epochs=1, batch_size=64)

@@ -80,6 +80,7 @@ def test_a_pass_is_every_sentence_once_and_a_place_is_enough_to_go_on(village):
     assert len(read) == -(-size // 97)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
 def test_near_words_are_those_of_gensim_as_nearly_as_gensim_finds_them_again(village, method, tmp_path):
     corpus, tokenizer = village

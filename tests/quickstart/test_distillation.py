@@ -86,6 +86,7 @@ def test_a_bert_as_distilbert_computes_the_same_for_one_text(teacher):
         torch.testing.assert_close(distilbert(batch).mlm_logits, bert(batch).mlm_logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_sentence_encoder_without_a_masked_lm_head_teaches_its_states(teacher, text, tmp_path):
     encoder = tmp_path / "encoder"
     network = ModelForPreTraining.from_pretrained(teacher).backbone

@@ -38,7 +38,12 @@ def test_a_file_becomes_a_model_and_a_report(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("family", "asked", "learned"),
-    [("bert", None, "mlm"), ("bert", "mlm+nsp", "mlm+nsp"), ("albert", None, "mlm"), ("electra", None, "rtd")],
+    [
+        ("bert", None, "mlm"),
+        ("bert", "mlm+nsp", "mlm+nsp"),
+        pytest.param("albert", None, "mlm", marks=pytest.mark.slow),
+        ("electra", None, "rtd"),
+    ],
 )
 def test_on_own_text_masks_are_learned_and_pairs_where_they_are_asked_for(tmp_path, family, asked, learned):
     (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")

@@ -117,6 +117,7 @@ def test_thousands_of_silent_connections_at_the_usual_limits_shut_nobody_out(att
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_head_that_drips_is_cut_off(url, flood):
     (client,) = flood(url, 1)
     begun = time.monotonic()

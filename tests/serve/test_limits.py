@@ -264,6 +264,7 @@ def test_a_client_that_fills_the_queue_leaves_places_to_other_keys(busy):
     wait_for(lambda: live.admission.free == 8)
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_of_one_key_do_not_starve_another(start):
     """The flood goes on all the while; each request of the other key is answered, and none waits long."""
     names = ["first-key-of-16-chars", "second-key-of-16-chars"]

@@ -91,7 +91,7 @@ def test_a_run_that_dies_three_times_ends_bit_for_bit_the_same(village, undistur
         {"phases": ((16, 0.5, 0.4, 3), (32, 0.5, 0.2))},
         {"optimizer": "lamb", "schedule": "trapezoid"},
         {"objective": "mlm", "masking": "span", "batch_tokens": 200},
-        {"objective": "ltr+nsp", "schedule": "cosine"},
+        pytest.param({"objective": "ltr+nsp", "schedule": "cosine"}, marks=pytest.mark.slow),
     ],
     ids=lambda changes: "-".join(map(str, changes)),
 )
@@ -252,6 +252,7 @@ def test_the_best_model_is_the_one_with_the_lowest_heldout_loss(village, tmp_pat
     assert WordPieceTokenizer.load(tmp_path / "best").vocab == tokenizer.vocab
 
 
+@pytest.mark.slow
 def test_the_best_model_is_kept_though_later_ones_are_worse_and_the_run_dies(village, tmp_path, monkeypatch):
     """The held-out loss rises from the middle on: what is best is not what is last."""
     corpus, tokenizer, _ = village

@@ -75,6 +75,7 @@ def test_a_listener_is_told_of_a_run_in_order(village, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_an_mlflow_run_holds_the_curves_once_and_goes_on_after_a_kill(village, tmp_path, monkeypatch):
     from mlflow.tracking import MlflowClient
 

@@ -152,6 +152,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers that are forked inherit what is to kill them")
 def test_a_killed_worker_ends_the_command_in_one_line_and_its_parts_stay(tokenizer, tmp_path):
     text = tmp_path / "text.txt"
