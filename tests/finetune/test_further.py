@@ -41,6 +41,7 @@ def test_every_kind_of_example_has_its_texts(example, texts):
     assert example.texts == texts
 
 
+@pytest.mark.slow
 def test_the_model_goes_on_and_a_second_call_finds_it_done(tiny_model, tmp_path, monkeypatch):
     folder = pretrain_further(tiny_model, EXAMPLES, tmp_path / "run", SHORT)
     before, after = ModelForMaskedLM.from_pretrained(tiny_model), ModelForMaskedLM.from_pretrained(folder)

@@ -97,6 +97,7 @@ def test_pipelines_give_equal_results(tiny_model):
     assert [each.piece for each in own[0]] == [each.piece for each in other[0]]
 
 
+@pytest.mark.slow
 def test_a_graph_is_made_once_and_again_when_it_is_damaged_or_of_other_weights(shared_cache, own_cache, monkeypatch):
     backbone = backbone_of()
     made = shared_cache / compiled.graph_name(backbone)

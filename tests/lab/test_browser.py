@@ -98,8 +98,8 @@ def test_the_tabs_show_what_the_pipelines_say(open_page, folders, notes):
     model, tokenizer = load_for_maps(base)
     maps = maps_of(model, tokenizer, "the man eats bread .", "the woman reads a book !").maps
     # the map of the example that the page opens with is there until the answer comes
-    shown = f"document.querySelector('#attention-map {PLOT}')._fullData[0].customdata"
-    page.wait_for_function(f"{shown}.length === {maps.shape[-1]}")
+    shown = f"document.querySelector('#attention-map {PLOT}')?._fullData?.[0]?.customdata"
+    page.wait_for_function(f"{shown}?.length === {maps.shape[-1]}")
     np.testing.assert_allclose(plotted(page, "#attention-map", "_fullData[0].customdata"), maps[1, 0], atol=1e-6)
     page.check("#attention-pairs input")
     page.wait_for_selector("#attention-told .pair >> nth=3")

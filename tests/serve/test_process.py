@@ -24,6 +24,7 @@ from bertsmith.serve.settings import Limits, ServeSettings, named_models
 EMBED = {"texts": ["the man eats bread ."]}
 
 
+@pytest.mark.slow
 def test_sigterm_under_load_answers_every_accepted_request(run_server, models):
     process = run_server("--model", models["base"], "--port", 0, "--threads", 1, "--drain", 2)
     url = process.wait_ready()

@@ -33,6 +33,7 @@ def test_every_setting_goes_to_whom_it_belongs(folder):
     assert task.describe()["sizes"]["train"] == (folder / "a.tsv").stat().st_size
 
 
+@pytest.mark.slow
 def test_the_village_has_a_task_of_texts_and_one_of_words(tmp_path):
     sentiment, entities = read_tasks(village_tasks(tmp_path, seed=0))
     assert (sentiment.kind, entities.kind) == ("classify", "tag")

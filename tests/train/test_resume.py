@@ -120,6 +120,7 @@ def test_a_phase_has_its_own_length(village, tmp_path, monkeypatch):
     assert min(longest[6:]) > 16
 
 
+@pytest.mark.slow
 def test_skipped_batches_are_the_same_after_a_death(village, tmp_path, monkeypatch):
     """A loss limit that some batches exceed: which are skipped, and how often, does not depend on the deaths."""
     corpus, tokenizer, _ = village

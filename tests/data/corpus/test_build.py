@@ -104,6 +104,7 @@ build_corpus([sys.argv[1]], WordPieceTokenizer.load(sys.argv[2]), sys.argv[3], w
 """
 
 
+@pytest.mark.slow
 def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer, tmp_path, monkeypatch):
     text, out = tmp_path / "text.txt", tmp_path / "killed"
     text.write_text("\n\n".join(make_texts(6000)) + "\n")
