@@ -69,14 +69,14 @@ def _show(found: Plan, console: Console) -> None:
         f"{best.size} learns most in {_time(found.minutes)}: {best.loss:.2f} nats.\nTwice the time:"
         f" {best.loss_of_twice_the_time:.2f}; twice the text: {best.loss_of_twice_the_text:.2f}."
     )
-    if found.doubts:
-        print(f"This is a guess: {'; '.join(found.doubts)}.")
+    if best.doubts:
+        print(f"This is a guess: {'; '.join(best.doubts)}.")
     else:
         print(
-            f"The runs on English prose behind this lie within {found.largest_miss:.2f} of the law; other text may lie"
-            " farther."
+            f"The runs on English prose behind this lie within {found.law.largest_miss:.2f} of the law; other text may"
+            " lie farther."
         )
-    most = found.tokens_per_parameter
+    most = found.law.tokens_per_parameter
     lowest = min((each for each in found.forecasts if each.fits), key=lambda forecast: forecast.loss)
     if lowest is not best and best.tokens <= most * best.parameters:
         print(

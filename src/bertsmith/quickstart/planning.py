@@ -30,7 +30,7 @@ from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.budget import FEWEST_STEPS, StepCosts, sample_costs, seconds_for, seconds_per_step, steps_within
 from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.distributed import Ranks
-from bertsmith.train.forecast import LAWS, is_as_measured
+from bertsmith.train.forecast import LAWS, LossLaw, is_as_measured
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import HELDOUT_SEQUENCES, make_trainer, open_stream
 
@@ -62,6 +62,7 @@ class Forecast:
         passes: over the text.
         loss: held-out masked-LM loss to expect, in nats.
         loss_of_twice_the_time, loss_of_twice_the_text: the same, had there been more.
+        doubts: why these losses are a guess; empty where such runs were measured.
     """
 
     size: str
@@ -76,6 +77,7 @@ class Forecast:
     loss: float
     loss_of_twice_the_time: float
     loss_of_twice_the_text: float
+    doubts: Sequence[str]
 
     @property
     def fits(self) -> bool:
@@ -93,9 +95,7 @@ class Plan:
         text_tokens: pieces in all of them, estimated from the part that was read.
         vocab_size: pieces of the vocabulary that suits.
         unigram_entropy: of the text, in nats: the loss of knowing piece frequencies and no context.
-        largest_miss: by which the law misses a run that it was fitted to, in nats.
-        tokens_per_parameter: most that any of those runs read for each parameter of its model.
-        doubts: why the loss of the best size is a guess, where it is unlike all of those runs.
+        law: that says what a size would reach.
         forecasts: by size, smallest first; not all of them need fit into the time.
     """
 
@@ -104,16 +104,14 @@ class Plan:
     text_tokens: float
     vocab_size: int
     unigram_entropy: float
-    largest_miss: float
-    tokens_per_parameter: float
-    doubts: list[str]
+    law: LossLaw
     forecasts: list[Forecast]
 
     @property
     def best(self) -> Forecast:
         """The size that learns most in the time, among those that are large enough for it; else the largest."""
         fitting = [each for each in self.forecasts if each.fits]
-        large_enough = [each for each in fitting if each.tokens <= self.tokens_per_parameter * each.parameters]
+        large_enough = [each for each in fitting if each.tokens <= self.law.tokens_per_parameter * each.parameters]
         return min(large_enough, key=lambda forecast: forecast.loss) if large_enough else fitting[-1]
 
 
@@ -147,25 +145,15 @@ def plan(text: Sequence[str], options: PlanOptions, *, ranks: Ranks | None = Non
         text_tokens = corpus.counts[TRAIN].tokens * source.bytes / read
         forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks))
     ranks.on_first(lambda: _require_steps(forecasts, options))
-    law = LAWS[options.family]
-    found = Plan(
+    return Plan(
         minutes=options.all_minutes,
         text_bytes=source.bytes,
         text_tokens=text_tokens,
         vocab_size=tokenizer.vocab_size,
         unigram_entropy=corpus.unigram_entropy,
-        largest_miss=law.largest_miss,
-        tokens_per_parameter=law.tokens_per_parameter,
-        doubts=[],
+        law=LAWS[options.family],
         forecasts=forecasts,
     )
-    best = found.best
-    doubts = law.doubts(best.parameters, best.tokens, text_tokens)
-    if not best.measured:
-        doubts.append("its steps were not timed")
-    if not is_as_measured(_recipe(best.size, options)):
-        doubts.append(f"no run with {best.batch_size} sequences in a batch was measured")
-    return replace(found, doubts=doubts)
 
 
 def _sample(source: TextSource, folder: Path) -> tuple[TextSource, int]:
@@ -242,6 +230,11 @@ def _forecasts(
         def reaches(tokens: float, text: float, parameters: int = parameters) -> float:
             return law.loss(parameters, tokens, corpus.unigram_entropy, text_tokens=text)
 
+        doubts = law.doubts(parameters, tokens, text_tokens)
+        doubts += [] if measured else ["its steps were not timed"]
+        # 计划里的配方与量过的只可能差在批量上：GPU 上的更大
+        unknown_batch = f"no run with {recipe.data.batch_size} sequences in a batch was measured"
+        doubts += [] if is_as_measured(recipe) else [unknown_batch]
         yield Forecast(
             size=size,
             parameters=parameters,
@@ -255,6 +248,7 @@ def _forecasts(
             loss=(loss := reaches(tokens, text_tokens)),
             loss_of_twice_the_time=reaches(2 * tokens, text_tokens),
             loss_of_twice_the_text=reaches(tokens, 2 * text_tokens),
+            doubts=doubts,
         )
         # 同样的时间里更大的模型读得更少：够大、又已经学得更少，再大也不会好
         if not options.sizes and loss > least and tokens <= law.tokens_per_parameter * parameters:
