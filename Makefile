@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-slow test-guides chaos mutants check format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
+.PHONY: help quickstart test test-slow test-guides chaos mutants check weigh golden format village-model lesson-pictures docs release bench bench-quick bench-tables bench-gpu clean
 
 help:  ## show what can be made
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/  —/'
@@ -38,13 +38,15 @@ $(VENV)/.installed-release: $(VENV)/.installed-docs
 	@touch $@
 
 # COVERAGE=1 measures which lines of the package the tests run
-COVERAGE_OPTIONS := $(if $(COVERAGE),--cov=bertsmith --cov-report=)
+COVERAGE_OPTIONS := $(if $(COVERAGE),--cov=bertsmith --cov=bertsmith_school --cov-report= --cov-append)
+# PART=toolkit and PART=school test one of the two packages
+TEST_PATHS := $(if $(filter school,$(PART)),tests/school,$(if $(filter toolkit,$(PART)),--ignore=tests/school))
 
 quickstart: $(VENV)/.installed  ## the main job on the bundled world: about 2 minutes
 	$(BIN)/bertsmith quickstart --out runs/quickstart
 
-test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 8 minutes on 2 cores
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(COVERAGE_OPTIONS)
+test: $(VENV)/.installed-test  ## the test suite but for its long runs: about 8 minutes on 2 cores; PART=toolkit or PART=school for one package
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(COVERAGE_OPTIONS) $(TEST_PATHS)
 
 test-slow: $(VENV)/.installed-test  ## the long runs: the bundled world trained, kills, ranks, workers
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not guides'
@@ -66,12 +68,22 @@ check: $(VENV)/.installed-test  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+weigh:  ## files and lines of every room: what adds also takes away
+	@$(PYTHON) .ci/weigh.py
+
+golden: $(VENV)/.installed-test  ## compare the results of the main jobs with those of another commit: BEFORE=v0.2.0; 5 minutes
+	rm -rf build/before && git worktree prune && git worktree add --quiet --detach build/before $(BEFORE)
+	$(BIN)/python .ci/golden.py --source build/before/src > build/golden-before.txt
+	$(BIN)/python .ci/golden.py > build/golden-now.txt
+	git worktree remove --force build/before
+	diff build/golden-before.txt build/golden-now.txt && echo "$$(wc -l < build/golden-now.txt) results, all equal"
+
 format: $(VENV)/.installed-test  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 village-model: $(VENV)/.installed  ## make the trained village model that the package carries: minutes
-	$(BIN)/python -m bertsmith.quickstart.village
+	$(BIN)/python -m bertsmith.journeys.village
 
 lesson-pictures: $(VENV)/.installed  ## draw the pictures of the guides again, from the village model
 	for language in en zh; do $(BIN)/bertsmith learn --pictures docs/images/lessons --language $$language; done

@@ -35,14 +35,14 @@ VOCAB = DATA / "vocab-uncased-30522.txt"
 _ROUND = """
 import json, sys, tempfile, time
 from pathlib import Path
-from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.build import build_shards
 from bertsmith.tokenizer import WordPieceTokenizer
 tokenizer = WordPieceTokenizer.load(sys.argv[1])
 times = []
 for _ in range(int(sys.argv[3]) + 1):
     with tempfile.TemporaryDirectory() as folder:
         wall, cpu = time.perf_counter(), time.process_time()
-        build_corpus([sys.argv[2]], tokenizer, Path(folder) / "corpus", workers=1)
+        build_shards([sys.argv[2]], tokenizer, Path(folder) / "corpus", workers=1)
         times.append((time.perf_counter() - wall, time.process_time() - cpu))
 print(json.dumps(times[1:]))
 """

@@ -6,8 +6,7 @@ Outputs are compared first.
 - forward: 6/384, 32 texts of 128 tokens, and 128 texts of 4 to 128
 - long: ModernBERT of width 768 on texts of 4,096 tokens, time and peak memory, each side in a process of its own
 
-On a machine that others use, `--threads 1 --clock processor` takes the time of the processor: who waits for a core is
-then not slower.
+With one thread the clock counts the seconds of the processor: who waits for a core is not slower.
 
     python benchmarks/families.py [--precision float32] [--layers 22] [--only long]
 """

@@ -6,7 +6,7 @@ processor time on one thread; the number of steps is worked out beforehand from 
 that other work on the machine takes nothing away from one side. The finished models fill one set of single-piece masks
 (for ELECTRA the generator does), and are fine-tuned on SST-2 as `bertsmith finetune classify` does it.
 
-What was measured is kept in `--results`, so the script goes on where it was stopped.
+What was measured is kept in `--results`, so the script resumes where it was stopped.
 
     python benchmarks/families_learning.py --size mini --minutes 10 --seeds 3
 """
@@ -27,7 +27,7 @@ from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.finetune.job import usual_rate
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import make_task
+from bertsmith.finetune.tasks import make_task
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for

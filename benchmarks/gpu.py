@@ -10,7 +10,7 @@
 
 What is learned in a minute on a GPU: `learning_curves.py --device cuda`.
 
-What was measured is kept in `results/gpu.jsonl`: stopped, or out of time, the script goes on where it was. On a machine
+What was measured is kept in `results/gpu.jsonl`: stopped, or out of time, the script resumes where it was. On a machine
 without a GPU it says what it would measure; `--device cpu --quick` runs a tiny share of it on the CPU, to see that it
 does run.
 

@@ -30,8 +30,7 @@ from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.model import BertConfig
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train.choosing import recipe_for
-from bertsmith.train.defaults import MEASURED_WIDTH
+from bertsmith.train.choosing import MEASURED_WIDTH, recipe_for
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
 from objectives import prepare

@@ -71,7 +71,7 @@ COLOURS = dict(zip(CONTENDERS, ("#0b6e4f", "#c8553d", "#5fb49c", "#9a9a9a"), str
 def main() -> None:
     """Runs what is not in the results yet, and draws the curves."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser, clocks=True)
+    add_options(parser, threads=2, clocks=True)
     parser.add_argument("--sizes", nargs="+", default=["mini"])
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--minutes", type=float, default=10.0)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -77,6 +78,7 @@ class Results:
                     return row
         before = round(os.getloadavg()[0], 2)
         found = measure()
+        _require_figures(found, str(what.get("name", self.path.stem)))
         where = {"load_before": before, "load_after": round(os.getloadavg()[0], 2), "date": date.today().isoformat()}
         row = {**wanted, **where, **found}
         # 每量完一行就写盘：中断之后从下一行接着量
@@ -86,14 +88,17 @@ class Results:
         return row
 
 
-def add_options(parser: argparse.ArgumentParser, *, threads: int = 2, clocks: bool = False) -> None:
-    """Adds the options that every benchmark has: `--quick`, `--threads`, `--results`; `--clock` where it is obeyed."""
+def add_options(parser: argparse.ArgumentParser, *, threads: int = 1, clocks: bool = False) -> None:
+    """Adds the options that every benchmark has: `--quick`, `--threads`, `--results`; `--clock` where it is obeyed.
+
+    The defaults are those of the committed lines.
+    """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="little work, to see that the script runs: no results")
     parser.add_argument("--threads", type=int, default=threads)
     if clocks:
         said = "processor: on a busy machine, with one thread"
-        parser.add_argument("--clock", choices=CLOCKS, default="wall", help=said)
+        parser.add_argument("--clock", choices=CLOCKS, default="processor" if threads == 1 else "wall", help=said)
     else:
         parser.set_defaults(clock="wall")
     parser.add_argument("--results", type=Path, help="folder of the lines, instead of benchmarks/results")
@@ -101,6 +106,9 @@ def add_options(parser: argparse.ArgumentParser, *, threads: int = 2, clocks: bo
 
 def results_of(name: str, options: argparse.Namespace, *, device: str = "") -> Results:
     """Opens the lines that the options ask for; with the name of the GPU where one computes."""
+    # 处理器时间把各线程的秒数加在一起：多线程时不能用来比快慢
+    if options.clock == "processor" and options.threads > 1:
+        raise SystemExit("--clock processor adds the seconds of all threads; pass --threads 1, or --clock wall")
     results = Results(name, threads=options.threads, quick=options.quick, folder=options.results, device=device)
     results.key["clock"] = options.clock
     return results
@@ -128,6 +136,26 @@ def commit() -> str:
         return last + "+changed" * bool(_git("status", "--porcelain", "--", *files)) or "unknown"
     except (OSError, subprocess.CalledProcessError):
         return "unknown+changed"
+
+
+def _require_figures(found: Row, name: str) -> None:
+    """Ends where there is no figure, or one that no measurement can give: not finite, or of a round and not above 0."""
+    figures = list(_figures_of(found))
+    wrong = [f"{place} {figure}" for place, figure in figures if not math.isfinite(figure)]
+    wrong += [f"{place} {figure}" for place, figure in figures if place.startswith("rounds") and figure <= 0]
+    if not figures or wrong:
+        raise SystemExit(f"{name}: {'; '.join(wrong) or 'no figure'}: nothing was written")
+
+
+def _figures_of(found: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(found, dict):
+        for name, one in found.items():
+            yield from _figures_of(one, f"{place}.{name}".lstrip("."))
+    elif isinstance(found, (list, tuple)):
+        for one in found:
+            yield from _figures_of(one, place)
+    elif isinstance(found, (int, float)) and not isinstance(found, bool):
+        yield place, float(found)
 
 
 def _git(*arguments: str) -> str:

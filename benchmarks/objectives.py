@@ -3,7 +3,7 @@
 Every run is `bertsmith pretrain` as it comes, from random weights, on the English corpus with a vocabulary of 8,192
 learned from it, for `--minutes`. Its own held-out loss is over its own kind of mask; since masks of whole words and
 spans are harder to fill than single pieces, all four finished models are also measured on one set of single-piece
-masks. Stopped, the script goes on where it was.
+masks. Stopped, the script resumes where it was.
 
     python benchmarks/objectives.py --size tiny --minutes 10 --threads 2 --out runs/objectives
 """
@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from bertsmith.data.corpus.build import build_corpus
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.reading.finding import find_text_files
 from bertsmith.data.reading.lines import read_lines
+from bertsmith.data.reading.sources import find_text_files
 from bertsmith.kernels.layers import native_precision
-from bertsmith.objectives.loss_output import average_of
+from bertsmith.objectives import average_of
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.monitor import read_metrics
@@ -48,7 +48,7 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 def main() -> None:
     """Trains what is not trained yet, and draws the curves."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, threads=2)
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--out", type=Path, default=Path("runs/objectives"))
@@ -90,7 +90,7 @@ def prepare(out: Path, *, quick: bool = False) -> tuple[TokenCorpus, WordPieceTo
         lines = (line for file in files for line in read_lines(file))
         WordPieceTokenizer.train(lines, vocab_size=VOCAB_SIZE).save(out / "tokenizer")
     tokenizer = WordPieceTokenizer.load(out / "tokenizer")
-    return build_corpus(files, tokenizer, out / "shards", CorpusOptions(keep_duplicates=True)), tokenizer
+    return build_shards(files, tokenizer, out / "shards", CorpusOptions(keep_duplicates=True)), tokenizer
 
 
 def figures_on_pieces(model: Path, corpus: TokenCorpus, tokenizer: WordPieceTokenizer) -> dict[str, float]:

@@ -26,7 +26,7 @@ from real_data import DATA
 def main() -> None:
     """Runs what is not in the results yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, threads=2)
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()
     results = results_of("own_text", options)

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.kernels.speed import measure_matmul_flops
+from bertsmith.kernels.matmul import measure_matmul_flops
 from bertsmith.model import ModelForPreTraining, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives import objective_named
@@ -57,7 +57,7 @@ PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 LARGEST_LOSS_DIFFERENCE = {"float32": 1e-4, "bf16": 2e-2}
 COMPILED = f"{EXPERT}: compiled"
 MUON = "with Muon"
-"""Ours with the optimizer that pre-training takes by itself: a figure, since no peer has it."""
+"""Ours with the optimizer that pre-training takes by itself: a figure, since the peers step with AdamW."""
 PEER_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "bert": lambda peer, states: peer.cls.predictions(states),
     "roberta": lambda peer, states: peer.lm_head(states),

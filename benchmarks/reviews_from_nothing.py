@@ -19,15 +19,15 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.tasks.registry import task_named
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.tasks import task_named
 from finetune import Split
 from measured import Row, add_options, results_of
 from real_data import DATA
 from tasks_from_nothing import sentiment_baseline
 
 TASK = DATA / "tasks" / "chnsenticorp"
-COLUMNS = ReadingOptions(text_column="text_a", label_column="label")
+COLUMNS = ReadingOptions(text_column="text_a", label_column=("label",))
 PIECES = 16_384
 """Runs of characters such as 早餐 or 性价比: half as many pieces a review as characters."""
 

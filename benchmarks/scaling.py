@@ -3,7 +3,7 @@
 Every run is `bertsmith pretrain --family F --objective mlm --size S --tokens D` as it comes, from random weights, on
 the English corpus with a vocabulary of 8,192 learned from it. The law of `bertsmith.train.forecast` is then fitted to
 all of them, and its constants are printed with what they miss by. Tokens are counted, not seconds, so other work on the
-machine changes nothing. Stopped, the script goes on where it was.
+machine changes nothing. Stopped, the script resumes where it was.
 
     python benchmarks/scaling.py --family modernbert
 """

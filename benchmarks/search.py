@@ -10,7 +10,7 @@
   the vectors with noise; the other nine of its true ten are nearly as far away as all others. People multiply the array
   in NumPy; the expert asks faiss (`IndexFlatIP`, all threads), the vectors in memory
 
-    python benchmarks/search.py --vectors 1000000 --threads 2
+    python benchmarks/search.py
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.checks import PART
+from bertsmith.inference.engine import PART
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.retrieval.dense import DenseSearch, open_codes, write_codes
 from bertsmith.retrieval.search import Mode, SearchIndex

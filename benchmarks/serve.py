@@ -204,7 +204,7 @@ class Server:
 def main() -> None:
     """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, threads=2)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=3)

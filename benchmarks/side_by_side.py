@@ -1,11 +1,12 @@
 """Running contenders in turn: the frame that all comparisons share.
 
-All do the same work in the same process settings, alternately, so that a slow spell of the machine hits all. Kept are
-the figures of every round; tables show medians, the fastest and the slowest round, and ratios of medians.
+All do the same work in the same process settings, alternately, so that a slow spell of the machine hits all (whole runs
+of training follow one another instead). Kept are the figures of every round; tables show medians, the fastest and the
+slowest round, and ratios of medians.
 
 There are two kinds of peer. `people`: the library as its documentation uses it. `expert`: what somebody writes who
-knows where its time goes. Where an expert has several ways, each is a contender of its own (`expert: onnxruntime`), and
-tables take the best of them.
+knows where its time goes; an audit wrote several of them better (`results/audit.jsonl`). Where an expert has several
+ways, each is a contender of its own (`expert: onnxruntime`), and tables take the best of them.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.settings import StreamPosition, StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
 from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model import BertConfig
 from bertsmith.objectives import Objective, objective_named

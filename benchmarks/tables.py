@@ -5,6 +5,10 @@ A page holds `<!-- table: NAME -->` and, further down, `<!-- /table -->`; what s
 several lines with the same name, the last one counts. A comparison shows the median of ours, with the fastest and the
 slowest round, and how many times as fast ours is as each kind of peer; of several experts, as the best.
 
+`results/audit.jsonl` holds what an audit measured against better experts than those of the scripts. Where it has a row,
+tables show its ratio with †. A commit with ‡ is older than the code that its line measures (`ROOMS`), by the day on
+which the tables were made.
+
     python benchmarks/tables.py            # write all pages
     python benchmarks/tables.py pretrain_step latency        # print tables
 """
@@ -13,9 +17,11 @@ from __future__ import annotations
 
 import re
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +31,42 @@ from side_by_side import EXPERT, OURS, PEOPLE
 ROOT = HERE.parent
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 NOTHING = "not measured yet"
+AUDITED, OLDER = "†", "‡"
+CORE = "batch.py parallel.py kernels model"
+TRAINED = f"{CORE} data objectives train"
+TUNED = f"{CORE} finetune inference tokenizer"
+ROOMS = {
+    "adapters_memory": TUNED,
+    "corpus": "data tokenizer",
+    "documents": "data/reading",
+    "embed": f"{CORE} inference tokenizer",
+    "families": CORE,
+    "families_learning": TRAINED,
+    "finetune": TUNED,
+    "gpu": TRAINED,
+    "labelled_tables": "data/reading finetune/datasets",
+    "latency": f"{CORE} inference tokenizer",
+    "learning_curves": TRAINED,
+    "learning_curves_gpu": TRAINED,
+    "model_forward": CORE,
+    "own_text": f"{TRAINED} journeys tokenizer",
+    "pretrain_step": f"{CORE} objectives train",
+    "reviews_from_nothing": f"{TRAINED} {TUNED} journeys",
+    "scaling": TRAINED,
+    "search": f"{CORE} inference retrieval tokenizer",
+    "search_quality": f"{CORE} inference retrieval tokenizer",
+    "serve": f"{CORE} inference serve tokenizer",
+    "solve": f"{TRAINED} {TUNED} journeys",
+    "stream": f"{CORE} data objectives train",
+    "tasks_from_nothing": f"{TRAINED} {TUNED}",
+    "time_to_loss": TRAINED,
+    "tokenizer": "tokenizer",
+    "train_embed": TUNED,
+    "vectors_quality": f"{TUNED} journeys retrieval train",
+    "village": f"{TRAINED} journeys tinyworld tokenizer",
+    "word_vectors": f"{CORE} ../bertsmith_school/neighbours",
+}
+"""File of results → the folders and files of `src/bertsmith` that its lines measure."""
 CHINESE = {
     "what": "项目",
     "ours": "本项目",
@@ -34,6 +76,10 @@ CHINESE = {
     "other figures": "其他数字",
     NOTHING: "尚未测量",
     "measured before lines named their commit": "测量时还没有记录提交",
+    "as first written": "原来的写法",
+    "older than the code": "早于现在的代码",
+    "audit": "复核",
+    "processor time": "处理器时间",
     "found ours": "找到所问的",
     "of ten ours": "真正前十中的",
     "MiB ours": "本项目 MiB",
@@ -96,7 +142,6 @@ CHINESE = {
     "batch size": "批量大小",
     "compile": "编译",
     "commit": "提交",
-    "processor time": "处理器时间",
     "epochs": "遍数",
     "seeds": "种子数",
     "overlap": "与 gensim 相同",
@@ -132,12 +177,13 @@ class Comparisons:
                 row["name"],
                 spread(row["rounds"][OURS], row["unit"]),
                 against(row, PEOPLE),
-                against(row, EXPERT),
+                against_expert(row, say),
                 *(self._figure(row, key) for key in self.shown),
             ]
             for row in rows
         ]
-        return [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
+        shown = [*grid([say(head.replace("_", " ")) for head in heads], cells), "", *sources(rows, say)]
+        return [*shown, *audits_of(rows, say)]
 
     def _figure(self, row: Row, key: str) -> str:
         # 峰值是按墙上时间测的：忙的机器上偏低，不能与处理器时间相比
@@ -196,7 +242,10 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Ratios:
-    """The table of the README: ratios alone, and of what was measured alone."""
+    """The table of the README: ratios alone, and of what was measured alone.
+
+    Where the audit found the experts of a row held back, what it did not measure again is left out.
+    """
 
     rows: Sequence[Ratio]
 
@@ -211,16 +260,11 @@ class Ratios:
                 continue
             used += lines.values()
             title = row.chinese if say("what") != "what" else row.english
-            ratios = [
-                " · ".join(
-                    f"{mark}{value:.2f}x{mark} {short}".strip()
-                    for short, line in lines.items()
-                    if (value := ratio(line, kind))
-                )
-                or "–"
-                for kind, mark in ((EXPERT, "**"), (PEOPLE, ""))
-            ]
-            cells.append([title, *ratios, f"`{row.command}`"])
+            found_by = {short: audit for short, line in lines.items() if (audit := audit_of(line))}
+            expert = [f"**{audit['ratio']}x**{AUDITED} {short}" for short, audit in found_by.items()]
+            expert = expert or [f"**{ratio(line, EXPERT):.2f}x** {short}" for short, line in lines.items()]
+            people = [f"{value:.2f}x {short}" for short, line in lines.items() if (value := ratio(line, PEOPLE))]
+            cells.append([title, " · ".join(expert), " · ".join(people) or "–", f"`{row.command}`"])
         heads = ["what", "as an expert writes it", "as people write it", "command"]
         return [*grid([say(head) for head in heads], cells), "", *sources(used, say)]
 
@@ -243,9 +287,12 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 def latest(results: str, titles: Sequence[str] = ("name",), where: Mapping[str, Any] | None = None) -> list[Row]:
     """Returns the last line of every name, in the order in which names first came."""
-    rows = read_rows(RESULTS / f"{results}.jsonl")
+    rows = [{**row, "results": results} for row in read_rows(RESULTS / f"{results}.jsonl")]
     if rows and "side" in rows[0]:
         rows = comparisons(rows)
+    for row in rows:
+        if "curve" in row:
+            row["seconds"] = row["curve"][-1][0]
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         if (where or {}).items() <= row.items():
@@ -307,6 +354,53 @@ def against(row: Row, kind: str) -> str:
     return f"{shown}, {which}" if which else shown
 
 
+@cache
+def audits() -> dict[tuple[str, str], Row]:
+    """Returns what was measured against better experts: file of results and name of a line → line of the audit."""
+    return {(row["results"], row["name"]): row for row in read_rows(RESULTS / "audit.jsonl")}
+
+
+def audit_of(row: Row) -> Row | None:
+    """Returns what the audit says about a line of results."""
+    return audits().get((row["results"], row["name"]))
+
+
+def against_expert(row: Row, say: Callable[[str], str]) -> str:
+    """Returns the cell of the expert: the audit's ratio where there is one, then that of the expert first written."""
+    audit, first = audit_of(row), against(row, EXPERT)
+    return f"{audit['ratio']}x{AUDITED}; {say('as first written')}: {first}" if audit else first
+
+
+def audits_of(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
+    """Returns the footnote to the ratios of the audit: where and when, and what its experts do."""
+    found = [audit for row in rows if (audit := audit_of(row))]
+    if not found:
+        return []
+    key = "expert_zh" if say("what") != "what" else "expert"
+    experts = dict.fromkeys(f"{audit[key]}" for audit in found)
+    where = dict.fromkeys(
+        f"{audit['processor']}, {audit['threads']} {say('threads')}, {say('processor time')}, {audit['date']}"
+        for audit in found
+    )
+    return ["", f"{AUDITED} {say('audit')}, {'; '.join(where)}: {'; '.join(experts)}."]
+
+
+@cache
+def is_older(results: str, commit: str) -> bool:
+    """Returns whether the code that lines of a file measure has changed since a commit; False where git cannot say."""
+    paths = [f"src/bertsmith/{room}" for room in ROOMS[results].split()]
+    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", *paths]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 1
+    except OSError:
+        return False
+
+
+def unmarked(text: str) -> str:
+    """Returns the text of a page without the marks of lines that are older than the code: they depend on the day."""
+    return re.sub(rf" \({OLDER} [^)]*\)|{OLDER}", "", text)
+
+
 def spread(values: Sequence[float], unit: str) -> str:
     """Returns the median with the lowest and the highest, in a unit that reads well."""
     middle = statistics.median(values)
@@ -330,10 +424,15 @@ def sources(rows: Sequence[Row], say: Callable[[str], str]) -> list[str]:
     for machine, same in found.items():
         parts = [machine]
         if "commit" in same[0]:
-            parts += [f"{_each(same, 'threads')} {say('threads')}", f"{say('commit')} {_each(same, 'commit')}"]
+            # 脚本刚测完就打印的行没有 results：它们不会早于代码
+            older = [row for row in same if "results" in row and is_older(row["results"], row["commit"])]
+            commits = [{"commit": row["commit"] + OLDER * (row in older)} for row in same]
+            parts += [f"{_each(same, 'threads')} {say('threads')}", f"{say('commit')} {_each(commits, 'commit')}"]
             parts += [_each(same, "date")]
         told.append(", ".join(parts))
-    return ["; ".join(told) + "."] if told else []
+    text = "; ".join(told)
+    note = f" ({OLDER} {say('older than the code')})" if OLDER in text else ""
+    return [text + note + "."] if told else []
 
 
 def _each(rows: Sequence[Row], key: str) -> str:
@@ -395,8 +494,9 @@ def _precisions(prefix: str, *more: str) -> dict[str, str]:
 
 README_ROWS = (
     Ratio(
-        "to the loss of two minutes of an expert's loop, mini; `transformers`' ModernBERT",
-        "达到专家循环两分钟的损失，mini；对 `transformers` 的 ModernBERT",
+        "time to reach the loss that an expert's loop reaches in two minutes (6.02 nats, mini);"
+        " `transformers`' ModernBERT",
+        "达到专家写法训练两分钟的损失所需时间（6.02 nat，mini）；对 `transformers` 的 ModernBERT",
         "time_to_loss",
         {precision: f"mini, {precision}, 2 minutes of the expert" for precision in ("bf16", "float32")},
         "python benchmarks/time_to_loss.py --minutes 2",
@@ -423,8 +523,10 @@ README_ROWS = (
         "python benchmarks/pretrain_step.py",
     ),
     Ratio(
-        "a step on an H200, AdamW, `--compile`; `transformers`, the expert's compiled where that is faster",
-        "H200 上的一步，AdamW，`--compile`；对 `transformers`，专家编译更快时取编译版",
+        "a step on an H200 with torch 2.11, AdamW, `--compile`; `transformers`, the expert's compiled where that is "
+        "faster; no peer with flash-attn, max-autotune or CUDA graphs",
+        "H200、torch 2.11 上的一步，AdamW，`--compile`；对 `transformers`，专家编译更快时取编译版；对手没有试 "
+        "flash-attn、max-autotune、CUDA graphs",
         "gpu",
         {
             "BERT base": "step of bert-base at 128, bf16, compiled",
@@ -452,11 +554,11 @@ README_ROWS = (
         "python benchmarks/model_forward.py",
     ),
     Ratio(
-        "fine-tuning on SST-2; `Trainer`",
-        "SST-2 微调；对 `Trainer`",
+        "fine-tuning on SST-2, one seed; `Trainer`",
+        "SST-2 微调，一个种子；对 `Trainer`",
         "finetune",
         _precisions("sst2, "),
-        "python benchmarks/finetune.py",
+        "python benchmarks/finetune.py --seeds 1",
     ),
     Ratio(
         "training sentence vectors, batches of 64; `sentence-transformers`",
@@ -466,8 +568,8 @@ README_ROWS = (
         "python benchmarks/train_embed.py --epochs 1",
     ),
     Ratio(
-        "sentences to vectors; `sentence-transformers`; the best of ONNX Runtime and OpenVINO",
-        "句子变成向量；对 `sentence-transformers`；专家取 ONNX Runtime 与 OpenVINO 中较快者",
+        "sentences to vectors; ONNX Runtime or OpenVINO, `sentence-transformers`",
+        "句子变成向量；对 ONNX Runtime 或 OpenVINO，`sentence-transformers`",
         "embed",
         _precisions("bulk, ", "int8"),
         "python benchmarks/embed.py",
@@ -483,24 +585,17 @@ README_ROWS = (
         "python benchmarks/latency.py",
     ),
     Ratio(
-        "from a folder to a search engine: an index of 240 texts; `sentence-transformers`, vectors alone",
-        "从文件夹到搜索引擎：为 240 篇文本建索引；对 `sentence-transformers`，只算向量",
-        "search",
-        {"float32": "index of 240 texts"},
-        "python benchmarks/search.py",
-    ),
-    Ratio(
-        "32 connections; FastAPI + `sentence-transformers`, plain and batching",
-        "32 个连接；对 FastAPI + `sentence-transformers`，不攒批与攒批",
+        "32 connections; OpenVINO behind a queue, FastAPI + `sentence-transformers`",
+        "32 个连接；对排队攒批的 OpenVINO，FastAPI + `sentence-transformers`",
         "serve",
         _precisions("32 connections, "),
         "python benchmarks/serve.py",
     ),
     Ratio(
-        "tokenizing 10 MB on one core and on two; `tokenizers`",
-        "10 MB 文本分词，一个核与两个核；对 `tokenizers`",
+        "tokenizing 10 MB of English on one core; `tokie`, `tokenizers`",
+        "10 MB 英文分词，一个核；对 `tokie`、`tokenizers`",
         "tokenizer",
-        {"one core": "English to arrays, empty cache", "two cores": "English to arrays, two cores"},
+        {"empty cache": "English to arrays, empty cache", "warm cache": "English to arrays, warm cache"},
         "python benchmarks/tokenizer.py",
     ),
 )
@@ -550,6 +645,8 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     "tokenizer": Comparisons("tokenizer"),
     "stream": Comparisons("stream"),
     "corpus": Comparisons("corpus"),
+    "documents": Comparisons("documents"),
+    "labelled_tables": Comparisons("labelled_tables", {"MB": "{}"}),
     "adapters_memory": Comparisons("adapters_memory"),
     "time_to_loss": Comparisons("time_to_loss", {"loss": "{:.3f}", "loss_ours": "{:.3f}"}),
     "families_learning": Figures(
@@ -570,14 +667,25 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
     ),
     "learning_curves": Figures(
         "learning_curves",
-        ("name", "size", "minutes", "precision", "threads"),
-        {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
-        over="seed",
+        ("name", "size", "minutes", "precision", "threads", "seed"),
+        {"seconds": "{:,.0f}"} | {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
     ),
     "learning_curves_gpu": Figures(
         "learning_curves_gpu",
         ("name", "size", "minutes", "batch_size", "compile"),
         {key: LEARNED[key] for key in ("steps", "tokens", "mlm_loss", "mlm_accuracy")},
+        over="seed",
+    ),
+    "solve": Figures(
+        "solve",
+        ("task", "contender", "minutes"),
+        {
+            "score": "{:.3f}",
+            "dev": "{:.3f}",
+            "words alone": "{:.3f}",
+            "encoder alone": "{:.3f}",
+            "seconds": "{:,.0f}",
+        },
         over="seed",
     ),
     "tasks_from_nothing": Figures(

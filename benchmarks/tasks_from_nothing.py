@@ -32,13 +32,12 @@ import torch
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from bertsmith.finetune.baselines.classification import Files, run_baselines
-from bertsmith.finetune.baselines.tagging import most_frequent_tags
+from bertsmith.finetune.baselines import Files, most_frequent_tags, run_baselines
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.metrics.spans import squad_scores
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks import make_task
 from bertsmith.finetune.tasks.classify import ClassificationTask
-from bertsmith.finetune.tasks.registry import make_task
 from bertsmith.inference.tag import WordTags
 from bertsmith.kernels.layers import native_precision
 from bertsmith.retrieval.lexical import LexicalSearch

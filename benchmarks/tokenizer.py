@@ -53,7 +53,7 @@ PEERS = {who: f"{LIBRARY} {way}" for who, way in WAYS.items()}
 def main() -> None:
     """Measures what is not in the results yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, threads=2)
     parser.add_argument("--large", action="store_true", help="also learn from 1 GB")
     parser.add_argument("--child", nargs=2, metavar=("WAY", "TIMES"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -5,8 +5,8 @@ pairs of XQuAD (four fifths of the paragraphs; the others are the test) for the 
 warm-up, by the softmax both ways with temperature 0.05. `people` is `SentenceTransformerTrainer` as its documentation
 writes it; `expert` is a loop in plain torch that an expert might write: queries and paragraphs padded apart, copies of
 a paragraph masked, no bookkeeping. In bf16 the peers compute by autocast; all scores are taken in float32. Times are
-those of the steps alone; on a machine that is shared, `--clock processor` counts seconds of the processor. Memory is
-the peak of the whole process; each side runs in one of its own.
+those of the steps alone. The sides run one after another, each a whole run in a process of its own, whose peak is the
+memory.
 
     python benchmarks/train_embed.py --pairs 256 --seeds 1 --epochs 1
     python benchmarks/train_embed.py --seeds 3 --precision bf16
@@ -79,7 +79,7 @@ def main() -> None:
     results = results_of("train_embed", options)
     for precision, seed in itertools.product(precisions(options), range(options.seeds)):
         setting = Setting(train, test, options.epochs, options.batch_size, options.max_length, precision, seed)
-        # 各方轮流跑：机器变慢的一段时间不会只落在一边
+        # 一方跑完整整一次再轮到下一方：不是逐步交替，机器变慢的一段可能只落在一边
         for side, run in SIDES.items():
             what = {
                 "name": f"{len(train) * options.epochs} pairs, batch {options.batch_size}, {precision}",

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from bertsmith.finetune.settings import runs_in
-from bertsmith.finetune.tasks.registry import make_task
+from bertsmith.finetune.tasks import make_task
 from bertsmith.finetune.tasks.task import EncodedExample
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.tokenizer import WordPieceTokenizer

@@ -38,8 +38,8 @@ from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.inference import load_pipeline
+from bertsmith.retrieval.dense import USUAL_WEIGHT, joined_scores
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import USUAL_WEIGHT, joined_scores
 from bertsmith.retrieval.stored import StoredIndex
 from finetune import in_own_process
 from measured import add_options, results_of
@@ -70,7 +70,7 @@ def main() -> None:
             work = partial(in_own_process, options.threads, fold_of)
             done.get({"task": "xquad", "fold": fold, **how}, work)
     if options.only in (None, "nothing"):
-        minutes = 0.05 if options.quick else options.minutes
+        minutes = 0.6 if options.quick else options.minutes
         for seed in range(1 if options.quick else options.seeds):
             whole = partial(from_nothing, minutes, seed, options.epochs, options.quick)
             work = partial(in_own_process, options.threads, whole)

@@ -37,7 +37,7 @@ from village_reader import UNSEEN, Reader, village_words
 def main() -> None:
     """Runs what is not in the results yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser)
+    add_options(parser, threads=2)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=200, help="that the reader reads")
     options = parser.parse_args()

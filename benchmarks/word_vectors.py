@@ -22,8 +22,8 @@ import torch
 from gensim.models import Word2Vec
 
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
-from bertsmith.neighbours import WordVectorOptions, WordVectors, learn_word_vectors
 from bertsmith.tokenizer import Tokenizer
+from bertsmith_school.neighbours import WordVectorOptions, WordVectors, learn_word_vectors
 from measured import CLOCKS, add_options, results_of
 from objectives import prepare
 

@@ -3,7 +3,7 @@
     python examples/bert_in_forty_lines.py [STEPS]
 
 The text is the bundled village; for your own replace `documents`, with the names of `bertsmith.data.reading.text` and
-`bertsmith.data.reading.finding`, by
+`bertsmith.data.reading.sources`, by
 
     documents = list(read_documents(find_text_files(["your/folder"])))
 
@@ -18,8 +18,7 @@ import torch
 from bertsmith import BertConfig, BertForPreTraining, BertTrainer, WordPieceTokenizer, load_pipeline
 from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.reading.text import Document
-from bertsmith.data.stream.settings import StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.objectives import objective_named
 from bertsmith.tinyworld import draw_captions, draw_stories, render
 from bertsmith.train.trainer import TrainerSettings

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from bertsmith.learn.minibert_training import MASK, VERBS, train_minibert
+from bertsmith_school.learn.minibert import MASK, VERBS, train_minibert
 
 PROBES = ("the man eats the [MASK]", "the man reads the [MASK]", "the man [MASK] the book")
 

@@ -66,7 +66,7 @@ _PRETRAIN = "--corpus {in}/corpus --tokenizer {in}/vocab --out {out}/run --size 
 _LONG = f"{_PRETRAIN} --steps 600"
 _RUN = ("run/model/*.safetensors", "run/model/config.json", "run/best/*.safetensors", "run/metrics.jsonl")
 _NOW_AND_THEN_NO_NUMBER = """
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.objectives import LossOutput
 from bertsmith.train.trainer import BertTrainer
 backward = BertTrainer._backward
 def no_number_at_times(self, part, *, last):
@@ -103,6 +103,12 @@ COMMANDS = (
         "finetune",
         "finetune classify --model {in}/model --train {in}/train.tsv --dev {in}/dev.tsv --epochs 6 --out {out}/run",
         ("run/model/*.safetensors", "run/model/config.json", "run/metrics.jsonl", "run/result.json"),
+    ),
+    # time enough for all epochs: with less, how many fit would depend on the machine
+    Command(
+        "solve",
+        "solve {in}/train.tsv --dev {in}/dev.tsv --model {in}/model --minutes 30 --out {out}/run",
+        ("run/model/*.safetensors", "run/parts/words/*.safetensors"),
     ),
     Command("embed", "embed {in}/medium.txt {in}/small.txt --model {in}/model --out {out}/v.npy", ("v.npy",)),
     Command(

@@ -47,6 +47,45 @@ def test_a_room_imports_only_from_those_before_it(room):
         assert found <= allowed, f"{path.relative_to(PACKAGE)} imports {sorted(found - allowed)}"
 
 
+def imports_within(room):
+    """File of a room → the files of it that it imports, at its top or inside functions, not for types alone."""
+    files = {
+        path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): path
+        for path in (PACKAGE / room).rglob("*.py")
+    }
+    found = {}
+    for name, path in files.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for_types = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for inner in ast.walk(node)
+        }
+        wanted = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in for_types:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names} & files.keys()
+                wanted |= inner or ({node.module} & files.keys())
+        found[name] = wanted - {name}
+    return found
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room).is_dir()])
+def test_no_files_of_a_room_import_each_other_in_a_circle(room):
+    left = imports_within(room)
+    # 一层层拿走不再依赖别人的文件：剩下拿不走的就是圈
+    while free := {name for name, wanted in left.items() if not wanted & left.keys()}:
+        left = {name: wanted for name, wanted in left.items() if name not in free}
+    assert not left, f"{room}: {sorted(left)}"
+
+
+def test_the_toolkit_knows_nothing_of_the_school():
+    # `make docs` 把网站放在包里：有的文件夹也叫 .py
+    for path in (path for path in PACKAGE.rglob("*.py") if path.is_file()):
+        assert "bertsmith_school" not in path.read_text(encoding="utf-8"), path.relative_to(PACKAGE)
+
+
 PAGES = [ROOT / "docs" / language / "explanation/architecture.md" for language in ("en", "zh")]
 EXAMPLES = ["tests/finetune/tasks/grade.py", "tests/model/prenorm.py"]
 

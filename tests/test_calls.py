@@ -11,13 +11,12 @@ import pytest
 import torch
 
 import bertsmith
-import bertsmith.finetune.calls
-import bertsmith.quickstart.calls
+import bertsmith.finetune.job
 from bertsmith import sklearn as estimators
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.kernels.matmul import has_int8_kernels
-from bertsmith.result import Result
+from bertsmith.settings import Result
 from bertsmith.tinyworld import draw_reviews, draw_stories
 
 ROWS = [{"text": "the man reads", "label": "good"}, {"text": "the woman eats", "label": "bad"}] * 4
@@ -85,8 +84,10 @@ def test_a_wrong_row_is_named(tiny_model, tmp_path):
     bad = [*ROWS, {"text": "the man", "label": None}]
     with pytest.raises(InputError, match=r"dev: row 8 \(from 0\) has an empty label"):
         bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=ROWS, dev=bad)
-    with pytest.raises(ConfigError, match="give --train and --dev"):
+    with pytest.raises(InputError, match="2 different examples, too few to hold some out; give --dev"):
         bertsmith.finetune("classify", tiny_model, tmp_path / "run", train=ROWS)
+    with pytest.raises(ConfigError, match="give --train, with --dev where you have it"):
+        bertsmith.finetune("embed", tiny_model, tmp_path / "run")
 
 
 STORIES = [story.text for story in draw_stories(0, 60)]
@@ -233,10 +234,10 @@ def test_a_call_computes_where_it_is_told_and_no_other_does(tiny_model, tmp_path
 
 
 def test_a_package_can_be_called_by_its_name():
-    import bertsmith.quickstart.journey
+    import bertsmith.finetune.settings
 
-    with pytest.raises(ConfigError, match="minute: there is no such setting; did you mean minutes"):
-        bertsmith.quickstart("texts", minute=1)
+    with pytest.raises(ConfigError, match="epoch: there is no such setting; did you mean epochs"):
+        bertsmith.finetune("classify", "village", "out", epoch=1)
 
 
 @pytest.fixture
@@ -258,9 +259,9 @@ def sample(tmp_path, monkeypatch):
 
 EXAMPLES = [
     *(getattr(bertsmith, name) for name in ("learn_vocabulary", "build_corpus", "pretrain")),
-    bertsmith.finetune.calls.finetune,
+    bertsmith.finetune.job.finetune,
     *(getattr(bertsmith, name) for name in ("evaluate", "index", "mine", "distil", "adapt", "compress", "plan")),
-    bertsmith.quickstart.calls.quickstart,
+    bertsmith.quickstart,
     *(getattr(estimators, name) for name in estimators.__all__),
 ]
 

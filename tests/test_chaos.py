@@ -1,4 +1,4 @@
-"""The campaign of kills finds what it looks for: a trial of a command that goes on, and of one that would not."""
+"""The campaign of kills finds what it looks for: a trial of a command that resumes, and of one that would not."""
 
 import json
 import subprocess

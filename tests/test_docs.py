@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tomllib
 import typer
 from typer.main import get_command
 
@@ -50,19 +51,19 @@ def commands_in(text: str) -> list[list[str]]:
 @functools.cache
 def command_names() -> list[str]:
     """Every command, those of groups with the group's name before them."""
-    from bertsmith.cli import app
+    from bertsmith.cli import all_commands
 
     found = []
-    for name, command in get_command(app).commands.items():
+    for name, command in get_command(all_commands()).commands.items():
         found += [f"{name} {one}" for one in getattr(command, "commands", {})] or [name]
     return found
 
 
 def what_is_wrong(words: list[str]) -> str | None:
     """Walks down the command groups, and looks the options up."""
-    from bertsmith.cli import app
+    from bertsmith.cli import all_commands
 
-    command = get_command(app)
+    command = get_command(all_commands())
     for word in words:
         if not hasattr(command, "commands"):
             break
@@ -258,3 +259,13 @@ def test_every_class_of_a_family_is_on_the_page_of_families(page):
         for name in classes_of(path):
             link = f"[`{name}`](../../../src/bertsmith/model/families/{path.name})"
             assert name.startswith("_") or link in text, name
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_on_installing_lists_every_extra(language):
+    page = (ROOT / "docs" / language / "how-to/install.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"])
+    for_developers = {"test", "check", "bench", "mutants", "release"}
+    listed = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
+    assert {*listed, "lab"} == extras - for_developers

@@ -26,7 +26,7 @@ def test_the_example_takes_ones_own_text_as_its_first_lines_say(tmp_path, monkey
     code = (EXAMPLES / "bert_in_forty_lines.py").read_text(encoding="utf-8")
     (own,) = re.findall(r"^ +(documents = .*)$", code, flags=re.MULTILINE)
     begin, end = code.index("documents = ["), code.index("with tempfile")
-    finding = "from bertsmith.data.reading.finding import find_text_files"
+    finding = "from bertsmith.data.reading.sources import find_text_files"
     own = f"{finding}\nfrom bertsmith.data.reading.text import read_documents\n{own}\n"
     code = code[:begin] + own.replace("your/folder", str(tmp_path)) + code[end:]
     monkeypatch.setattr(sys, "argv", ["example", "1"])

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from bertsmith.data.corpus import plan
-from bertsmith.data.corpus.build import build_corpus, build_from_documents
+from bertsmith.data.corpus.build import build_from_documents, build_shards
 from bertsmith.data.corpus.commit import read_statistics
 from bertsmith.data.corpus.manifest import SPLITS
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.reading.text import Document
 from bertsmith.errors import BertsmithError
@@ -26,12 +26,11 @@ from bertsmith.finetune.adapters import load_adapted
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.run import FineTuningRun, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks import load_task
 from bertsmith.finetune.tasks.classify import ClassificationTask
-from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.inference import embed_files as embedding
 from bertsmith.inference.embed_files import embed_files
 from bertsmith.model import BertConfig, BertForPreTraining, BertForSequenceClassification
-from bertsmith.neighbours.word2vec import WordVectorOptions, learn_word_vectors
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer, load_tokenizer
@@ -40,6 +39,7 @@ from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.report import write_run_report
 from bertsmith.train.trainer import BertTrainer
+from bertsmith_school.neighbours.word2vec import WordVectorOptions, learn_word_vectors
 
 PLACES = 12
 EDITED_BY_PEOPLE = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -151,7 +151,7 @@ def test_an_unfinished_corpus(world, tmp_path, monkeypatch, place):
     with monkeypatch.context() as patch:
         patch.setattr(f"bertsmith.data.corpus.{place}", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            build_corpus([world / "notes"], tokenizer, tmp_path / "corpus", options)
+            build_shards([world / "notes"], tokenizer, tmp_path / "corpus", options)
     (tmp_path / "corpus" / ".lock").unlink()
     assert len(list((tmp_path / "corpus").glob(".parts/*/*.arrow"))) > 2
 
@@ -160,7 +160,7 @@ def test_an_unfinished_corpus(world, tmp_path, monkeypatch, place):
         # 图画起来慢，也不是数据
         (finished / "statistics.png").touch()
         try:
-            build_corpus([world / "notes"], tokenizer, finished, options)
+            build_shards([world / "notes"], tokenizer, finished, options)
             return {path.name: path.read_bytes() for path in finished.glob("[!.]*") if path.suffix != ".png"}
         finally:
             shutil.rmtree(finished)
@@ -296,7 +296,7 @@ def test_word_vectors_that_were_broken_off(world, tmp_path, monkeypatch):
     options = WordVectorOptions(size=8, epochs=2)
     original = BertTrainer.train_batch
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.neighbours.runs.SAVE_EVERY", 0.0)
+        patch.setattr("bertsmith_school.neighbours.runs.SAVE_EVERY", 0.0)
         patch.setattr(BertTrainer, "train_batch", lambda self, *b: original(self, *b) if self.step < 5 else 1 / 0)
         with pytest.raises(ZeroDivisionError):
             learn_word_vectors(tmp_path / "run", corpus, tokenizer, options)

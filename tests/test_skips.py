@@ -19,12 +19,16 @@ def test_may_be_skipped():
     pass
 
 @pytest.mark.xfail(reason="known")
-def test_fails_as_expected():
+def test_may_be_expected_to_fail():
     assert False
 """
 ANOTHER = """
 def test_also_passes():
     pytest.skip("nobody looks")
+
+@pytest.mark.xfail(reason="known")
+def test_fails_as_expected():
+    assert False
 """
 MODULE = """
 import pytest
@@ -39,7 +43,11 @@ pytest.importorskip("no_such_package", reason="not installed")
         (
             {"test_a.py": TESTS + ANOTHER, "test_b.py": MODULE},
             True,
-            ["test_a.py::test_also_passes: Skipped: nobody looks", "test_b.py: Skipped: not installed"],
+            [
+                "test_a.py::test_also_passes: Skipped: nobody looks",
+                "test_a.py::test_fails_as_expected: expected to fail: known",
+                "test_b.py: Skipped: not installed",
+            ],
         ),
     ],
     ids=["only listed ones", "a test and a file besides"],

@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import pickletools
+import re
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,51 @@ def test_a_classifier_learns_and_gives_the_classes_it_was_given(tiny_model):
     assert set(numbered.predict(pairs).tolist()) <= {3, 7}
     with pytest.raises(ValueError, match="the model was trained on pairs of texts"):
         numbered.predict(TEXTS)
+
+
+def test_a_weight_counts_like_as_many_rows(tiny_model, tmp_path):
+    """In one batch of all rows a weight of 3 is three equal rows, to rounding; a weight of 0 is a row left out."""
+    texts, labels = ["the man reads", "the woman eats", "a book", "bread"], ["x", "y", "y", "x"]
+    weights = [3, 1, 2, 0]
+    one_batch = {
+        **QUICK,
+        "n_epochs": 3,
+        "batch_size": 100,
+        "validation_fraction": 0.0,
+        "settings": {"dropout": 0.0, "precision": "float32"},
+    }
+    for kind, targets in ((BertClassifier, labels), (BertRegressor, [1.0, 2.0, 3.0, 9.0])):
+        repeated = [number for number, weight in enumerate(weights) for _ in range(weight)]
+        rows = [texts[n] for n in repeated], [targets[n] for n in repeated]
+        weighted = kind(tiny_model, **one_batch).fit(texts, targets, sample_weight=weights)
+        alike = kind(tiny_model, **one_batch).fit(texts[:3], targets[:3])
+        longer = kind(tiny_model, **one_batch).fit(*rows)
+        say = "predict_proba" if kind is BertClassifier else "predict"
+        found, expected, plain = (getattr(one, say)(texts) for one in (weighted, longer, alike))
+        assert np.abs(found - plain).max() > 1e-3
+        # a regressor learns from the mean and the spread of its rows, which repeating changes
+        if kind is BertClassifier:
+            assert found == pytest.approx(expected, abs=1e-4)
+    doubled = BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS, sample_weight=np.full(20, 2.0))
+    assert np.array_equal(
+        doubled.predict_proba(TEXTS), BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS).predict_proba(TEXTS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "X has 20 rows; sample_weight has 1"),
+        ([[1.0, 2.0]] * 20, "or not numbers"),
+        ([1.0] * 19 + [-1.0], "sample_weight: row 19 (from 0) is -1.0"),
+        ([float("nan")] * 20, "sample_weight: row 0 (from 0) is nan"),
+        ([0] * 20, "sample_weight: all are 0"),
+    ],
+)
+def test_weights_that_cannot_be(weights, message, tiny_model):
+    for kind in (BertClassifier, BertRegressor):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            kind(tiny_model, **QUICK).fit(TEXTS, [1, 2] * 10, sample_weight=weights)
 
 
 def test_a_grid_over_two_rates_runs(tiny_model):
@@ -123,7 +169,9 @@ def test_an_embedder_feeds_a_classifier_of_scikit_learn(tiny_model):
     [
         ("the man", ["a"], "X: is a str; give a list of texts"),
         ([], [], "X: holds no row"),
-        (["a", ""], ["x", "y"], "X: row 1 (from 0) has an empty text"),
+        (["a", pd.NA], ["x", "y"], "X: row 1 (from 0) has an empty text"),
+        (["a", float("nan")], ["x", "y"], "X: row 1 (from 0) has an empty text"),
+        (["a", "b"], ["x", pd.NA], "y: row 1 (from 0) is NaN or empty"),
         (["a", None], ["x", "y"], "X: row 1 (from 0) has an empty text"),
         (["a", 3], ["x", "y"], "X: row 1 (from 0): the text is a int, not text"),
         ([["a", "b", "c"]], ["x"], "X: row 0 (from 0) has 3 columns"),
@@ -219,8 +267,15 @@ def over_numbers(kind):
         def __init__(self, model, n_epochs=1, random_state=0):
             kind.__init__(self, model, n_epochs=n_epochs, random_state=random_state)
 
-        def fit(self, X, y=None):  # noqa: N803
-            return super().fit(as_text(X), y)
+        if kind in (BertClassifier, BertRegressor):
+
+            def fit(self, X, y=None, sample_weight=None):  # noqa: N803
+                return super().fit(as_text(X), y, sample_weight)
+
+        else:
+
+            def fit(self, X, y=None):  # noqa: N803
+                return super().fit(as_text(X), y)
 
         def __sklearn_tags__(self):
             tags = super().__sklearn_tags__()
@@ -257,7 +312,10 @@ BertEmbedderOverNumbers = over_numbers(BertEmbedder)
 TaggerOfTextsOverNumbers = over_numbers(TaggerOfTexts)
 
 
-# of the embedder alone: the others pass all
+DRAWN = {
+    "check_sample_weight_equivalence_on_dense_data": "rows are drawn into batches and held out by their number; see"
+    " test_a_weight_counts_like_as_many_rows"
+}
 EXPECTED = {"check_transformer_general": "texts have no number of columns that could differ between fit and transform"}
 
 
@@ -266,8 +324,8 @@ EXPECTED = {"check_transformer_general": "texts have no number of columns that c
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (BertClassifierOverNumbers, {}),
-        (BertRegressorOverNumbers, {}),
+        (BertClassifierOverNumbers, DRAWN),
+        (BertRegressorOverNumbers, DRAWN),
         (TaggerOfTextsOverNumbers, {}),
         (BertEmbedderOverNumbers, EXPECTED),
     ],
@@ -291,3 +349,14 @@ def test_scikit_learn_accepts_them_as_they_are(kind, tiny_model):
 def test_a_sparse_matrix_is_refused_as_one(kind, tiny_model):
     with pytest.raises(ValueError, match="X: is a sparse matrix"):
         kind(str(tiny_model)).fit(csr_matrix([[1.0, 0.0]] * 20), LABELS)
+
+
+def test_empty_texts_and_generators_are_taken(tiny_model):
+    texts = ["the man reads", "", " ", "a book"] * 4
+    tuned = BertClassifier(tiny_model, n_epochs=1, random_state=0).fit((text for text in texts), ["x", "y"] * 8)
+    assert tuned.predict(["", "the man"]).shape == (2,)
+    embedder = BertEmbedder(tiny_model)
+    expected = embedder.fit(texts).transform(texts)
+    assert np.array_equal(embedder.fit_transform(text for text in texts), expected)
+    with pytest.raises(ValueError, match=r"y: row 1 \(from 0\) is <NA>; give a finite number"):
+        BertRegressor(tiny_model).fit(["a", "b"], [1.0, pd.NA])

@@ -17,7 +17,7 @@ BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "ground",
         (
             (
-                "errors · files · hub · json_files · options · seeding · progress · batch · cores · parallel · result",
+                "errors · files · hub · settings · seeding · batch · parallel",
                 "used everywhere",
             ),
         ),
@@ -38,22 +38,15 @@ BANDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("model", "families, heads, folder, peft"),
         ),
     ),
-    ("learning", (("objectives", "one file per loss"), ("train", "recipe, loop, state"))),
+    ("learning", (("objectives", "what a model learns to do"), ("train", "recipe, loop, state"))),
     ("using", (("inference", "engine, pipelines"), ("finetune", "tasks, datasets, metrics, report"))),
-    (
-        "looking",
-        (("retrieval", "index, search"), ("interop", "TensorFlow, ONNX, Hub"), ("interpret", "attention, attribution")),
-    ),
+    ("beside", (("retrieval", "index, search"), ("interop", "TensorFlow, ONNX, Hub"))),
     (
         "doors",
         (
-            ("neighbours", "before BERT"),
-            ("quickstart", "the main job"),
-            ("study", "the paper's tables"),
+            ("journeys", "the main job"),
             ("sklearn", "estimators"),
             ("serve", "HTTP"),
-            ("learn", "lessons"),
-            ("lab", "browser"),
             ("cli", "commands"),
         ),
     ),

@@ -19,7 +19,7 @@ WORDS = {
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Yields every command and its name, groups of commands by their members."""
-    from bertsmith.cli import app
+    from bertsmith.cli import all_commands
 
     def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         for word, one in getattr(command, "commands", {}).items():
@@ -30,7 +30,7 @@ def commands() -> Iterator[tuple[str, Any]]:
             else:
                 yield f"{name}{word}", one
 
-    yield from walk(get_command(app), "")
+    yield from walk(get_command(all_commands()), "")
 
 
 def _cell(text: str) -> str:

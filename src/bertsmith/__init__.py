@@ -31,42 +31,53 @@ _HOMES = {
     "TokenClassifier": "bertsmith.model",
     "TransformerBlock": "bertsmith.model",
     "WordPieceTokenizer": "bertsmith.tokenizer",
-    "adapt": "bertsmith.quickstart.calls",
-    "build_corpus": "bertsmith.data.corpus.calls",
-    "compress": "bertsmith.quickstart.calls",
-    "distil": "bertsmith.quickstart.calls",
-    "evaluate": "bertsmith.finetune.calls",
+    "adapt": "bertsmith.journeys.adapt",
+    "best_device": "bertsmith.kernels.layers",
+    "build_corpus": "bertsmith.data.corpus.build",
+    "compress": "bertsmith.journeys.compress",
+    "distil": "bertsmith.journeys.distil",
+    "evaluate": "bertsmith.finetune.job",
     "export_huggingface": "bertsmith.interop.huggingface",
     "export_onnx": "bertsmith.interop.onnx",
-    "export_passages": "bertsmith.retrieval.parquet",
-    "finetune": "bertsmith.finetune.calls",
+    "export_passages": "bertsmith.retrieval.stored",
+    "finetune": "bertsmith.finetune.job",
     "import_checkpoint": "bertsmith.interop",
-    "index": "bertsmith.retrieval.calls",
+    "index": "bertsmith.retrieval.build",
     "learn_tokenizer": "bertsmith.tokenizer",
-    "learn_vocabulary": "bertsmith.data.corpus.calls",
+    "learn_vocabulary": "bertsmith.data.corpus.vocabulary",
     "load_index": "bertsmith.retrieval",
     "load_pipeline": "bertsmith.inference",
     "load_tokenizer": "bertsmith.tokenizer",
-    "mine": "bertsmith.retrieval.calls",
-    "plan": "bertsmith.quickstart.calls",
+    "look": "bertsmith.finetune.look",
+    "mine": "bertsmith.retrieval.mining",
+    "plan": "bertsmith.journeys.plan",
     "pretrain": "bertsmith.train.calls",
     "push_model": "bertsmith.interop.hub",
-    "quickstart": "bertsmith.quickstart.calls",
+    "quickstart": "bertsmith.journeys.quickstart",
+    "solve": "bertsmith.journeys.solve",
 }
 
 __all__ = [*_HOMES]
 
 if TYPE_CHECKING:
     from bertsmith.batch import RaggedBatch as RaggedBatch
-    from bertsmith.data.corpus.calls import build_corpus as build_corpus
-    from bertsmith.data.corpus.calls import learn_vocabulary as learn_vocabulary
-    from bertsmith.finetune.calls import evaluate as evaluate
-    from bertsmith.finetune.calls import finetune as finetune
+    from bertsmith.data.corpus.build import build_corpus as build_corpus
+    from bertsmith.data.corpus.vocabulary import learn_vocabulary as learn_vocabulary
+    from bertsmith.finetune.job import evaluate as evaluate
+    from bertsmith.finetune.job import finetune as finetune
+    from bertsmith.finetune.look import look as look
     from bertsmith.inference import load_pipeline as load_pipeline
     from bertsmith.interop import import_checkpoint as import_checkpoint
     from bertsmith.interop.hub import push_model as push_model
     from bertsmith.interop.huggingface import export_huggingface as export_huggingface
     from bertsmith.interop.onnx import export_onnx as export_onnx
+    from bertsmith.journeys.adapt import adapt as adapt
+    from bertsmith.journeys.compress import compress as compress
+    from bertsmith.journeys.distil import distil as distil
+    from bertsmith.journeys.plan import plan as plan
+    from bertsmith.journeys.quickstart import quickstart as quickstart
+    from bertsmith.journeys.solve import solve as solve
+    from bertsmith.kernels.layers import best_device as best_device
     from bertsmith.model import BertConfig as BertConfig
     from bertsmith.model import BertEmbedding as BertEmbedding
     from bertsmith.model import BertEncoder as BertEncoder
@@ -84,15 +95,10 @@ if TYPE_CHECKING:
     from bertsmith.model import TransformerBlock as TransformerBlock
     from bertsmith.objectives import MaskedLMLoss as MaskedLMLoss
     from bertsmith.objectives import NSPLoss as NSPLoss
-    from bertsmith.quickstart.calls import adapt as adapt
-    from bertsmith.quickstart.calls import compress as compress
-    from bertsmith.quickstart.calls import distil as distil
-    from bertsmith.quickstart.calls import plan as plan
-    from bertsmith.quickstart.calls import quickstart as quickstart
     from bertsmith.retrieval import load_index as load_index
-    from bertsmith.retrieval.calls import index as index
-    from bertsmith.retrieval.calls import mine as mine
-    from bertsmith.retrieval.parquet import export_passages as export_passages
+    from bertsmith.retrieval.build import index as index
+    from bertsmith.retrieval.mining import mine as mine
+    from bertsmith.retrieval.stored import export_passages as export_passages
     from bertsmith.tokenizer import WordPieceTokenizer as WordPieceTokenizer
     from bertsmith.tokenizer import learn_tokenizer as learn_tokenizer
     from bertsmith.tokenizer import load_tokenizer as load_tokenizer

@@ -14,7 +14,6 @@ Notable:
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import CheckpointError
+from bertsmith.files import parse_json
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@([\w.][\w./-]*))?", re.ASCII)
 _FILE_ENDINGS = (".txt", ".json", ".safetensors", ".toml", ".csv", ".tsv")
@@ -39,6 +39,25 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot")
 
 BUNDLED = {"village": Path(__file__).parent / "tinyworld" / "model"}
 """Models that come with the package, by name; a file or folder of that name wins."""
+
+
+PUBLISHED_BY = {
+    name: organisation
+    for organisation, names in {
+        "albert": "albert-base-v1 albert-base-v2 albert-large-v2 albert-xlarge-v2 albert-xxlarge-v2",
+        "answerdotai": "ModernBERT-base ModernBERT-large",
+        "distilbert": "distilbert-base-cased distilbert-base-multilingual-cased distilbert-base-uncased"
+        " distilroberta-base",
+        "FacebookAI": "roberta-base roberta-large xlm-roberta-base xlm-roberta-large",
+        "google": "electra-base-discriminator electra-large-discriminator electra-small-discriminator",
+        "google-bert": "bert-base-cased bert-base-chinese bert-base-german-cased bert-base-multilingual-cased"
+        " bert-base-multilingual-uncased bert-base-uncased bert-large-cased bert-large-uncased",
+        "sentence-transformers": "all-MiniLM-L12-v2 all-MiniLM-L6-v2 all-mpnet-base-v2 multi-qa-MiniLM-L6-cos-v1"
+        " multi-qa-mpnet-base-dot-v1 paraphrase-MiniLM-L6-v2 paraphrase-multilingual-MiniLM-L12-v2",
+    }.items()
+    for name in names.split()
+}
+"""Models that people know by their short name → the organisation that the Hub lists them under."""
 
 
 class HubName(NamedTuple):
@@ -77,6 +96,9 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
     """
     name = hub_name(folder)
     if name is None:
+        if str(folder) in PUBLISHED_BY and not os.path.lexists(folder):
+            meant = f"{PUBLISHED_BY[str(folder)]}/{folder}"
+            raise CheckpointError(f"{folder}: there is no such folder here; did you mean {meant}, of the Hub?")
         return Path(folder) if os.path.lexists(folder) else BUNDLED.get(str(folder), Path(folder))
     revision = _commits.get(name, name.revision)
     key = (name.repository, revision, weights)
@@ -119,7 +141,7 @@ def noted_start(folder: str | Path, claim: Path) -> dict[str, Any]:
     if hub_name(folder) is None:
         return {}
     try:
-        found = json.loads(claim.read_text(encoding="utf-8"))["start"]
+        found = parse_json(claim)["start"]
         # 分支可能已经移动：同一条命令接着用当初的提交，而不是悄悄换一个模型
         if found["name"] == str(folder):
             pin(folder, str(found["commit"]))

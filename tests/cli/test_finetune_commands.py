@@ -7,10 +7,9 @@ import pytest
 import transformers
 
 from bertsmith.cli import main
-from bertsmith.finetune.job import ComparisonOptions
 from bertsmith.finetune.run import FineTuningRun
 from bertsmith.inference import load_pipeline
-from bertsmith.train.stopping import StopRequest, TrainingStopped
+from bertsmith.train.monitor import StopRequest, TrainingStopped
 
 RECIPE = ["--epochs", 2, "--batch-size", 4, "--learning-rate", 1e-3]
 
@@ -51,6 +50,7 @@ FILES = {
     ),
     "rank": ("tsv", "query\ttext\tlabel\n" + "book\tthe man reads a book\t1\nbook\tthe woman eats\t0\n" * 4),
 }
+ROWS = {"classify": 8, "multilabel": 9, "regress": 9, "tag": 8, "features": 8, "answer": 6, "choose": 6, "rank": 8}
 INPUTS = {
     "classify": "the book",
     "multilabel": "the book",
@@ -90,7 +90,16 @@ def test_fine_tune_evaluate_predict(task, tiny_model, tmp_path, capsys):
     )
     records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["input"] for record in records] == [INPUTS[task].split("\t")] * 3
-    assert printed.endswith(run(capsys, *command, *RECIPE, *options)), "the same command again reads the result"
+    # 微调读过的文件，预测也读，标签不看
+    labelled = [
+        json.loads(line)
+        for line in run(capsys, "predict", "--model", out / "model", "--file", data, "--json").splitlines()
+    ]
+    assert len(labelled) == result["test"].get("count", len(labelled))
+    assert all(record["input"] and "fault" not in record for record in labelled)
+    again = run(capsys, *command, *RECIPE, *options).splitlines()
+    assert again[-1] == printed.splitlines()[-1], "the same command again reads the result"
+    assert set(again) <= set(printed.splitlines())
 
 
 def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, capsys):
@@ -152,25 +161,30 @@ EVERY_OPTION = {
 def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsys, monkeypatch):
     jobs = []
 
-    def stopped(job, **_):
-        jobs.append(job)
-        raise TrainingStopped(job.out, 0, 1)
+    def stopped(task, _model, out, **given):
+        jobs.append((task, given))
+        raise TrainingStopped(out, 0, 1)
 
-    monkeypatch.setattr("bertsmith.finetune.calls.run_job", stopped)
+    monkeypatch.setattr("bertsmith.finetune.job.finetune", stopped)
     files = ["--model", tiny_model, "--train", "a", "--dev", "b", "--test", "c", "--out", tmp_path / "run"]
     words = [f"--{name.replace('_', '-')}={value}" for part in EVERY_OPTION.values() for name, value in part.items()]
     run(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",
         "--choice-column=one", "--choice-column=2")  # fmt: skip
     run(capsys, "finetune", "tag", *files, "--adapter=lora", "--adapter-size=3", "--search=paper")
-    job, other = jobs
-    assert {name: getattr(job.settings, name) for name in EVERY_OPTION["settings"]} == EVERY_OPTION["settings"]
-    assert {name: getattr(job.reading, name) for name in EVERY_OPTION["reading"]} == EVERY_OPTION["reading"]
-    assert job.options == EVERY_OPTION["options"] | {"balanced": True}
-    assert (job.reading.header, job.reading.choice_columns) == (False, ("one", 2))
-    assert job.comparison == ComparisonOptions(seeds=3, baselines=True)
-    assert (job.task, other.comparison) == ("classify", ComparisonOptions(search="paper"))
-    assert [str(path) for path in (job.train, job.dev, job.test)] == ["a", "b", "c"]
-    assert (other.task, other.settings.adapter, other.settings.adapter_size) == ("tag", "lora", 3)
+    (task, given), (other, less) = jobs
+    named = {name: value for part in EVERY_OPTION.values() for name, value in part.items()}
+    named |= {
+        "label_column": ("verdict",),
+        "balanced": True,
+        "header": False,
+        "choice_column": ("one", 2),
+        "seeds": 3,
+        "baselines": True,
+    }
+    assert task == "classify"
+    assert {name: given[name] for name in named} == named
+    assert [given[name] for name in ("train", "dev", "test")] == ["a", "b", "c"]
+    assert (other, less["adapter"], less["adapter_size"], less["search"]) == ("tag", "lora", 3, "paper")
 
 
 def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
@@ -233,7 +247,7 @@ def test_a_prediction_stands_on_the_line_of_its_input(tiny_model, tmp_path, caps
     assert run(capsys, *command, records).rstrip("\n").split("\t")[1:] == ["the man", "reads a book"]
     shutil.copy(records, tmp_path / "in.json")
     assert run(capsys, *command, tmp_path / "in.json") == run(capsys, *command, records)
-    for bad, message in (('["the man"', "not valid JSON"), ('{"text": "a"}', "neither a text nor a list of texts")):
+    for bad, message in (('["the man"', "not valid JSON"), ('["a", 3]', "neither a text nor a list of texts")):
         records.write_text(bad + "\n", encoding="utf-8")
         assert f"{records}: line 1 is {message}" in run(capsys, *command, records, code=2)
 
@@ -354,8 +368,17 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     assert "[/neg]" in said
     assert (tmp_path / "e.json").exists()
     table = tmp_path / "new.csv"
-    table.write_text('text\n"a nice, long day"\n', encoding="utf-8")
-    assert "not as csv" in run(capsys, "predict", "--model", out / "model", "--file", table, code=2)
+    table.write_text('id,text\n7,"a nice, long day"\n8,\n9,a day\n', encoding="utf-8")
+    predict = ("predict", "--model", out / "model", "--file", table, "--out")
+    for name in ("p.jsonl", "p.tsv"):
+        said = run(capsys, *predict, tmp_path / name, code=2)
+        assert "1 input(s) could not be predicted" in said
+    records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["columns"] for record in records] == [{"id": "7"}, {"id": "8"}, {"id": "9"}]
+    assert [record["input"] for record in records] == [["a nice, long day"], [], ["a day"]]
+    rows = (tmp_path / "p.tsv").read_text(encoding="utf-8").splitlines()
+    assert rows[0].split("\t")[2:] == ["a nice, long day", "7"]
+    assert rows[1] == f"({table}: line 3 has an empty text)"
     search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
     assert "--epochs: --search paper tries several" in run(
         capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2
@@ -380,7 +403,7 @@ def test_a_line_that_cannot_be_predicted_is_named(tiny_model, tmp_path, capsys):
     run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     predict = ["predict", "--model", out / "model", "--file"]
     (tmp_path / "a.txt").write_text("\nthe man ?\tthe man eats\nthe man ?\t\u200b\n", encoding="utf-8")
-    assert "a.txt: line 3: " in run(capsys, *predict, tmp_path / "a.txt", code=2)
+    assert "1 input(s) could not be predicted" in run(capsys, *predict, tmp_path / "a.txt", code=2)
     (tmp_path / "a.jsonl").write_text('["the man ?", "the man eats"]\n["the man ?", "a \\ud83d b"]\n', encoding="utf-8")
     assert "a.jsonl: line 2 holds half of a surrogate pair" in run(capsys, *predict, tmp_path / "a.jsonl", code=2)
 

@@ -92,8 +92,8 @@ def test_embedding_files_as_json(run, tiny_model, tmp_path):
 
 
 def test_generating_and_words_and_searching_from_a_pipe(run, tiny_model, tmp_path):
-    from bertsmith.neighbours import WordVectors
     from bertsmith.retrieval import build_index
+    from bertsmith_school.neighbours import WordVectors
 
     config = BertConfig.load(tiny_model).changed(is_decoder=True)
     BertForMaskedLM(config).save_pretrained(tmp_path / "ltr")

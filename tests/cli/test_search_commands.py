@@ -1,6 +1,7 @@
 """`bertsmith index` and `bertsmith search` as typed."""
 
 import json
+import os
 
 import pytest
 
@@ -44,14 +45,45 @@ def test_a_folder_is_indexed_updated_and_searched(run, notes, tiny_model, tmp_pa
     assert run("search", tmp_path / "x", "zebra", "--mode", "lexical")[1] == "nothing found\n"
 
 
-def test_a_narrow_terminal_shows_the_whole_place(run, notes, tiny_model, tmp_path, monkeypatch):
+def test_hits_are_plain_lines_in_any_terminal(run, notes, tiny_model, tmp_path, monkeypatch):
     (notes / ("deep" * 20)).mkdir()
-    (notes / ("deep" * 20) / "a.txt").write_text("\n\nThe man eats bread. " * 9)
-    run("index", notes, "--model", tiny_model, "--out", tmp_path / "x")
-    monkeypatch.setenv("COLUMNS", "80")
-    rows = [row.split("│") for row in run("search", tmp_path / "x", "bread", "-k", 2)[1].splitlines()]
-    places = "".join(row[2].strip() for row in rows if len(row) == 5)
-    assert f"{'deep' * 20}/a.txt:3" in places
+    badges = "[![ci](https://x.org/a.svg)](https://x.org) " * 30
+    (notes / ("deep" * 20) / "a.md").write_text(f"# {badges}Fast **bert**\n\nThe man eats [bold] bread.\n")
+    run("index", notes, "--model", tiny_model, "--out", tmp_path / "x", "--overlap", 3)
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("search", tmp_path / "x", "bread", "-k", 2, "--where", "file=deep*")[1].splitlines()
+    assert lines[0].startswith(f"1. {'deep' * 20}/a.md:3  ")
+    assert lines[1:] == ["   Fast bert", "   The man eats [bold] bread."]
+
+
+def test_a_filter_that_matches_nothing_says_so(run, notes, tiny_model, tmp_path):
+    run("index", notes, "--model", tiny_model, "--out", tmp_path / "x", "--overlap", 3)
+    said = run("search", tmp_path / "x", "bread", "--where", "lang=de")[1]
+    assert said == "nothing found: no document is as --where says\n"
+    _, out, err = run("search", tmp_path / "x", "bread", "--where", "lang=de", "--json")
+    assert (out, "no document is as --where says" in err) == ("", True)
+
+
+def test_what_is_left_out_of_an_index_is_told(run, notes, tiny_model, tmp_path):
+    (notes / "photo.md").write_bytes(bytes(range(256)))
+    code, _, err = run("index", notes, "--model", tiny_model, "--out", tmp_path / "x", "--overlap", 3)
+    assert code == 0
+    assert "photo.md" in err
+    assert "bertsmith: warning: left out" in err
+
+
+@pytest.mark.parametrize("command", ["index", "embed"])
+def test_a_name_that_is_not_utf8_is_one_line_at_once(run, notes, tiny_model, tmp_path, command):
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    os.mkdir(place)
+    file = os.path.join(place, "a.txt")
+    with open(file, "w") as text:
+        text.write("bread")
+    asked = (place, "--out", tmp_path / "x") if command == "index" else (file, "--out", tmp_path / "x.npy")
+    code, _, err = run(command, *asked, "--model", tiny_model)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is not UTF-8; rename it" in err
+    assert "caf\\udce9" in err
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
 """Every option of a command reaches what does the work: each is given a value that is not its default."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import typer
 from typer.main import get_command
 
-import bertsmith.data.corpus.calls
+import bertsmith.data.corpus.build
 import bertsmith.data.corpus.vocabulary
 import bertsmith.interop
-import bertsmith.lab.run
 import bertsmith.serve.run
-from bertsmith.cli import app, main
-from bertsmith.data.corpus.options import CorpusOptions
+import bertsmith_school.lab.run
+from bertsmith.cli import all_commands, main
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.errors import InputError
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -40,7 +44,7 @@ def told(monkeypatch, capsys):
 
 
 def options_of(command):
-    chosen = get_command(app).commands[command]
+    chosen = get_command(all_commands()).commands[command]
     parameters = chosen.get_params(typer.Context(chosen))
     found = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
     # --device 由所有会计算的命令共用，另有测试
@@ -92,7 +96,7 @@ def test_every_option_of_the_lab_reaches_it(told, tiny_model, tmp_path):
         key_file=str(tmp_path / "keys"),
         allowed_hosts=("lab.example",),
     )
-    (given, runs), named = told(bertsmith.lab.run, "run_lab", *words.split())
+    (given, runs), named = told(bertsmith_school.lab.run, "run_lab", *words.split())
     assert (given, list(runs)) == (settings, [tmp_path / "one", tmp_path / "two"])
     assert named == {"language": "zh", "progress": tmp_path / "cards.json"}
 
@@ -106,11 +110,12 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
     words = (
         f"vocab {tmp_path / 'a.txt'} --out {tmp_path / 'out'} --vocab-size 77 --min-frequency 3 --limit-alphabet 9"
         " --cased --unused 5 --token <url> --token <user> --workers 2 --encoding latin-1 --text-field body"
-        " --kind bpe --special-layout bert"
+        " --kind bpe --special-layout bert --sheet Articles"
     )
     values, named = told(bertsmith.data.corpus.vocabulary, "learn_tokenizer", *words.split())
     assert values == (["the man"],)
     assert callable(named.pop("on_progress"))
+    assert callable(named.pop("on_note"))
     assert named == {
         "kind": "bpe",
         "special_layout": "bert",
@@ -122,31 +127,34 @@ def test_every_option_of_vocab_reaches_the_learning(told, tmp_path, monkeypatch)
         "user_tokens": ("<url>", "<user>"),
         "workers": 2,
     }
-    assert read == [{"encoding": "latin-1", "field": "body"}]
+    assert read == [{"encoding": "latin-1", "field": "body", "sheet": "Articles"}]
 
 
 def test_every_option_of_corpus_reaches_the_building(told, tiny_model, tmp_path, monkeypatch):
     # 只看选项有没有传到：不载入 jieba 的词典
-    monkeypatch.setattr("bertsmith.data.corpus.options.word_cutter", lambda: None)
+    monkeypatch.setattr("bertsmith.data.corpus.plan.word_cutter", lambda: None)
     words = (
         f"corpus a.txt b.txt --tokenizer {tiny_model} --out {tmp_path / 'out'} --documents blank-line --heldout 0.3"
         " --encoding latin-1 --text-field body --workers 3 --engine ray --shard-tokens 99 --keep-duplicates"
-        " --near-duplicates 0.7 --words jieba"
+        " --near-duplicates 0.7 --drop-repeated-lines 12 --words jieba --sheet Articles"
     )
-    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.calls, "build_shards", *words.split())
+    (text, tokenizer, out, options), named = told(bertsmith.data.corpus.build, "build_shards", *words.split())
     assert (list(text), out) == (["a.txt", "b.txt"], tmp_path / "out")
     assert tokenizer.vocab == WordPieceTokenizer.load(tiny_model).vocab
     assert options == CorpusOptions(
         documents="blank-line",
         encoding="latin-1",
         text_field="body",
+        sheet="Articles",
         heldout_share=0.3,
         shard_tokens=99,
         keep_duplicates=True,
         near_duplicates=0.7,
+        drop_repeated_lines=12,
         words="jieba",
     )
     assert callable(named.pop("on_progress"))
+    assert callable(named.pop("on_note"))
     assert named == {"engine": "ray", "workers": 3}
 
 
@@ -167,3 +175,18 @@ def test_inspect_tokens_shows_a_pair_and_special_tokens_where_asked(tiny_model, 
     assert "[MASK]" in shown("--special")
     assert shown().count("[SEP]") == 1
     assert shown("--pair", "a book").count("[SEP]") == 2
+
+
+def test_commands_of_a_broken_package_are_one_warning(tmp_path):
+    folder = tmp_path / "broken-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[bertsmith.commands]\nbroken = nowhere_at_all:register\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "bertsmith", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("bertsmith ")
+    said = (
+        "bertsmith: warning: the commands of nowhere_at_all:register cannot be added (No module named 'nowhere_at_all')"
+    )
+    assert done.stderr.strip() == said

@@ -8,19 +8,22 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedKFold
 
-import bertsmith.finetune.folds as folds_module
+import bertsmith.finetune.search as folds_module
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QuestionExample
-from bertsmith.finetune.datasets.rankings import RankingExample
-from bertsmith.finetune.datasets.texts import LabelledText
-from bertsmith.finetune.folds import cross_validate, fold_numbers
-from bertsmith.finetune.job import ComparisonOptions, Job, run_job
+from bertsmith.finetune.datasets.related import RELATED, CorpusPassage, JudgedQuery
+from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, RankingExample
+from bertsmith.finetune.job import ComparisonOptions, finetune
 from bertsmith.finetune.run import FineTuningResult, fine_tune
+from bertsmith.finetune.search import cross_validate
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.splits import almost_equal, fold_numbers, held_out
+from bertsmith.finetune.tasks import all_tasks
 from bertsmith.finetune.tasks.answer import AnsweringTask
 from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.embed import EmbeddingTask
 from bertsmith.finetune.tasks.rank import RankingTask
-from bertsmith.finetune.teaching import TeachingOptions
 from bertsmith.inference import load_pipeline
 
 SETTINGS = FineTuningSettings(epochs=1, batch_size=8, learning_rate=2e-3)
@@ -101,8 +104,8 @@ def test_cross_validation_goes_on_after_a_kill_and_reports_mean_and_deviation(ti
 def test_folds_as_a_job(tiny_model, tmp_path):
     train = tmp_path / "train.tsv"
     train.write_text("".join(f"{example.text}\t{example.label}\n" for example in labelled(24)))
-    job = Job("classify", tiny_model, train, None, tmp_path / "run", SETTINGS, comparison=ComparisonOptions(folds=2))
-    result = run_job(job)
+    how = {"train": train, "folds": 2, "epochs": 1, "batch_size": 8, "learning_rate": 2e-3}
+    result = finetune("classify", tiny_model, tmp_path / "run", **how).details
     assert result.test is None
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert "over 2 folds" in card
@@ -115,8 +118,206 @@ def test_folds_as_a_job(tiny_model, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=words):
             ComparisonOptions(**options)
-    taught = TeachingOptions(teacher=str(tiny_model), teacher_text=(str(train),))
+    taught = {"teacher": str(tiny_model), "teacher_text": (str(train),)}
     with pytest.raises(ConfigError, match="leave --teacher-text out"):
-        run_job(replace(job, out=tmp_path / "t", teaching=taught))
+        finetune("classify", tiny_model, tmp_path / "t", **how, **taught)
     with pytest.raises(ConfigError, match="embed has none here"):
-        run_job(Job("embed", tiny_model, train, None, tmp_path / "e", SETTINGS, comparison=ComparisonOptions(folds=2)))
+        finetune("embed", tiny_model, tmp_path / "e", **how)
+
+
+def reviews(count):
+    draws = np.random.default_rng(5)
+    texts = (" ".join("".join(map(chr, draws.integers(97, 123, 5))) for _ in range(8)) for _ in range(count))
+    return [LabelledText(text, None, "good" if number % 4 else "bad") for number, text in enumerate(texts)]
+
+
+def test_a_file_alone_is_divided_evenly_and_copies_stay_together():
+    examples = reviews(400)
+    copies = [LabelledText(one.text.upper() + " !!", None, one.label) for one in examples[:40]]
+    longer = [LabelledText(f"{one.text} {one.text} indeed", None, one.label) for one in examples[40:60]]
+    near = [LabelledText(f"{one.text} {one.text}", None, one.label) for one in examples[40:60]]
+    whole = [*examples, *copies, *longer, *near]
+    task = ClassificationTask.of(whole)
+    parts = held_out(task, whole, 3, with_test=True)
+    assert sorted(number for numbers in parts.values() for number in numbers) == list(range(len(whole)))
+    assert [len(parts[name]) / len(whole) for name in ("train", "dev", "test")] == pytest.approx(
+        [0.6, 0.2, 0.2], abs=0.01
+    )
+    for numbers in parts.values():
+        bad = [whole[number].label for number in numbers].count("bad") / len(numbers)
+        assert bad == pytest.approx(0.25, abs=0.03)
+    side = {number: name for name, numbers in parts.items() for number in numbers}
+    assert all(side[number] == side[400 + number] for number in range(40))
+    # 一对几乎相同的文本至少十有八九在同一边
+    assert sum(side[440 + number] == side[460 + number] for number in range(20)) >= 18
+    assert len(set(almost_equal(task, examples))) == 400
+    assert parts == held_out(task, whole, 3, with_test=True)
+    assert parts != held_out(task, whole, 4, with_test=True)
+    assert set(held_out(task, whole[:150], 3, with_test=True)) == {"train", "dev"}
+    rare = [*examples, LabelledText("something else", None, "rare")]
+    assert 400 in held_out(ClassificationTask.of(rare), rare, 1, with_test=True)["train"]
+    with pytest.raises(InputError, match="9 different examples, too few to hold some out; give --dev"):
+        held_out(task, examples[:9] * 3, 0, with_test=True)
+
+
+def test_a_file_alone_is_enough(tiny_model, tmp_path):
+    train = tmp_path / "reviews.tsv"
+    train.write_text("".join(f"{example.text}\t{example.label}\n" for example in reviews(220)))
+    found = finetune("classify", tiny_model, tmp_path / "run", train=train, epochs=1).details
+    split = json.loads((tmp_path / "run" / "split.json").read_text())
+    assert len(split["train"]) + len(split["dev"]) + len(split["test"]) == 220
+    assert sum(row.support for row in found.test.classes.values()) == len(split["test"]) >= 40
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "a part of reviews.tsv" in card
+    again = finetune("classify", tiny_model, tmp_path / "run", train=train, epochs=1).details
+    assert (again.dev, again.test) == (found.dev, found.test)
+
+
+def table(tmp_path, examples, **columns):
+    rows = [{"text": one.text, "label": one.label} for one in examples]
+    for name, values in columns.items():
+        rows = [{**row, name: value} for row, value in zip(rows, values, strict=True)]
+    path = tmp_path / "table.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["with folds", "alone"])
+def test_rows_of_a_group_stay_on_one_side(tmp_path, kind):
+    customers = [f"c{number % 23}" for number in range(300)]
+    path = table(tmp_path, reviews(300), customer=customers)
+    examples = LABELLED.read(path, ReadingOptions(group_column="customer"))
+    assert [one.group for one in examples] == customers
+    task = ClassificationTask.of(examples)
+    if kind == "alone":
+        parts = held_out(task, examples, 0, with_test=True)
+        side = {number: name for name, numbers in parts.items() for number in numbers}
+        assert all(len(numbers) > 30 for numbers in parts.values())
+    else:
+        side = dict(enumerate(fold_numbers(task, examples, 5, seed=0)))
+    for customer in set(customers):
+        assert len({side[number] for number in range(300) if customers[number] == customer}) == 1
+
+
+@pytest.mark.parametrize("written", ["2024-{month:02}-03", "2024-{month:02}-03T10:00:00Z", "{month}"])
+def test_the_latest_rows_are_held_out(tmp_path, written):
+    months = np.random.default_rng(2).permutation([1 + number % 12 for number in range(300)]).tolist()
+    path = table(tmp_path, reviews(300), day=[written.format(month=month) for month in months])
+    examples = LABELLED.read(path, ReadingOptions(time_column="day"))
+    parts = held_out(ClassificationTask.of(examples), examples, 0, with_test=True)
+    found = {name: {months[number] for number in numbers} for name, numbers in parts.items()}
+    assert max(found["train"]) < min(found["dev"]) <= max(found["dev"]) < min(found["test"])
+    assert len(parts["test"]) >= 25
+    assert len(parts["dev"]) >= 25
+
+
+def test_columns_of_groups_and_times_are_checked(tiny_model, tmp_path):
+    path = table(tmp_path, reviews(20), day=["soon"] * 20, who=["a"] * 20)
+    with pytest.raises(InputError, match="line 1: the time 'soon' is no number and no date such as 2024-05-31"):
+        LABELLED.read(path, ReadingOptions(time_column="day"))
+    with pytest.raises(InputError, match="no column 'dya'; its header has text, label, day, who"):
+        LABELLED.read(path, ReadingOptions(time_column="dya"))
+    for option, also in (
+        ("time_column", {"dev": path}),
+        ("time_column", {"folds": 2}),
+        ("group_column", {"dev": path}),
+    ):
+        with pytest.raises(ConfigError, match="leave out --dev"):
+            finetune("classify", tiny_model, tmp_path / "x", train=path, **{option: "day"}, **also)
+    with pytest.raises(ConfigError, match="--group-column is not for the files of tag"):
+        finetune("tag", tiny_model, tmp_path / "x", train=path, group_column="who")
+
+
+def test_a_column_of_groups_is_never_the_label(tmp_path):
+    rows = [{"Satz": f"ein langer Satz Nummer {n}", "Urteil": "gut" if n % 2 else "mies", "Kunde": f"k{n % 3}"}
+            for n in range(12)]  # fmt: skip
+    with pytest.raises(InputError, match="columns Urteil, Kunde may all be the label"):
+        LABELLED.read(rows)
+    with pytest.warns(UserWarning, match="label from Urteil"):
+        assert LABELLED.read(rows, ReadingOptions(group_column="Kunde"))[0].group == "k0"
+
+
+def test_texts_of_one_form_are_divided_all_the_same():
+    filled = [LabelledText(f"ticket {n}: the printer on floor {n % 7} of our house is out of paper again, please help",
+                           None, "ab"[n % 2]) for n in range(100)]  # fmt: skip
+    whole = [*filled, *filled[:10]]
+    with pytest.warns(UserWarning, match="texts are almost equal: of these only equal ones stay on one side"):
+        parts = held_out(ClassificationTask.of(whole), whole, 0, with_test=False)
+    side = {number: name for name, numbers in parts.items() for number in numbers}
+    assert len(parts["dev"]) == pytest.approx(22, abs=2)
+    assert all(side[number] == side[100 + number] for number in range(10))
+
+
+@pytest.mark.filterwarnings("ignore:100 texts are almost equal", "error:150 texts are almost equal")
+def test_a_group_larger_than_a_part_is_learned_from(tmp_path):
+    customers = ["large" if number < 150 else f"c{number % 30}" for number in range(300)]
+    examples = LABELLED.read(table(tmp_path, reviews(300), customer=customers), ReadingOptions(group_column="customer"))
+    parts = held_out(ClassificationTask.of(examples), examples, 0, with_test=True)
+    assert set(range(150)) <= set(parts["train"])
+    assert len(parts["dev"]) == pytest.approx(30, abs=5)
+    few = [replace(example, group=str(number % 8)) for number, example in enumerate(reviews(60))]
+    with pytest.raises(InputError, match="8 different examples, too few to hold some out"):
+        held_out(ClassificationTask.of(few), few, 0, with_test=False)
+    few = [replace(example, group="a" if number < 50 else str(number % 9)) for number, example in enumerate(few)]
+    few += [replace(example, text=f"another {example.text}", group="b") for example in few[:50]]
+    with pytest.raises(InputError, match="most rows of the training file belong together in a few groups; give --dev"):
+        held_out(ClassificationTask.of(few), few, 0, with_test=False)
+
+
+@pytest.mark.parametrize("mark", ["-DOCSTART- O", "# newdoc id = 7"])
+def test_sentences_of_a_document_stay_on_one_side(tmp_path, mark):
+    words = iter(one.text.split() for one in reviews(240))
+    documents = [[next(words) for _ in range(6)] for _ in range(40)]
+    sentences = ["".join(f"{word} {'OB'[n % 2]}\n" for n, word in enumerate(own)) for one in documents for own in one]
+    blocks = [f"{mark}\n\n" + "\n".join(sentences[first : first + 6]) for first in range(0, 240, 6)]
+    (tmp_path / "a.conll").write_text("\n".join(blocks))
+    examples = all_tasks()["tag"].spec.reader.read(tmp_path / "a.conll")
+    assert len(examples) == 240
+    parts = held_out(all_tasks()["tag"].of(examples), examples, 0, with_test=True)
+    side = {number: name for name, numbers in parts.items() for number in numbers}
+    assert all(len({side[n] for n in range(first, first + 6)}) == 1 for first in range(0, 240, 6))
+
+
+def test_pairs_to_embed_are_divided_by_query_and_by_text(tiny_model, tmp_path):
+    words = [one.text for one in reviews(240)]
+    pairs = [{"query": words[n // 2], "positive": words[120 + n // 3]} for n in range(240)]
+    examples = RELATED.read(pairs)
+    parts = held_out(EmbeddingTask.of(examples), examples, 0, with_test=False)
+    sides = [{one for n in numbers for one in (f"q{pairs[n]['query']}", f"p{pairs[n]['positive']}")}
+             for numbers in parts.values()]  # fmt: skip
+    assert sides[0].isdisjoint(sides[1])
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    found = finetune("embed", tiny_model, tmp_path / "run", train=path, epochs=1)
+    split = json.loads((tmp_path / "run" / "split.json").read_text())
+    assert sorted(split["train"] + split["dev"] + split["test"]) == list(range(240))
+    assert found.details.test.seen == 0
+    corpus = [CorpusPassage("1", "one"), JudgedQuery("1", "what?", (("1", 1.0),), place="q.jsonl: line 1")]
+    with pytest.raises(InputError, match="a BEIR folder are not divided; name another file of its qrels with --dev"):
+        held_out(EmbeddingTask(), corpus, 0, with_test=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows"),
+    [
+        ("multilabel", [{"text": one.text, "labels": [one.label]} for one in reviews(240)]),
+        ("regress", [{"text": one.text, "score": n % 5} for n, one in enumerate(reviews(240))]),
+        ("tag", [{"tokens": one.text.split(), "tags": ["O"] * 7 + ["B-X"]} for one in reviews(240)]),
+        ("answer", [{"question": "what?", "context": one.text,
+                     "answers": {"text": [one.text[:5]], "answer_start": [0]}} for one in reviews(240)]),
+        ("choose", [{"context": one.text, "choices": ["a", "b"], "label": 1} for one in reviews(240)]),
+        ("rank", [{"query": one.text, "text": two, "label": int(two == "a")} for one in reviews(120) for two in "ab"]),
+    ],
+)  # fmt: skip
+def test_every_task_divides_a_file_alone_and_scores_what_it_has_seen_apart(tiny_model, tmp_path, task, rows):
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = finetune(task, tiny_model, tmp_path / "run", train=path, epochs=1, max_length=32).details
+    split = json.loads((tmp_path / "run" / "split.json").read_text())
+    assert sorted(split["train"] + split["dev"] + split["test"]) == list(range(240))
+    assert (found.dev.seen, found.test.seen) == (0, 0)
+    half = tmp_path / "half.jsonl"
+    half.write_text("".join(json.dumps(row) + "\n" for row in rows[:160]))
+    again = finetune(task, tiny_model, tmp_path / "leaks", train=half, dev=path, epochs=1, max_length=32).details
+    assert again.dev.seen == 160
+    assert again.dev.unseen

@@ -9,11 +9,9 @@ from typer.testing import CliRunner
 from bertsmith.cli import app
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.choices import ChoiceExample
 from bertsmith.finetune.datasets.questions import Answer, QuestionExample
-from bertsmith.finetune.datasets.rankings import RankingExample
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.finetune.datasets.texts import ChoiceExample, LabelledText, RankingExample, ScoredText
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
 from bertsmith.model import ModelForMaskedLM
 from bertsmith.tokenizer import load_tokenizer

@@ -35,7 +35,7 @@ def dies_in(owner, name):
     setattr(owner, name, dies)
 
 if place:
-    dies_in(*{"weights": (FineTuningRun, "_keep_weights"), "rows": (MetricsLog, "append")}[place])
+    dies_in(*{"weights": (FineTuningRun, "_write_model"), "rows": (MetricsLog, "append")}[place])
 tune(model, run)
 """
 

@@ -6,7 +6,7 @@ import torch
 import bertsmith
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
-from bertsmith.finetune.tasks.registry import task_named
+from bertsmith.finetune.tasks import task_named
 from bertsmith.kernels.layers import best_compute_dtype
 
 

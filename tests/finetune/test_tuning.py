@@ -9,10 +9,9 @@ import bertsmith.finetune.search as search_module
 from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.run import fine_tune
-from bertsmith.finetune.search import search
+from bertsmith.finetune.search import STUDY, Range, Tuner, search, usual_space
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.classify import ClassificationTask
-from bertsmith.finetune.tuning import STUDY, Range, Tuner, usual_space
 from bertsmith.inference import load_pipeline
 
 SETTINGS = FineTuningSettings(epochs=1, batch_size=8, learning_rate=1e-3)

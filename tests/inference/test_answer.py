@@ -216,7 +216,7 @@ def test_nothing_gives_nothing(tokenizer):
 @pytest.mark.parametrize(
     ("questions", "contexts", "message"),
     [
-        ("the man", ["a book"], "not a single string"),
+        ("the man", ["a book"], "not a string"),
         (["the man"], "a book", "not a single string"),
         (["the man"], ["a", "book"], "1 texts and 2"),
         (["the man", " "], ["a", "book"], "question ' ' holds no word"),

@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 import torch
 from seqeval.metrics import f1_score
-from seqeval.scheme import IOB2
+from seqeval.scheme import IOB1, IOB2, IOBES, Entities
 
 from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.tasks.tag import TaggingTask
-from bertsmith.inference.entities import best_path, transitions_of
+from bertsmith.inference.entities import Entity, best_path, entities_of, is_iob1, transitions_of
 from bertsmith.inference.tag import Tag
 from bertsmith.model import BertConfig, BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
 BIO = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
 BIOES = ["B-X", "I-X", "E-X", "S-X", "O"]
+BMES = ["B-X", "M-X", "E-X", "S-X", "B-Y", "M-Y", "E-Y", "S-Y", "O"]
+BILOU = ["B-X", "I-X", "L-X", "U-X", "O"]
 
 
 def test_which_tags_may_follow_which():
@@ -48,6 +50,42 @@ def test_the_best_path_is_the_best_of_all_that_are_allowed(labels):
         paths = [path for path in itertools.product(range(len(labels)), repeat=length) if transitions.allow(path)]
         expected = max(paths, key=lambda path: sum(scores[place, tag] for place, tag in enumerate(path)))
         assert best_path(scores, transitions) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme", "names"),
+    [
+        (BIO, IOB2, {}),
+        (BIO, IOB1, {}),
+        (["I-LOC", "I-PER", "B-PER", "O"], IOB1, {}),
+        (BIOES, IOBES, {}),
+        (BMES, IOBES, {"M": "I"}),
+        (BILOU, IOBES, {"L": "E", "U": "S"}),
+    ],
+    ids=["BIO", "IOB1", "IOB1 by its tags", "BIOES", "BMES", "BILOU"],
+)
+def test_the_tags_of_every_scheme_are_kept_and_read_as_seqeval_reads_them(labels, scheme, names):
+    rng, transitions = np.random.default_rng(len(labels)), transitions_of(labels, iob1=scheme is IOB1)
+    assert is_iob1(labels) == (labels[0] == "I-LOC")
+    marked = 0
+    for length in rng.integers(1, 9, 300):
+        path = best_path(np.log(rng.dirichlet(np.ones(len(labels)), size=length)), transitions)
+        tags = [labels[place] for place in path]
+        assert transitions.allow(path)
+        strict = [[names.get(tag[0], tag[0]) + tag[1:] for tag in tags]]
+        expected = [(one.tag, one.start, one.end - 1) for one in Entities(strict, scheme=scheme).entities[0]]
+        assert [(one.type, one.first, one.last) for one in entities_of(tags)] == expected
+        marked += len(expected)
+    assert marked > 300
+
+
+def test_iob1_is_known_by_its_sentences_and_by_its_tags():
+    rows = [(("Ann", "met", "Ben", "Cy"), ("I-PER", "O", "I-PER", "B-PER")), (("so",), ("O",))]
+    task = TaggingTask.of([TaggedWords(*row) for row in rows], constrained=True)
+    assert (task.scheme, task.labels) == ("IOB1", ("B-PER", "I-PER", "O"))
+    assert TaggingTask.of([TaggedWords(("Ann", "sang"), ("B-PER", "O"))]).scheme == ""
+    # BMES 里断开的 B：后面的 B 另起一个实体，前面的不会消失
+    assert entities_of(["B-X", "M-X", "B-X", "E-X"]) == [Entity("X", 0, 1), Entity("X", 2, 3)]
 
 
 @pytest.fixture
@@ -107,8 +145,8 @@ def test_fine_tuning_and_predicting_with_it(tiny_model, tagger, tmp_path, capsys
 
 
 def test_tags_that_have_no_scheme_or_break_it_are_refused():
-    iob1 = [TaggedWords(("the", "man"), ("O", "I-PER")), TaggedWords(("a", "b"), ("B-PER", "O"))]
-    with pytest.raises(InputError, match=r"sentence 1: its tags are not BIO or BIOES \(O I-PER\)"):
-        TaggingTask.of(iob1, constrained=True)
+    both = [TaggedWords(("the", "man"), ("O", "I-PER")), TaggedWords(("a", "b"), ("B-PER", "O"))]
+    with pytest.raises(InputError, match=r"sentence 1: its tags .* \(O I-PER\), nor is the file IOB1"):
+        TaggingTask.of(both, constrained=True)
     with pytest.raises(ConfigError, match="these tags have no scheme"):
         TaggingTask.of([TaggedWords(("the", "man"), ("DET", "NOUN"))], constrained=True)

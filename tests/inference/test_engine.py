@@ -10,7 +10,7 @@ import transformers
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference import Engine, InferenceConfig, load_pipeline
-from bertsmith.inference import precision as precision_module
+from bertsmith.inference import engine as precision_module
 from bertsmith.inference.engine import stream_rows
 from bertsmith.kernels.layers import Linear
 from bertsmith.kernels.matmul import has_int8_kernels, linear_int8, quantized

@@ -13,8 +13,7 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference import Answer, Choose, Classify, Embed, Rank, load_pipeline
 from bertsmith.inference import pipeline as pipelines
 from bertsmith.inference.engine import packs_by_length
-from bertsmith.inference.pipeline import all_pipelines
-from bertsmith.inference.task_detection import pipelines_of_folder
+from bertsmith.inference.pipeline import all_pipelines, pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import (
     BertConfig,
@@ -78,11 +77,6 @@ def test_embeddings_equal_sentence_transformers(minilm_folder):
     vectors = pipeline(TEXTS)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, reference.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
-
-
-def test_a_single_string_is_not_a_list(minilm_folder):
-    with pytest.raises(InputError, match="not a single string"):
-        load_pipeline("embed", minilm_folder)("the man")
 
 
 def test_nothing_gives_nothing(minilm_folder):
@@ -204,6 +198,8 @@ def test_similarity_is_the_cosine_of_sentence_transformers(minilm_folder):
     assert pipeline(left, []).shape == (2, 0)
     with pytest.raises(InputError, match="not a single string"):
         pipeline(left, "It rains.")
+    assert pipeline(left[0], right[0]) == pytest.approx(got[0, 0], abs=1e-6)
+    np.testing.assert_allclose(pipeline(left[0], right), got[0], atol=1e-6)
 
 
 def test_next_sentence_equals_the_reference(tiny_model):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertsmith.inference import graph_cache, load_pipeline
-from bertsmith.inference.quick import QuickEmbed
+from bertsmith.inference.graph_cache import QuickEmbed
 
 pytest.importorskip("onnxscript")
 SHORT = ["the man reads a book ."]
@@ -66,7 +66,7 @@ def test_a_graph_of_another_version_or_processor_is_made_again_and_never_opened(
     def reopened():
         opened = []
         real = graph_cache.open_graph
-        for module in ("compiled", "quick"):
+        for module in ("compiled", "graph_cache"):
             monkeypatch.setattr(
                 f"bertsmith.inference.{module}.open_graph",
                 lambda folder, threads: opened.append(folder.name) or real(folder, threads),

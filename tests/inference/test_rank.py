@@ -4,8 +4,8 @@ import sentence_transformers
 import torch
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.inference.classify import Rank
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.rank import Rank
 from bertsmith.model import BertConfig, BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -33,7 +33,7 @@ def rank(folder):
 
 
 def test_scores_equal_those_of_a_cross_encoder(folder, rank):
-    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu", max_length=32)
+    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
     expected = reference.predict([("who eats bread ?", text) for text in TEXTS])
     scores = rank.scores(["who eats bread ?"] * len(TEXTS), TEXTS)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -59,7 +59,7 @@ def test_nothing_gives_nothing(rank):
 
 def test_strings_for_lists_and_uneven_lists_are_refused(rank):
     with pytest.raises(InputError, match="not a single string"):
-        rank("the man", "eats")
+        rank.scores(["the man"], "eats")
     with pytest.raises(InputError, match="one query"):
         rank(["the man"], ["eats"])
     with pytest.raises(InputError, match="1 texts and 2 second texts"):

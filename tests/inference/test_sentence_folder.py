@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import sentence_transformers
 import transformers
+from sentence_transformers import models as parts
 
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.sentence_folder import SentenceFolder, read_sentence_folder
+from bertsmith.inference.embed import SentenceFolder, read_sentence_folder
 from bertsmith.tokenizer import WordPieceTokenizer
 
 LONG = ["A long story about a man who eats bread. " * 60, "The market is closed. " * 100]
@@ -51,7 +52,7 @@ def test_the_length_is_what_the_folder_says_or_the_tokenizer(settings, tokenizer
 def test_the_pooling_is_where_modules_json_says(tiny_model):
     write(tiny_model, "modules.json", [STEPS[0], STEPS[1] | {"path": "2_Pool"}])
     write(tiny_model, "2_Pool/config.json", {"pooling_mode": "cls"})
-    assert read_sentence_folder(tiny_model) == SentenceFolder("cls", 0, False)
+    assert read_sentence_folder(tiny_model) == SentenceFolder(pooling="cls")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,6 @@ def test_a_prompt_that_is_left_out_of_the_pooling_is_refused(tiny_model):
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_prompts_and_similarity_are_those_of_the_folder(similarity, normalize, tiny_model, tmp_path):
-    parts = sentence_transformers.models
     encoder = parts.Transformer(str(tiny_model))
     steps = [encoder, parts.Pooling(64), *([parts.Normalize()] if normalize else [])]
     theirs = sentence_transformers.SentenceTransformer(
@@ -156,7 +156,6 @@ def test_a_copy_reads_as_much_of_a_text_as_its_source(tiny_model, tmp_path):
     """The version of sentence-transformers that is installed keeps the length with the tokenizer alone."""
     from bertsmith.interop.huggingface import export_huggingface
 
-    parts = sentence_transformers.models
     transformer = parts.Transformer(str(tiny_model))
     whole = sentence_transformers.SentenceTransformer(
         modules=[transformer, parts.Pooling(transformer.get_word_embedding_dimension())], device="cpu"

@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from bertsmith.inference.windows import WindowCutter
+from bertsmith.inference.answer import WindowCutter
 from bertsmith.tokenizer import WordPieceTokenizer
 
 WORDS = ["the", "man", "eats", "bread", "CAFÉ!", "books,", "north"]

@@ -20,7 +20,7 @@ from bertsmith.interop import onnx as export
 from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.interop.onnx import export_onnx
 from bertsmith.model import BertConfig, BertForSequenceClassification, BertModel, architectures_by_name, graph
-from bertsmith.model.feature_tagger import FeatureTagger
+from bertsmith.model.features import FeatureTagger
 from bertsmith.tokenizer import WordPieceTokenizer
 
 VOCAB = 120
@@ -380,12 +380,12 @@ def test_a_tagger_over_a_frozen_encoder_is_copied_whole_and_has_no_graph(tiny_mo
         export_huggingface(tiny_model, tmp_path / "other")
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("mean", False), ("cls", False), ("max", False)])
 def test_sentence_vectors_are_an_output_of_the_graph(pooling, normalize, tiny_model, tmp_path):
     """As `sentence-transformers` gives them, for texts of different lengths side by side."""
-    from bertsmith.inference.sentence_folder import SentenceFolder, write_sentence_folder
+    from bertsmith.inference.embed import SentenceFolder, write_sentence_folder
 
-    write_sentence_folder(tiny_model, SentenceFolder(pooling, 16, normalize=normalize), 64)
+    write_sentence_folder(tiny_model, SentenceFolder(pooling=pooling, max_length=16, normalize=normalize), 64)
     export_onnx(tiny_model, tmp_path / "onnx")
     assert (tmp_path / "onnx" / "1_Pooling" / "config.json").is_file()
     theirs = sentence_transformers.SentenceTransformer(str(tiny_model), device="cpu")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import CheckpointError
-from bertsmith.interop.table import masked_crc32c
-from bertsmith.interop.tensorflow import TensorBundle
+from bertsmith.interop.tensorflow import TensorBundle, masked_crc32c
 
 FOLDER = Path(__file__).parent / "google_tiny"
 MAGIC = 0xDB4775248B80FB57

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertsmith.kernels.gating import ROWS, gated
+from bertsmith.kernels.layers import ROWS, gated
 
 
 @pytest.mark.parametrize("tokens", [0, 1, ROWS, ROWS + 3])

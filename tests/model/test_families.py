@@ -113,8 +113,7 @@ def test_it_is_pretrained(folder, prenorm, village_small):
     trainer = BertTrainer(
         objective.build_model(config), objective, TrainerSettings(total_steps=30, learning_rate=3e-3), seed=0
     )
-    from bertsmith.data.stream.settings import StreamSettings
-    from bertsmith.data.stream.stream import PreTrainingStream
+    from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 
     settings = StreamSettings(sequence_length=64, batch_size=16)
     stream = PreTrainingStream(corpus, tokenizer, settings, objective.needs, seed=0)

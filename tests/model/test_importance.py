@@ -6,7 +6,7 @@ from torch.nn.functional import mse_loss
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.model import ModelForPreTraining, family_named
-from bertsmith.model.importance import head_importance
+from bertsmith.model.surgery import head_importance
 
 BATCH = RaggedBatch.from_sequences([[2, 7, 9, 3], [2, 8, 3], [2, 5, 6, 7, 8, 3]])
 

@@ -367,7 +367,7 @@ def test_defaults_are_those_of_the_papers():
 
 
 def _objective(model, given):
-    from bertsmith.objectives.loss_output import LossOutput
+    from bertsmith.objectives import LossOutput
 
     return LossOutput(loss_of(model, given), {})
 

@@ -6,11 +6,10 @@ from torch.autograd import gradcheck
 
 from bertsmith import RaggedBatch
 from bertsmith.batch import FULL
+from bertsmith.kernels.layers import ROWS, _turned, rotate
 from bertsmith.kernels.ragged_attention import LONG_IN_WINDOWS
-from bertsmith.kernels.rotation import ROWS, _turned, rotate
-from bertsmith.model.attention import MultiHeadSelfAttention
+from bertsmith.model.attention import MultiHeadSelfAttention, rotary_angles, rotated
 from bertsmith.model.families.modernbert import ModernBertConfig
-from bertsmith.model.rotary import rotary_angles, rotated
 
 
 def batch_of(*lengths):

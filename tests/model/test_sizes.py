@@ -9,11 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
-from bertsmith.kernels.speed import measure_matmul_flops
+from bertsmith.kernels.matmul import measure_matmul_flops
 from bertsmith.model import NAMED_SIZES, BertConfig, BertForPreTraining, BertModel
 from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts, ParameterCounts
-from bertsmith.objectives.masked_lm import MaskedLMLoss
-from bertsmith.objectives.next_sentence import NSPLoss
+from bertsmith.objectives.pretraining import MaskedLMLoss, NSPLoss
 
 SAVED_TOLERANCE = 0.05
 """Not in the closed form: ids and positions (under 1 %), and, for a single sequence or head, one more [T, H] a block,

@@ -9,14 +9,19 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from bertsmith.data.stream.settings import StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, RunFolderError
 from bertsmith.model import BertConfig, ModelForPreTraining, family_named, keep_layers
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
-from bertsmith.objectives.distillation.loss import Seen, distillation_loss_named, distillation_losses, recorded_qkv
-from bertsmith.objectives.distillation.objective import DistilledObjective, TeacherSettings
+from bertsmith.objectives.distillation import (
+    DistilledObjective,
+    Seen,
+    TeacherSettings,
+    distillation_loss_named,
+    distillation_losses,
+    recorded_qkv,
+)
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.trainer import BertTrainer

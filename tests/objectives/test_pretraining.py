@@ -7,21 +7,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.settings import StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import BertForMaskedLM, BertForPreTraining, family_named
 from bertsmith.objectives import (
     CausalLMLoss,
+    LossOutput,
     MaskedLMLoss,
     NSPLoss,
     SOPLoss,
     SpanBoundaryLoss,
     objective_named,
 )
-from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.objectives.loss_term import LossTerm
-from bertsmith.objectives.pretraining import LanguageModel, PreTrainingObjective, objectives, register
+from bertsmith.objectives.pretraining import LanguageModel, LossTerm, PreTrainingObjective, objectives, register
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
 from bertsmith.train.report import write_run_report

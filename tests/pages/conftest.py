@@ -111,6 +111,8 @@ def sample(tmp_path_factory, shell, hub) -> Path:
     for name, count in (("train", 60), ("dev", 20)):
         rows = [f"{review.text}\t{review.label}" for review in draw_reviews(0, count, split=name)]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    exported = [f"{review.text};{review.label}" for review in draw_reviews(0, 100, split="train")]
+    (folder / "reviews.csv").write_text("\n".join(["Review Text;Sentiment Label", *exported]) + "\n", encoding="utf-8")
     new = [review.text for review in draw_reviews(0, 5, split="new")]
     (folder / "new.txt").write_text("\n".join(new) + "\n", encoding="utf-8")
     scored = [f"{a}\t{b}\t{n % 6}" for n, (a, b) in enumerate(zip(stories[:30], stories[30:60], strict=True))]

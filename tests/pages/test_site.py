@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from bertsmith.cli import app
+from bertsmith.cli import all_commands
 from bertsmith.errors import ConfigError
 from bertsmith.reporting.site import find_site, site_server
 
@@ -107,7 +107,7 @@ def options_of_commands():
                 parameters = one.get_params(typer.Context(one))
                 yield f"{before}{word}", [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
 
-    yield from walk(get_command(app), "")
+    yield from walk(get_command(all_commands()), "")
 
 
 @needs_mkdocs
@@ -222,7 +222,7 @@ def test_the_site_of_a_wheel_is_served_as_it_is(tmp_path):
 
 
 def test_without_a_site_one_line_says_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match="holds no documentation; install"):
+    with pytest.raises(ConfigError, match="holds no documentation; in a checkout"):
         find_site(tmp_path / "site", tmp_path)
 
 

@@ -13,11 +13,12 @@ import pytest
 
 import bertsmith
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
+from bertsmith.files import CHECKSUM, write_json
 from bertsmith.inference import load_pipeline
-from bertsmith.json_files import CHECKSUM, write_json
-from bertsmith.retrieval import build, build_index, load_index
-from bertsmith.retrieval.ranking import USUAL_WEIGHT
-from bertsmith.retrieval.stored import StoredIndex
+from bertsmith.retrieval import IndexSettings, build, build_index, load_index
+from bertsmith.retrieval.dense import USUAL_WEIGHT
+from bertsmith.retrieval.passages import read_document
+from bertsmith.retrieval.stored import CLAIM, StoredIndex
 
 
 def contents(folder):
@@ -41,8 +42,9 @@ def test_passages_know_their_place_and_vectors_are_the_models(notes, notes_index
     stored = StoredIndex.open(notes_index)
     embed = load_pipeline("embed", tiny_model, precision="float32")
     for row, vector in zip(stored.passages.to_pylist(), stored.vectors, strict=True):
-        text = (notes / stored.current.documents[row["document"]].name).read_text(encoding="utf-8")
-        assert text[row["start"] : row["end"]] == row["text"]
+        name = stored.current.documents[row["document"]].name
+        assert read_document(notes, name).text[row["start"] : row["end"]] == row["text"]
+        text = (notes / name).read_text(encoding="utf-8")
         assert text.split("\n")[row["line"] - 1].startswith(row["text"].split("\n")[0])
         read = f"{row['heading']}\n{row['text']}" if row["heading"] else row["text"]
         np.testing.assert_allclose(vector, embed([read])[0], atol=1e-6)
@@ -221,6 +223,20 @@ def test_another_request_is_refused_and_the_index_stays(notes, notes_index, tiny
     assert contents(notes_index) == before
 
 
+def test_an_index_that_was_asked_to_finds_traditional_characters_by_simplified_ones(notes, tiny_model, tmp_path):
+    (notes / "臺灣.txt").write_text("臺灣的頭髮\n", encoding="utf-8")
+    for simplified in (False, True):
+        out = tmp_path / f"index-{simplified}"
+        settings = IndexSettings(precision="float32", simplified=simplified)
+        build_index(notes, tiny_model, out, settings)
+        found = load_index(out).search("头发", k=1, mode="lexical")
+        assert [hit.file for hit in found] == (["臺灣.txt"] if simplified else [])
+        claim = json.loads((out / CLAIM).read_text())
+        assert claim.get("simplified", False) is simplified
+    with pytest.raises(RunFolderError):
+        build_index(notes, tiny_model, out, IndexSettings(precision="float32"))
+
+
 def test_a_retrained_model_is_refused(notes, notes_index, tiny_model, settings):
     import torch
 
@@ -312,7 +328,7 @@ def test_another_process_is_kept_out(notes, notes_index, tiny_model, settings):
 
 
 def test_a_damaged_block_is_named(notes, tiny_model, tmp_path, settings, monkeypatch):
-    monkeypatch.setattr(build.LexicalSearch, "build", lambda _: (_ for _ in ()).throw(InputError("stop")))
+    monkeypatch.setattr(build.LexicalSearch, "build", lambda *_: (_ for _ in ()).throw(InputError("stop")))
     with pytest.raises(InputError, match="stop"):
         build_index(notes, tiny_model, tmp_path / "x", settings)
     monkeypatch.undo()

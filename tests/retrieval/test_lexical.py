@@ -4,9 +4,10 @@ import math
 from collections import Counter
 
 import numpy as np
+import opencc
 import pytest
 
-from bertsmith.retrieval.lexical import LexicalSearch, words_of
+from bertsmith.retrieval.lexical import LexicalSearch, places_of, simplified, words_of
 
 TEXTS = ["The cat sat on the mat.", "A dog; a dog!", "...", "the CAT and the dog", "面包很好吃", "他吃面包"]
 
@@ -51,3 +52,44 @@ def test_search_leaves_out_what_shares_no_word():
 
 def test_texts_without_any_word_can_be_counted():
     assert LexicalSearch.build(["...", "!"]).search("a", 3)[0].tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("GDP 2024", "２０２４年ＧＤＰ"),
+        ("finance office", "the oﬃce of ﬁnance"),
+        ("文化部长", "⽂化部⻓"),
+        ("STRASSE", "Die Straße ist lang"),
+        ("Straße", "DIE STRASSE"),
+        ("ΣΊΣΥΦΟΣ", "σίσυφος"),
+    ],
+)
+def test_characters_that_only_look_different_are_found(query, text):
+    search = LexicalSearch.build([text, "something else"])
+    assert search.search(query, 1)[0].tolist() == [0]
+    alike = LexicalSearch.build([query, "something else"]).scores(query)
+    assert search.scores(query)[0] == pytest.approx(alike[0], rel=0.6)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"), [("头发", "臺灣的頭髮"), ("頭髮", "台湾的头发"), ("發展", "城市的发展"), ("后天", "後天下雨")]
+)
+def test_traditional_and_simplified_characters_are_found_by_each_other_where_it_is_asked_for(query, text):
+    search = LexicalSearch.build([text, "something else"], simplified)
+    assert search.search(query, 1)[0].tolist() == [0]
+    assert places_of(text, set(words_of(query, simplified)), simplified)
+    pairs = [word for word in words_of(query) if len(word) > 1]
+    assert not set(pairs) & set(words_of(text))
+
+
+def test_single_characters_are_those_of_opencc():
+    text = "漢語學習資料庫裡的乾淨麵條與後裡遊戲"
+    converter = opencc.OpenCC("t2s")
+    assert simplified(text) == "".join(map(converter.convert, text))
+
+
+def test_a_place_in_the_text_is_one_of_its_own_characters():
+    text = "ＧＤＰ of the ⽂化部⻓"
+    words = {*words_of("gdp"), *words_of("文化")}
+    assert [text[start:end] for start, end in places_of(text, words)] == ["ＧＤＰ", "⽂化"]

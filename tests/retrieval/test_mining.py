@@ -9,7 +9,7 @@ from bertsmith.cli import main
 from bertsmith.errors import BertsmithError, ConfigError, InputError
 from bertsmith.finetune.datasets.related import RELATED
 from bertsmith.inference import load_pipeline
-from bertsmith.retrieval.mining import MiningSettings, mine, near_duplicates
+from bertsmith.retrieval.mining import MiningSettings, near_duplicates, write_negatives
 
 PAIRS = [
     ("who eats bread ?", "the man eats bread ."),
@@ -39,7 +39,7 @@ def test_negatives_are_what_is_found_and_is_no_answer(first, last, margin, pairs
     texts = list(dict.fromkeys(text for _, text in PAIRS))
     vectors = embed(texts)
     settings = MiningSettings(negatives=2, first_rank=first, last_rank=last, margin=margin, precision="float32")
-    found = mine(pairs, tiny_model, tmp_path / "mined.jsonl", settings)
+    found = write_negatives(pairs, tiny_model, tmp_path / "mined.jsonl", settings)
     rows = read(tmp_path / "mined.jsonl")
     assert [(row["query"], row["positive"]) for row in rows] == PAIRS
     for row in rows:
@@ -55,14 +55,14 @@ def test_negatives_are_what_is_found_and_is_no_answer(first, last, margin, pairs
 
 
 def test_words_find_negatives_without_a_model(pairs, tmp_path):
-    mine(pairs, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    write_negatives(pairs, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
     rows = {(row["query"], row["positive"]): row["negatives"] for row in read(tmp_path / "mined.jsonl")}
     assert rows["who eats bread ?", "the man eats bread ."] == ["the bread is old ."]
     assert rows["who reads ?", "the woman reads a book ."] == []
 
 
 def test_training_reads_what_was_mined(pairs, tiny_model, tmp_path):
-    mine(pairs, tiny_model, tmp_path / "mined.jsonl", MiningSettings(margin=0.0))
+    write_negatives(pairs, tiny_model, tmp_path / "mined.jsonl", MiningSettings(margin=0.0))
     examples = RELATED.read(tmp_path / "mined.jsonl")
     assert [(one.query, one.positive) for one in examples] == PAIRS
     assert any(one.negatives for one in examples)
@@ -74,7 +74,7 @@ def test_negatives_of_the_file_stay(tmp_path):
         {"query": "what grows ?", "positive": "a tree grows .", "negatives": []},
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    mine(tmp_path / "pairs.jsonl", None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    write_negatives(tmp_path / "pairs.jsonl", None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
     assert [row["negatives"] for row in read(tmp_path / "mined.jsonl")] == [["the bread is old ."], []]
 
 
@@ -87,7 +87,7 @@ def test_a_beir_folder_is_searched_whole(tmp_path):
     )
     (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "who eats bread ?"}) + "\n")
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
-    found = mine(folder, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
+    found = write_negatives(folder, None, tmp_path / "mined.jsonl", MiningSettings(mode="lexical"))
     assert found.texts == 3
     assert [row["negatives"] for row in read(tmp_path / "mined.jsonl")] == [["the bread is old ."]]
 
@@ -148,7 +148,7 @@ def test_the_command(pairs, tiny_model, tmp_path, capsys):
 def test_files_without_pairs(content, settings, error, said, tmp_path):
     (tmp_path / "pairs.tsv").write_text(content)
     with pytest.raises(error, match=said):
-        mine(tmp_path / "pairs.tsv", None, tmp_path / "out.jsonl", MiningSettings(**settings))
+        write_negatives(tmp_path / "pairs.tsv", None, tmp_path / "out.jsonl", MiningSettings(**settings))
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_asked(pairs, tiny_model, tmp_path):
     with pytest.raises(ConfigError, match="--last-rank 2 is before --first-rank 3"):
         MiningSettings(first_rank=3, last_rank=2)
     with pytest.raises(BertsmithError):
-        mine(pairs, None, pairs, MiningSettings(mode="lexical"))
+        write_negatives(pairs, None, pairs, MiningSettings(mode="lexical"))
     assert pairs.read_text().startswith("query")
     for least in (0.0, 1.5, float("nan")):
         with pytest.raises(ConfigError, match="cosine"):

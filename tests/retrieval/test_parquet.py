@@ -13,13 +13,13 @@ import pytest
 from bertsmith.cli import main
 from bertsmith.errors import CheckpointError
 from bertsmith.retrieval import load_index
-from bertsmith.retrieval.parquet import export_passages
+from bertsmith.retrieval.stored import export_passages
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pgvector_search.py"
 
 
 def test_every_passage_is_a_row(notes_index, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertsmith.retrieval.parquet._ROWS", 2)
+    monkeypatch.setattr("bertsmith.retrieval.stored._ROWS", 2)
     index = load_index(notes_index, precision="float32")
     assert export_passages(notes_index, tmp_path / "notes.parquet") == len(index)
     table = pq.read_table(tmp_path / "notes.parquet")

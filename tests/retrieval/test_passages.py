@@ -8,15 +8,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 
 from bertsmith.errors import ConfigError
-from bertsmith.retrieval.documents import Document
-from bertsmith.retrieval.passages import PassageCutter
+from bertsmith.retrieval.passages import Document, PassageCutter, Section
 from bertsmith.tokenizer import WordPieceTokenizer, load_tokenizer
 
 TOKENIZER = WordPieceTokenizer.train(["the man eats bread . the woman reads a book !"] * 3, vocab_size=200)
 
 
-def cut(text, size=20, overlap=4, name="a.txt", prompt="", tokenizer=TOKENIZER):
-    return list(PassageCutter(tokenizer, size, overlap, prompt).cut(Document(name, text, 0, {})))
+def cut(text, size=20, overlap=4, above=(), prompt="", tokenizer=TOKENIZER):
+    """The passages of a text file, or of a section under the headings `above`."""
+    sections = (Section(" > ".join(above), 0, len(text)),) if text.strip() else ()
+    return list(PassageCutter(tokenizer, size, overlap, prompt).cut(Document("a.txt", text, sections, None, {})))
 
 
 def length(passage, tokenizer=TOKENIZER):
@@ -27,16 +28,16 @@ TEXTS = st.text(st.sampled_from("the man é́. \n!?中文#😀\tbook'"), max_siz
 
 
 @hypothesis_settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(text=TEXTS, overlap=st.integers(0, 6), name=st.sampled_from(["a.txt", "a.md"]))
-def test_passages_fit_and_hold_every_word(text, overlap, name):
-    passages = cut(text, overlap=overlap, name=name)
+@given(text=TEXTS, overlap=st.integers(0, 6), above=st.sampled_from([(), ("the man",)]))
+def test_passages_fit_and_hold_every_word(text, overlap, above):
+    passages = cut(text, overlap=overlap, above=above)
     covered = set()
     for passage in passages:
         assert length(passage) <= 20
         assert passage.text == text[passage.start : passage.end] == passage.text.strip() != ""
-        assert passage.line == text.count("\n", 0, passage.start) + 1
+        assert passage.place == text.count("\n", 0, passage.start) + 1
         covered |= set(range(passage.start, passage.end))
-    if name == "a.txt" and passages:
+    if passages:
         assert all(text[place].isspace() for place in set(range(len(text))) - covered)
 
 
@@ -57,12 +58,12 @@ def test_a_passage_ends_with_a_paragraph_else_a_sentence():
 
 
 def test_headings_are_read_before_every_passage_and_cut_when_long():
-    passages = cut("# the man\n" + "the woman reads " * 20, name="a.md", prompt="book ")
+    passages = cut("the woman reads " * 20, above=["the man"], prompt="book ")
     assert len(passages) > 2
     assert all(p.heading == "the man" and p.read == f"book the man\n{p.text}" for p in passages)
-    long = cut(f"# {'the man ' * 30}\n## a book\nthe woman reads", name="a.md")
+    long = cut("the woman reads", above=["the man " * 30, "a book"])
     assert [p.read for p in long] == ["a book\nthe woman reads"]
-    assert all(length(p) <= 20 for p in cut(f"# {'the man ' * 30}\nthe woman reads", name="a.md"))
+    assert all(length(p) <= 20 for p in cut("the woman reads", above=["the man " * 30]))
 
 
 def test_equal_texts_have_equal_digests_and_others_do_not():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertsmith.retrieval.ranking import best, joined_scores, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.dense import best, joined_scores, reciprocal_ranks, weighted_scores
 
 
 @pytest.mark.parametrize("k", [1, 3, 10, 50, 99])

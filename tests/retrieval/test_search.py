@@ -84,6 +84,10 @@ def test_an_unknown_field_is_named(index):
         index.search("book", where={"year": "2020"})
 
 
+def with_headings(hit):
+    return f"{hit.heading}\n{hit.text}" if hit.heading else hit.text
+
+
 def test_a_cross_encoder_has_the_last_word(notes_index, tmp_path):
     import torch
 
@@ -98,9 +102,10 @@ def test_a_cross_encoder_has_the_last_word(notes_index, tmp_path):
     index = load_index(notes_index, rerank=tmp_path / "ranker", precision="float32")
     hits = index.search("the book", k=4)
     ranked = load_pipeline("rank", tmp_path / "ranker", precision="float32")(
-        "the book", [hit.text for hit in load_index(notes_index).search("the book", k=99)]
+        "the book", [with_headings(hit) for hit in load_index(notes_index).search("the book", k=99)]
     )
-    assert [hit.text for hit in hits] == [one.text for one in ranked[:4]]
+    # 与向量一样，标题也要读
+    assert [with_headings(hit) for hit in hits] == [one.text for one in ranked[:4]]
     assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked[:4]], abs=1e-6)
 
 
@@ -165,3 +170,100 @@ def test_equal_scores_keep_the_order_of_the_files(notes, tiny_model, tmp_path, s
     for mode in ("dense", "lexical", "hybrid"):
         hits = load_index(tmp_path / "x").search("the woman reads a book", mode=mode, k=5)
         assert [hit.file for hit in hits] == [f"same-{number}.txt" for number in range(5)]
+
+
+@pytest.fixture
+def searched(tmp_path, tiny_model, settings):
+    """Searches by words in documents that a test writes."""
+
+    def search(query, documents, **how):
+        folder = tmp_path / "given"
+        for name, text in documents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        build_index(folder, tiny_model, tmp_path / "given.index", settings)
+        hits = load_index(tmp_path / "given.index", precision="float32").search(query, mode="lexical", **how)
+        return [hit.file for hit in hits]
+
+    return search
+
+
+MATTER = """---
+title: "A: the plan"
+author: Zoe\u0301
+tags:
+  - baking
+  - bread
+date: 2024-01-02
+draft: yes
+team:
+  lead: Ann
+---
+bread
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({"file": "[2024] plan.md"}, ["[2024] plan.md"]),
+        ({"file": "*plan.md"}, ["2 plan.md", "[2024] plan.md"]),
+        ({"file": "Zoé.md"}, ["Zoe\u0301.md"]),
+        ({"author": "Zoé"}, ["Zoe\u0301.md"]),
+        ({"tags": "bak*"}, ["Zoe\u0301.md"]),
+        ({"tags": "bread"}, ["Zoe\u0301.md"]),
+        ({"tags": "cake"}, []),
+        ({"title": "A: the plan", "date": "2024-01-02", "draft": "yes", "team.lead": "A??"}, ["Zoe\u0301.md"]),
+        ({"kind": "a: b"}, ["broken.md"]),
+    ],
+)
+def test_a_filter_means_what_it_says(searched, where, found):
+    documents = {
+        "2 plan.md": "bread",
+        "[2024] plan.md": "bread",
+        "Zoe\u0301.md": MATTER,
+        # 不是 YAML 的前言：逐行认
+        "broken.md": "---\nkind: a: b\nother: [\n---\nbread",
+    }
+    assert sorted(searched("bread", documents, where=where)) == found
+
+
+def test_front_matter_of_a_stranger_ends_at_once(searched):
+    bomb = "---\nf0: &f0 {a: x, b: x}\n"
+    bomb += "".join(f"f{n}: &f{n} {{a: *f{n - 1}, b: *f{n - 1}, c: [*f{n - 1}, *f{n - 1}]}}\n" for n in range(1, 40))
+    bomb += "---\nbread"
+    deep = "---\na: " + "{a: " * 300 + "1" + "}" * 300 + "\n---\nbread"
+    assert sorted(searched("bread", {"bomb.md": bomb, "deep.md": deep})) == ["bomb.md", "deep.md"]
+
+
+def test_a_ranker_is_given_headings(notes_index):
+    """Manuals that share a sentence differ in nothing else."""
+    seen = []
+
+    class Ranker:
+        def scores(self, queries, texts):
+            seen.extend(texts)
+            return np.zeros(len(texts))
+
+    load_index(notes_index, precision="float32").search("man reads old book", ranker=Ranker())
+    assert "Books > Old books\nThe man reads an old book." in seen
+
+
+@pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
+def test_vectors_are_compared_as_the_folder_says(notes, tiny_model, tmp_path, similarity):
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "model" / "config_sentence_transformers.json").write_text(
+        json.dumps({"similarity_fn_name": similarity})
+    )
+    build_index(notes, tmp_path / "model", tmp_path / "x", IndexSettings(overlap=4, precision="float32"))
+    pipeline = load_pipeline("embed", tmp_path / "model", precision="float32")
+    index = load_index(tmp_path / "x", precision="float32")
+    read = [with_headings(hit) for hit in index.search("the book", k=99, mode="dense")]
+    expected = pipeline.compare(["the book"], read)[0]
+    hits = index.search("the book", k=99, mode="dense")
+    assert [hit.score for hit in hits] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert expected.tolist() == pytest.approx(sorted(expected.tolist(), reverse=True), abs=1e-4)
+    # 更新时仍是同一个索引
+    assert not build_index(
+        notes, tmp_path / "model", tmp_path / "x", IndexSettings(overlap=4, precision="float32")
+    ).embedded

@@ -3,15 +3,14 @@
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.retrieval import sections as module
-from bertsmith.retrieval.documents import digests_of, read_document
-from bertsmith.retrieval.sections import sections_of
+from bertsmith.retrieval import passages as module
+from bertsmith.retrieval.passages import digests_of, read_document
 
 
 def sections(tmp_path, text, name="a.md"):
     (tmp_path / name).write_bytes(text.encode("utf-8"))
     document = read_document(tmp_path, name)
-    return [(one.heading, document.text[one.start : one.end].strip()) for one in sections_of(document)]
+    return [(one.heading, document.text[one.start : one.end].strip()) for one in document.sections]
 
 
 def test_headings_stand_in_their_order(tmp_path):
@@ -44,8 +43,13 @@ def test_what_only_looks_like_a_heading(tmp_path, text):
     assert [heading for heading, _ in sections(tmp_path, text)] == [""]
 
 
+def test_code_within_a_line_swallows_no_heading(tmp_path):
+    text = "# One\n```inline``` code\n## Two\nb\n```python\n# no\n```\n# Three\nc"
+    assert [heading for heading, _ in sections(tmp_path, text)] == ["One", "One > Two", "One > Two", "Three"]
+
+
 def test_a_heading_without_text_is_found_by_itself(tmp_path):
-    assert sections(tmp_path, "# One\n## Two\n# Three\ntext") == [("One", "## Two"), ("Three", "text")]
+    assert sections(tmp_path, "# One\n## Two\n# Three\ntext") == [("One", "Two"), ("Three", "text")]
 
 
 def test_a_text_file_has_no_headings(tmp_path):
@@ -56,14 +60,14 @@ def test_front_matter_is_metadata_and_no_text(tmp_path):
     (tmp_path / "a.md").write_text('---\nlang: en\nauthor: "A: B"\n- x\n---\nbody\n', encoding="utf-8")
     document = read_document(tmp_path, "a.md")
     assert document.metadata == {"lang": "en", "author": "A: B"}
-    assert [document.text[one.start : one.end] for one in sections_of(document)] == ["body\n"]
+    assert [document.text[one.start : one.end] for one in document.sections] == ["body\n\n"]
 
 
 def test_a_long_section_is_cut_between_paragraphs_and_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LONGEST", 50)
     text = "\n\n".join(["twenty characters ..."] * 20) + "x" * 300
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
-    found = list(sections_of(read_document(tmp_path, "a.txt")))
+    found = read_document(tmp_path, "a.txt").sections
     assert "".join(text[one.start : one.end] for one in found) == text
     assert all(one.end - one.start <= 50 for one in found)
     assert text[found[0].start : found[0].end].endswith("\n\n")

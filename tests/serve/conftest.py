@@ -26,7 +26,7 @@ from bertsmith.model import (
 )
 from bertsmith.retrieval import build_index
 from bertsmith.serve.app import build_app
-from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.guard import ApiKeys
 from bertsmith.serve.run import uvicorn_options
 from bertsmith.serve.settings import ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -171,11 +171,11 @@ class ServerProcess:
 _COMMAND = """
 import sys
 import typer
-from bertsmith.cli.options import DeclaredCommand
-from bertsmith.cli.serve import serve
+from bertsmith.cli.options import Command
+from bertsmith.cli.search import serve
 from bertsmith.errors import BertsmithError
 app = typer.Typer()
-app.command(cls=DeclaredCommand)(serve)
+app.command(cls=Command)(serve)
 try:
     app(sys.argv[1:], standalone_mode=False)
 except BertsmithError as error:

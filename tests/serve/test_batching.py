@@ -6,10 +6,9 @@ import time
 import pytest
 import torch
 
-from bertsmith.serve import memory
+from bertsmith.serve import batching
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.http_errors import HttpError
-from bertsmith.serve.request_context import CURRENT, RequestContext, too_late
+from bertsmith.serve.request import CURRENT, HttpError, RequestContext, too_late
 from bertsmith.serve.settings import Limits
 
 
@@ -377,15 +376,14 @@ def test_a_pipeline_called_outside_a_request_is_a_bug(engine, make_batcher):
         BatchingEngine(make_batcher(), engine).run([[1]], None, 1)
 
 
-def test_free_memory_is_given_back_now_and_then_only(monkeypatch):
-    calls, now = [], [100.0]
-    monkeypatch.setattr(memory, "_malloc_trim", lambda: calls.append)
-    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
-    free = memory.FreeMemory()
-    for seconds, expected in ((1, 0), (6, 1), (7, 1), (20, 2)):
-        now[0] = 100.0 + seconds
-        free.release()
+def test_free_memory_is_given_back_now_and_then_only(make_batcher, monkeypatch):
+    batcher, calls, now = make_batcher(), [], [batching.time.monotonic()]
+    monkeypatch.setattr(batching, "_malloc_trim", lambda: calls.append)
+    monkeypatch.setattr(batching.time, "monotonic", lambda: now[0])
+    for seconds, expected in ((1, 0), (5, 1), (1, 1), (13, 2)):
+        now[0] += seconds
+        batcher._give_memory_back()
         assert len(calls) == expected
     # 真的函数，无论在哪个系统上都可以调用
     monkeypatch.undo()
-    memory._malloc_trim()(0)
+    batching._malloc_trim()(0)

@@ -18,10 +18,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from bertsmith.serve.endpoints.embed import EmbedRequest
-from bertsmith.serve.endpoints.fill_mask import FillMaskRequest
-from bertsmith.serve.endpoints.openai import EmbeddingsRequest
-from bertsmith.serve.endpoints.predict import PredictRequest
+from bertsmith.serve.native import EmbedRequest, FillMaskRequest, PredictRequest
+from bertsmith.serve.openai import EmbeddingsRequest
 
 HEADERS = {"Content-Type": "application/json"}
 POISONED = {

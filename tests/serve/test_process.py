@@ -1,5 +1,6 @@
 """The command itself: how it starts, stops, and survives the death of a worker."""
 
+import base64
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.serve import run
-from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.guard import ApiKeys
 from bertsmith.serve.run import listening_socket
 from bertsmith.serve.settings import Limits, ServeSettings, named_models
 
@@ -239,6 +240,22 @@ def test_keys_are_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
     assert ApiKeys().admit([]) == 0
 
 
+@pytest.mark.parametrize(
+    "given",
+    [b"0123456789abcde", b"0123456789abcdefg", b"0123456789abcdef0123456789abcdef", b"123456789abcdef", b"", b" "],
+)
+def test_a_key_that_only_begins_or_ends_like_one_opens_nothing(given):
+    keys = ApiKeys(["0123456789abcdef", "fedcba9876543210"])
+    basic = base64.b64encode(b"user:" + given)
+    for header in (
+        (b"x-api-key", given),
+        (b"authorization", b"Bearer " + given),
+        (b"authorization", b"Basic " + basic),
+    ):
+        assert keys.admit([header]) is None
+    assert keys.admit([(b"x-api-key", b"0123456789abcdef")]) == 0
+
+
 def read_from_environment(monkeypatch, value):
     monkeypatch.setenv("BERTSMITH_API_KEYS", value)
     return ApiKeys.read(None)
@@ -262,13 +279,13 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(monkeypatch, mode
     import typer
 
     import bertsmith.serve.run
-    from bertsmith.cli.options import DeclaredCommand
-    from bertsmith.cli.serve import serve
+    from bertsmith.cli.options import Command
+    from bertsmith.cli.search import serve
 
     seen = []
     monkeypatch.setattr(bertsmith.serve.run, "serve", seen.append)
     app = typer.Typer()
-    app.command(cls=DeclaredCommand)(serve)
+    app.command(cls=Command)(serve)
     result = CliRunner().invoke(app, ["--model", str(models["base"])])
     assert result.exit_code == 0, result.output
     assert seen == [ServeSettings(models=(("base", str(models["base"])),))]
@@ -294,11 +311,11 @@ def test_deploy_files_name_real_options():
     import typer
     from typer.main import get_command
 
-    from bertsmith.cli.options import DeclaredCommand
-    from bertsmith.cli.serve import serve
+    from bertsmith.cli.options import Command
+    from bertsmith.cli.search import serve
 
     app = typer.Typer()
-    app.command(cls=DeclaredCommand)(serve)
+    app.command(cls=Command)(serve)
     command = get_command(app)
     known = {name for parameter in command.get_params(typer.Context(command)) for name in parameter.opts}
     folder = Path(__file__).parents[2] / "deploy"

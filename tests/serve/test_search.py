@@ -1,10 +1,14 @@
 """`/search`: the passages that the index itself finds, through a real server."""
 
+import shutil
+from pathlib import Path
+
 import httpx
 import pytest
 
 from bertsmith.cli import main
 from bertsmith.errors import CheckpointError, InputError
+from bertsmith.files import read_json
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.serve.settings import ServeSettings, named_indexes
 
@@ -51,18 +55,22 @@ def test_the_server_finds_what_the_index_finds(server, index, mode):
 
 def test_a_hit_says_where_it_stands(server):
     (hit,) = ask(server, query="bread", mode="lexical").json()["hits"]
-    text = TEXTS["bread.md"]
-    assert text[hit["start"] : hit["end"]] == hit["text"] == "the man eats bread ."
+    assert (hit["start"], hit["end"], hit["text"]) == (0, 20, "the man eats bread .")
     assert (hit["file"], hit["line"], hit["heading"], hit["metadata"]) == ("bread.md", 5, "Food", {"author": "Ada"})
+    assert hit["page"] == 0
 
 
 def test_filters_and_a_second_look(server, models):
     hits = ask(server, query="the", where={"file": "*.txt"}).json()["hits"]
     assert {hit["file"] for hit in hits} == {"book.txt", "market.txt"}
+    nothing = ask(server, query="the", where={"file": "*.pdf"}).json()
+    assert (nothing["hits"], nothing["note"]) == ([], "no document is as `where` says")
+    assert "note" not in ask(server, query="xyz", mode="lexical", where={"file": "*.txt"}).json()
     reranked = ask(server, query="the", rerank="ranker").json()["hits"]
-    texts = [hit["text"] for hit in reranked]
+    # 排序的模型连标题一起读
+    texts = [f"{hit['heading']}\n{hit['text']}" if hit["heading"] else hit["text"] for hit in reranked]
     again = server.post("/rerank", {"model": "ranker", "query": "the", "texts": texts})
-    assert [row["index"] for row in again.json()["results"]] == list(range(len(texts)))
+    assert [row["index"] for row in again.json()] == list(range(len(texts)))
 
 
 @pytest.mark.parametrize(
@@ -118,3 +126,18 @@ def test_the_command_needs_an_index_that_is_one(tmp_path, capsys):
         main(["serve", "--index", str(tmp_path)])
     assert ended.value.code == 2
     assert "holds no index; make one with: bertsmith index" in capsys.readouterr().err
+
+
+def test_an_update_is_found_without_a_restart(start, models, index, tmp_path):
+    shutil.copytree(index, tmp_path / "notes")
+    folder = Path(read_json(index / "search-index.json", dict, CheckpointError, "")["folder"])
+    live = start({"base": models["base"]}, indexes=(("notes", str(tmp_path / "notes")),), precision="float32")
+    assert ask(live, query="zebra", mode="lexical").json()["hits"] == []
+    (folder / "zebra.txt").write_text("a zebra")
+    try:
+        build_index(folder, str(models["base"]), tmp_path / "notes", IndexSettings(precision="float32"))
+    finally:
+        (folder / "zebra.txt").unlink()
+    (hit,) = ask(live, query="zebra", mode="lexical").json()["hits"]
+    assert hit["file"] == "zebra.txt"
+    assert ask(live, query="who eats bread ?").json()["hits"]

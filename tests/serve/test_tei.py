@@ -42,8 +42,39 @@ def test_rerank_with_raw_scores_and_without_texts(server, models):
     ranked = ask(server, "/rerank", query="who ?", texts=TEXTS, raw_scores=True, model="rank")
     assert [row["score"] for row in ranked] == pytest.approx(sorted(logits, reverse=True), abs=1e-4)
     assert all(row.keys() == {"index", "score"} for row in ranked)
-    # 没有 TEI 字段的请求仍得到我们自己的答案
-    assert ask(server, "/rerank", query="who ?", texts=TEXTS, model="rank").keys() == {"model", "results", "tokens"}
+
+
+QUERY = {"query": "who eats ?", "texts": TEXTS}
+CLIENTS = {
+    "LlamaIndex's TEI reranker": ("/rerank", QUERY, 3),
+    "Open WebUI, RAGFlow": ("/rerank", {**QUERY, "raw_scores": False, "truncate": True}, 3),
+    "LiteLLM's huggingface/": (
+        "/rerank",
+        {
+            **QUERY,
+            "raw_scores": False,
+            "truncate": False,
+            "truncation_direction": "Right",
+            "top_n": 2,
+            "return_text": True,
+        },
+        2,
+    ),
+    "LangChain's HuggingFaceInferenceAPIEmbeddings": (
+        "/embed",
+        {"inputs": TEXTS, "options": {"wait_for_model": True, "use_cache": True}},
+        3,
+    ),
+    "LangChain's HuggingFaceEndpointEmbeddings": ("/", {"inputs": TEXTS, "model": "base", "parameters": {}}, 3),
+    "LiteLLM's huggingface/ embedding": ("/embed", {"inputs": TEXTS, "parameters": {}, "model": "base"}, 3),
+    "the client of another version": ("/predict", {"inputs": [[text] for text in TEXTS], "soon": {"a": [1]}}, 3),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_gets_the_list_that_it_expects(server, client):
+    path, body, length = CLIENTS[client]
+    assert len(ask(server, path, **body)) == length
 
 
 def test_predict_takes_a_text_a_pair_and_a_batch(server, models):
@@ -74,7 +105,8 @@ def test_predict_takes_a_text_a_pair_and_a_batch(server, models):
     [
         ("/embed", {"inputs": ["bread " * 99], "truncate": False, "model": "base"}, 413, "the model reads 64"),
         ("/embed", {"inputs": [1, 2], "model": "base"}, 422, "inputs"),
-        ("/embed", {"inputs": ["a"], "texts": ["a"], "model": "base"}, 422, "texts"),
+        ("/embed", {"inputs": ["a"], "texts": ["a"], "model": "base"}, 422, "inputs"),
+        ("/embed", {"texts": ["a"], "options": {}, "model": "base"}, 422, "options"),
         ("/embed", {"inputs": [], "model": "base"}, 422, "inputs"),
         ("/predict", {"inputs": [["a", "b", "c"]], "model": "classify"}, 422, "inputs"),
         ("/predict", {"inputs": "a", "model": "base"}, 422, "not made for this endpoint"),

@@ -6,7 +6,7 @@ import string
 import pytest
 
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.tokenizer.cache import MAX_CACHED_CHARS, ChunkCache
+from bertsmith.tokenizer.lookup import MAX_CACHED_CHARS, ChunkCache
 
 
 def test_memory_stays_under_its_cap() -> None:

@@ -125,23 +125,38 @@ def test_arrays(ours: WordPieceTokenizer) -> None:
     assert encoding["offsets"].shape == (2, 4, 2)
 
 
+TEXT = "the man eats the fish"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("text", "pair", "options", "message"),
     [
-        ({"padding": "max_length"}, "max_length"),
-        ({"padding": "all"}, "padding"),
-        ({"truncation": "both"}, "truncation"),
-        ({"max_length": 1}, "special tokens"),
-        ({"max_length": 4, "truncation": "only_second"}, "second text"),
-        ({"max_length": 4, "stride": 2, "return_overflowing": True}, "stride"),
-        ({"stride": -1}, "stride"),
-        ({"return_overflowing": True}, "max_length"),
-        ({"return_tensors": "jax"}, "return_tensors"),
+        (TEXT, None, {"padding": "max_length"}, "max_length"),
+        (TEXT, None, {"padding": "all"}, "padding"),
+        (TEXT, None, {"truncation": "both"}, "truncation"),
+        (TEXT, None, {"max_length": 1}, "special tokens"),
+        (TEXT, None, {"max_length": 4, "truncation": "only_second"}, "second text"),
+        (TEXT, None, {"max_length": 4, "stride": 2, "return_overflowing": True}, "stride"),
+        (TEXT, None, {"stride": -1}, "stride"),
+        (TEXT, None, {"return_overflowing": True}, "max_length"),
+        (TEXT, None, {"return_tensors": "jax"}, "return_tensors"),
+        (["the man", "fish"], None, {"return_tensors": "np"}, "padding"),
+        (["the", "man"], ["fish"], {}, "pairs"),
+        (["the"], "fish", {}, "pairs"),
+        # no room: refused instead of giving longer rows
+        ("a b", None, {"max_length": 1}, "max_length"),
+        ("a b", None, {"max_length": 2, "truncation": "only_first"}, "max_length"),
+        ("a b", "a", {"max_length": 4, "truncation": "only_second"}, "max_length"),
+        ("a b", "a b", {"max_length": 3, "truncation": "only_first"}, "max_length"),
+        ("a b", "a b", {"max_length": 3, "return_overflowing": True}, "max_length"),
+        ("a b", "a b", {"max_length": 2}, "max_length"),
     ],
 )
-def test_impossible_requests_are_refused(ours: WordPieceTokenizer, options: dict[str, Any], message: str) -> None:
+def test_impossible_requests_are_refused(
+    ours: WordPieceTokenizer, text: Any, pair: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        ours("the man eats the fish", **options)
+        ours(text, pair, **options)
 
 
 def test_tensors(ours: WordPieceTokenizer) -> None:
@@ -153,33 +168,3 @@ def test_tensors(ours: WordPieceTokenizer) -> None:
 
 def test_no_texts_give_no_rows(ours: WordPieceTokenizer) -> None:
     assert ours([])["input_ids"] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "pair", "options"),
-    [
-        ("a b", None, {"max_length": 1}),
-        ("a b", None, {"max_length": 2, "truncation": "only_first"}),
-        ("a b", "a", {"max_length": 4, "truncation": "only_second"}),
-        ("a b", "a b", {"max_length": 3, "truncation": "only_first"}),
-        ("a b", "a b", {"max_length": 3, "return_overflowing": True}),
-        ("a b", "a b", {"max_length": 2}),
-    ],
-)
-def test_no_room_is_refused_instead_of_giving_longer_rows(
-    ours: WordPieceTokenizer, text: str, pair: str | None, options: dict[str, Any]
-) -> None:
-    with pytest.raises(InputError, match="max_length"):
-        ours(text, pair, **options)
-
-
-def test_texts_and_pairs_must_match(ours: WordPieceTokenizer) -> None:
-    with pytest.raises(InputError, match="pairs"):
-        ours(["the", "man"], ["fish"])
-    with pytest.raises(InputError, match="pairs"):
-        ours(["the"], "fish")
-
-
-def test_ragged_rows_make_no_array(ours: WordPieceTokenizer) -> None:
-    with pytest.raises(InputError, match="padding"):
-        ours(["the man", "fish"], return_tensors="np")

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.tokenizer.characters import (
+from bertsmith.tokenizer.normalize import (
     HIDDEN_CONTROLS,
     LONG_RUN,
     SPACES,
+    Normalizer,
     in_canonical_order,
     is_punctuation,
     long_run_of_marks,
     nfd,
     patterns,
 )
-from bertsmith.tokenizer.normalize import Normalizer
 
 tokenizers = pytest.importorskip("tokenizers")
 

@@ -11,12 +11,10 @@ import torch
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.corpus.build import build_from_documents
-from bertsmith.data.corpus.statistics import summarize
-from bertsmith.data.corpus.vocabulary import VocabularyOptions, learn_vocabulary
+from bertsmith.data.corpus.vocabulary import learn_vocabulary
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.settings import StreamNeeds, StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamNeeds, StreamSettings
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.answer import BestSpans, outside_passages
@@ -115,19 +113,19 @@ def test_wordpiece_is_what_it_was():
 
 def test_a_vocabulary_from_files(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    options = VocabularyOptions(kind="bpe", cased=True)
+    options = {"kind": "bpe", "cased": True}
     seen = []
-    tokenizer, files = learn_vocabulary(
-        [tmp_path / "a.txt"], tmp_path / "out", options, on_progress=lambda *told: seen.append(told)
+    learned = learn_vocabulary(
+        [tmp_path / "a.txt"], tmp_path / "out", on_progress=lambda *told: seen.append(told), **options
     )
-    assert files == 1
+    assert learned.metrics["files"] == 1
     assert {stage for stage, _, _ in seen} == {"counting", "merging"}
-    assert load_tokenizer(tmp_path / "out").fingerprint == tokenizer.fingerprint
-    learn_vocabulary([tmp_path / "a.txt"], tmp_path / "out", options)
+    assert load_tokenizer(tmp_path / "out").fingerprint == learned.details.fingerprint
+    learn_vocabulary([tmp_path / "a.txt"], tmp_path / "out", **options)
     with pytest.raises(RunFolderError, match="other text or settings"):
-        learn_vocabulary([tmp_path / "a.txt"], tmp_path / "out", VocabularyOptions(kind="unigram", cased=True))
+        learn_vocabulary([tmp_path / "a.txt"], tmp_path / "out", kind="unigram", cased=True)
     # folders of before the other kinds do not say which kind they are
-    learn_vocabulary([tmp_path / "a.txt"], tmp_path / "own", VocabularyOptions())
+    learn_vocabulary([tmp_path / "a.txt"], tmp_path / "own")
     assert "kind" not in json.loads((tmp_path / "own" / "vocabulary.json").read_text())
 
 
@@ -173,12 +171,6 @@ def test_full_packing_and_short_sequences(learned, tmp_path):
     if least > 5:
         with pytest.raises(ConfigError, match="too short"):
             PreTrainingStream(corpus, learned, StreamSettings(batch_size=4, sequence_length=5))
-
-
-def test_statistics_count_words(learned):
-    pieces = np.bincount(learned.encode_flat(["the man eats bread"] * 3).ids, minlength=len(learned))
-    assert summarize(pieces, [], learned)["words"] == 12 if not learned.lowercase else True
-    assert 0 <= summarize(pieces, [], learned)["unknown_rate"] < 0.5
 
 
 def model_folder(tmp_path, tokenizer, model_class, **labels):

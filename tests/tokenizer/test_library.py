@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -10,11 +11,16 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.questions import Answer, QuestionExample
+from bertsmith.finetune.tasks.answer import AnsweringTask
+from bertsmith.inference.answer import WindowCutter
+from bertsmith.inference.tag import words_in_texts
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import LibraryTokenizer, WordPieceTokenizer, learn_tokenizer, load_tokenizer
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
+pre_tokenizers = tokenizers.pre_tokenizers
 
 # name: what is learned, in which layout, and the class of `transformers` that reads it
 FOLDERS = {
@@ -347,3 +353,80 @@ def test_a_special_token_is_special_where_only_the_settings_say_so(tmp_path):
     assert tokenizer.encode("the [MASK] man") == [5, 1, 6]
     assert tokenizer("the", "man")["token_type_ids"] == [0, 0, 0, 1, 1]
     assert tokenizer.continuing.sum() == 0
+
+
+@pytest.mark.parametrize("pair", ["<s> $A </s> $B", "<s>:1 $A </s> $B </s>", "<s> $A </s> $B:1 </s>"])
+def test_a_template_that_no_encoder_reads_is_refused(tmp_path, pair):
+    learn_tokenizer(village(5), kind="bpe", vocab_size=300).save(tmp_path)
+    rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    special = [(name, rust.token_to_id(name)) for name in ("<s>", "</s>")]
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", pair=pair, special_tokens=special
+    )
+    rust.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"tokenizer\.json: its template of special tokens is neither"):
+        load_tokenizer(tmp_path)
+
+
+SPACED = {
+    "Whitespace": pre_tokenizers.Whitespace,
+    "WhitespaceSplit": pre_tokenizers.WhitespaceSplit,
+    "Digits": pre_tokenizers.Digits,
+    "Punctuation": pre_tokenizers.Punctuation,
+    "alone": None,
+}
+
+
+def of_library(folder, first, *, adds_space=True, processor=True):
+    """Makes a folder whose pre-tokenizer is a sequence, as RobBERT's; `processor`: what the post-processor says."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
+    made.pre_tokenizer = pre_tokenizers.Sequence([SPACED[first](), by_bytes]) if SPACED[first] else by_bytes
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=500, special_tokens=tokens, initial_alphabet=alphabet)
+    made.train_from_iterator(village(), trainer)
+    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), True, processor)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    folder.mkdir(exist_ok=True)
+    made.save(str(folder / "tokenizer.json"))
+    names = dict(zip(("cls", "pad", "sep", "unk", "mask"), tokens, strict=True))
+    (folder / "tokenizer_config.json").write_text(json.dumps({f"{role}_token": name for role, name in names.items()}))
+    return load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("processor", [True, False])
+@pytest.mark.parametrize("adds_space", [True, False])
+@pytest.mark.parametrize("first", SPACED)
+def test_offsets_are_where_the_piece_stands(first, adds_space, processor, tmp_path):
+    tokenizer = of_library(tmp_path, first, adds_space=adds_space, processor=processor)
+    text = "The man eats  bread, a b\u3000I am 12 years! café"
+    aligned = tokenizer.align_flat([text, "x", text])
+    rows = [tokenizer(text), tokenizer(text, parse_special=True)]
+    spans = list(zip(aligned.starts[: aligned.bounds[1]].tolist(), aligned.ends.tolist(), strict=False))
+    assert rows[0]["offsets"][1:-1] == rows[1]["offsets"][1:-1] == spans
+    covered = set()
+    for (start, end), index in zip(spans, aligned.ids.tolist(), strict=False):
+        piece = tokenizer.piece_text(index)
+        if tokenizer.vocab[index].strip("Ġ").isascii():
+            assert text[start:end].strip() == ("" if tokenizer.vocab[index].strip("Ġ") == "" else piece)
+        covered |= set(range(start, end))
+    assert {place for place, char in enumerate(text) if not char.isspace()} <= covered
+
+
+@pytest.mark.parametrize("first", SPACED)
+def test_answers_and_words_are_found_whatever_the_pre_tokenizer(first, tmp_path):
+    tokenizer = of_library(tmp_path, first, processor=False)
+    context = "I live in Amsterdam, b , with the doctor 12"
+    places = []
+    for answer in ("I", "Amsterdam", "b", "doctor", "12"):
+        truth = Answer(answer, context.index(f" {answer}") + 1 if answer != "I" else 0)
+        (row,) = AnsweringTask().encode(tokenizer, [QuestionExample("1", "who ?", context, (truth,))], 128)
+        cut = WindowCutter(tokenizer, 128, 0).cut("who ?", context)
+        start, end = (place - len(cut.head) for place in row.label)
+        places.append(context[cut.passage.starts[start] : cut.passage.ends[end]])
+    assert places == ["I", "Amsterdam", "b", "doctor", "12"]
+    words, spans = words_in_texts(tokenizer, [context])
+    assert [context[start:end] for start, end in spans[0].tolist()] == re.findall(r"\w+|,", context)
+    if first == "Whitespace":
+        assert words[0].ids == tokenizer.encode(context)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertsmith.train.averaging import AVERAGE, averaged, follow_weights
+from bertsmith.train.optimizer import AVERAGE, averaged, follow_weights
 
 
 def stepped(model, optimizer, steps, horizon):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.batch import RaggedBatch
@@ -14,8 +15,8 @@ from bertsmith.model import BertConfig, family_named
 from bertsmith.model.sizes import BatchCosts
 from bertsmith.objectives.pretraining import objective_named, objectives
 from bertsmith.train.budget import SAMPLED_BATCHES, steps_for, training_flops, with_dropout
-from bertsmith.train.choosing import recipe_for
-from bertsmith.train.defaults import DROPOUT, MANY_PASSES
+from bertsmith.train.choosing import DROPOUT, MANY_PASSES, recipe_for
+from bertsmith.train.monitor import read_metrics
 from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import parse_phases
 from bertsmith.train.start import open_stream
@@ -201,3 +202,32 @@ def test_phases_that_contradict_the_rest(settings, message):
 def test_phases_and_another_sequence_length_contradict_each_other():
     with pytest.raises(ConfigError, match="leave it out with phases"):
         recipe_for("1/64", phases=parse_phases("16:0.5,32:0.5"), sequence_length=64)
+
+
+def test_a_floor_of_steps_is_said_before(village, tmp_path, monkeypatch):
+    corpus, tokenizer, _ = village
+    monkeypatch.setattr("bertsmith.train.budget.seconds_per_step", lambda *_, **__: 3.0)
+    recipe = recipe_for("1/64", sequence_length=32, batch_size=8, minutes=0.1)
+    with pytest.warns(UserWarning, match="at least 20 steps, here about .* minutes instead of 0.1; give more minutes"):
+        assert steps_for(recipe, corpus, tokenizer) == 20
+
+
+def test_a_run_that_takes_too_long_says_so_and_ends(village, tmp_path, monkeypatch, capsys):
+    """Steps that were measured as far too fast: the minutes are kept, and the same command has nothing left to do."""
+    corpus, tokenizer, _ = village
+    monkeypatch.setattr("bertsmith.train.budget.seconds_per_step", lambda *_, **__: 1e-4)
+    monkeypatch.setattr("bertsmith.train.pretraining.LEAST_OVERSHOOT", 0.0)
+    recipe = recipe_for("1/64", sequence_length=32, batch_size=8, minutes=0.03)
+    first = pretrain(tmp_path / "run", corpus, tokenizer, recipe, console=Console(width=200))
+    rows = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert 0 < rows[-1]["step"] < first.recipe.trainer.total_steps
+    assert rows[-1]["kind"] == "heldout"
+    assert first.seconds < 60
+    said = capsys.readouterr().out
+    assert f"ended after step {rows[-1]['step']} of {first.recipe.trainer.total_steps}" in said
+    # 报告里的步数是走过的，不是打算走的
+    assert first.steps == rows[-1]["step"] < first.recipe.trainer.total_steps
+    assert (tmp_path / "run/model/model.safetensors").exists()
+    again = pretrain(tmp_path / "run", corpus, tokenizer, recipe)
+    assert again.heldout == first.heldout
+    assert read_metrics(tmp_path / "run/metrics.jsonl") == rows

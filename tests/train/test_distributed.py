@@ -125,7 +125,7 @@ def test_an_error_on_the_first_rank_is_said_once_and_ends_all(village, tmp_path)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process of its parent's death")
 def test_ranks_end_with_the_launcher_that_was_killed(village, tmp_path):
-    """They let go of the folder: the same command goes on at once."""
+    """They let go of the folder: the same command resumes at once."""
     folder, run = village[2], tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "bertsmith", "pretrain", "--corpus", str(folder / "corpus"), "--out", str(run), "--steps", "3000"]

@@ -132,12 +132,17 @@ def test_of_larger_models_than_were_measured_nothing_is_known(village, monkeypat
     assert expectation_of(recipe, config, corpus) is None
 
 
-def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("fewest", "times"), [(1.0, 1), (1e9, 0)], ids=["measured", "shorter than any measured"])
+def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp_path, monkeypatch, fewest, times):
     corpus, tokenizer, _ = village
     shown = io.StringIO()
     recipe = recipe_for("1/64", family="modernbert", steps=24, seed=7, precision="float32")
     # a law that promises the impossible
-    monkeypatch.setattr(forecast, "LAWS", {"modernbert": LossLaw(**{**vars(LAW), "share": 0.01, "start": 1e-5})})
+    monkeypatch.setattr(
+        forecast,
+        "LAWS",
+        {"modernbert": LossLaw(**{**vars(LAW), "share": 0.01, "start": 1e-5, "tokens": (fewest, 1e9)})},
+    )
     pretrain(tmp_path / "run", corpus, tokenizer, recipe, listeners=(), console=Console(file=shown))
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "heldout"]
     assert "expected_mlm_loss" not in rows[0]
@@ -145,6 +150,6 @@ def test_a_run_shows_what_it_should_reach_and_says_when_it_does_not(village, tmp
     assert expected == sorted(expected, reverse=True)
     assert expected[-1] < rows[-1]["mlm_loss"] - 1
     said = " ".join(shown.getvalue().split())
-    assert said.count("such runs have") == 1
+    assert said.count("such runs have") == times
     assert "after 8% of the run" not in said
     assert "data:image/png;base64" in write_run_report([tmp_path / "run"], tmp_path / "report.html").read_text()

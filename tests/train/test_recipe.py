@@ -4,7 +4,7 @@ import pytest
 import tomli_w
 
 from bertsmith.errors import ConfigError
-from bertsmith.options import values_of
+from bertsmith.settings import values_of
 from bertsmith.train.choosing import chosen_recipe, recipe_for
 from bertsmith.train.recipe import PreTrainingRecipe, resolve_recipe
 

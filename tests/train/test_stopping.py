@@ -10,8 +10,8 @@ import time
 import pytest
 
 from bertsmith.train.choosing import recipe_for
+from bertsmith.train.monitor import TrainingStopped, stop_requests
 from bertsmith.train.pretraining import pretrain
-from bertsmith.train.stopping import TrainingStopped, stop_requests
 from bertsmith.train.trainer import BertTrainer
 
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=20, seed=7, precision="float32")
@@ -29,7 +29,7 @@ def test_a_signal_saves_the_step_it_comes_in(village, tmp_path, monkeypatch, num
 
     before = signal.getsignal(number)
     monkeypatch.setattr(BertTrainer, "train_batch", interrupted)
-    with pytest.raises(TrainingStopped, match="stopped after step 7 of 20, all saved in .*; the same command goes on"):
+    with pytest.raises(TrainingStopped, match="stopped after step 7 of 20, all saved in .*; the same command resumes"):
         pretrain(tmp_path, corpus, tokenizer, RECIPE)
     assert signal.getsignal(number) == before
     assert (tmp_path / "state" / "step-000000007").is_dir()
@@ -72,14 +72,14 @@ def test_the_command_ends_with_0_and_says_how_to_go_on(village, tmp_path):
     process.send_signal(signal.SIGTERM)
     said, complaints = process.communicate(timeout=60)
     assert process.returncode == 0, complaints
-    assert "the same command goes on" in said
+    assert "the same command resumes" in said
     assert "Traceback" not in complaints
 
 
 def test_a_second_signal_ends_at_once():
     """A loop that never looks at the request: the first signal is noted, the second one kills."""
     code = (
-        "import time\nfrom bertsmith.train.stopping import stop_requests\n"
+        "import time\nfrom bertsmith.train.monitor import stop_requests\n"
         "with stop_requests() as request:\n    print('ready', flush=True)\n"
         "    while not request.made: time.sleep(0.01)\n"
         "    print('noted', flush=True)\n    while True: time.sleep(0.05)\n"

@@ -169,7 +169,7 @@ def test_a_listener_that_fails_costs_one_warning_and_not_the_run(village, tmp_pa
     with pytest.warns(RuntimeWarning) as caught:
         pretrain(tmp_path / "run", corpus, tokenizer, RECIPE, listeners=[broken, sound])
     (warning,) = [str(one.message) for one in caught if "Broken" in str(one.message)]
-    assert "run: Broken failed (ConnectionError: the server is gone); the run goes on without it" in warning
+    assert "run: Broken failed (ConnectionError: the server is gone); the run continues without it" in warning
     assert broken.seen == [("started", "pretrain", 0), ("heldout", 0)]
     assert sound.seen[-1] == ("ended", "finished")
 

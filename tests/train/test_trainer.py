@@ -10,6 +10,7 @@ from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.objectives import MaskedLMLoss, NSPLoss, objective_named
 from bertsmith.train.choosing import recipe_for
+from bertsmith.train.distributed import Ranks
 from bertsmith.train.optimizer import build_optimizer, learning_rate_at
 from bertsmith.train.start import build_model, make_trainer, open_stream
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
@@ -71,7 +72,7 @@ def test_a_step_equals_adamw_by_hand():
             return self
 
     def objective(model, batch):
-        from bertsmith.objectives.loss_output import LossOutput
+        from bertsmith.objectives import LossOutput
 
         loss = 5.0 * model.weight.sum()
         return LossOutput(loss, {})
@@ -86,7 +87,7 @@ def test_a_step_equals_adamw_by_hand():
 
 
 def test_sparse_gradients_of_a_table_are_clipped_and_move_it_as_dense_ones_do():
-    from bertsmith.objectives.loss_output import LossOutput
+    from bertsmith.objectives import LossOutput
 
     class Rows:
         ids = torch.tensor([1, 4, 4, 7])
@@ -227,9 +228,31 @@ def test_a_step_in_parts_is_the_step_on_the_whole(village, objective):
         torch.testing.assert_close(other, value, atol=1e-5, rtol=1e-4, msg=name)
 
 
+def test_dropout_drops_other_elements_at_every_step_and_on_every_rank():
+    """Ones through a dropout of a half, summed: one step's number is another's if they draw from one seed."""
+    from bertsmith.objectives import LossOutput
+
+    def losses(rank):
+        # 权重不动：损失之差只来自 dropout
+        model = torch.nn.Sequential(torch.nn.Linear(400, 400, bias=False), torch.nn.Dropout(0.5))
+        torch.nn.init.ones_(model[0].weight)
+
+        def objective(model, batch):
+            loss = (model(batch) * torch.arange(400)).mean()
+            return LossOutput(loss, {"loss": (float(loss.detach()), 1)})
+
+        settings = TrainerSettings(8, 1e-30, weight_decay=0.0)
+        trainer = BertTrainer(model, objective, settings, seed=3, ranks=Ranks(rank))
+        return [trainer.train_batch(torch.ones(400)).loss.item() for _ in range(8)]
+
+    first, second = losses(0), losses(1)
+    assert len({*first, *second}) == 16
+    assert losses(1) == second
+
+
 def breaking_trainer(losses, *, loss_limit=math.inf, **settings):
     """A trainer of one weight; the loss of step i is the weight plus `losses[i]`."""
-    from bertsmith.objectives.loss_output import LossOutput
+    from bertsmith.objectives import LossOutput
 
     model = torch.nn.Linear(1, 1, bias=False)
 

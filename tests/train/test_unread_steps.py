@@ -19,8 +19,7 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import TrainingError
 from bertsmith.model import family_named
-from bertsmith.objectives import objective_named
-from bertsmith.objectives.loss_output import LossOutput, RunningAverages
+from bertsmith.objectives import LossOutput, RunningAverages, objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
 PIECES = 60

@@ -18,12 +18,11 @@ import torch
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.tokenizer import WordPieceTokenizer
-from bertsmith.train import pretraining
+from bertsmith.train import muon, pretraining
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.distributed import connected_ranks
-from bertsmith.train.optimizers import muon
+from bertsmith.train.monitor import TrainingStopped
 from bertsmith.train.pretraining import RunOptions, pretrain
-from bertsmith.train.stopping import TrainingStopped
 from bertsmith.train.trainer import BertTrainer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "stream"))

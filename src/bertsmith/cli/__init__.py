@@ -8,39 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import metadata
 
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import (
-    adapt,
-    attention,
-    compress,
-    convert,
-    corpus,
-    distil,
-    docs,
-    export,
-    finetune,
-    inspect,
-    lab,
-    learn,
-    plan,
-    predict,
-    pretrain,
-    probe,
-    push,
-    quickstart,
-    report,
-    search,
-    serve,
-    sizes,
-    study,
-    vocab,
-    words,
-)
-from bertsmith.cli.options import DeclaredCommand, DeclaredDeviceCommand, DeviceCommand
+from bertsmith.cli import finetune, folders, predict, search, text, training
+from bertsmith.cli.options import Command, DeviceCommand
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer(
@@ -50,44 +26,49 @@ app = typer.Typer(
     epilog="Add --debug to any command to see the traceback of an error.",
     pretty_exceptions_enable=False,
 )
-app.command("quickstart", cls=DeclaredDeviceCommand)(quickstart.quickstart)
-app.command("plan", cls=DeclaredDeviceCommand)(plan.plan)
-app.command("vocab", cls=DeclaredCommand)(vocab.vocab)
-app.command("corpus", cls=DeclaredCommand)(corpus.corpus)
-app.command("pretrain", cls=DeclaredDeviceCommand)(pretrain.pretrain)
-app.command("adapt", cls=DeclaredDeviceCommand)(adapt.adapt)
-app.command("distil", cls=DeclaredDeviceCommand)(distil.distil)
-app.command("compress", cls=DeclaredDeviceCommand)(compress.compress)
-app.command("study", cls=DeclaredDeviceCommand)(study.study)
-app.command("word-vectors", cls=DeclaredCommand)(words.word_vectors)
-app.command("nearest")(words.nearest)
-app.command("lstm", cls=DeclaredCommand)(words.lstm)
-app.command("seq2seq", cls=DeclaredCommand)(words.seq2seq)
-app.command("rewrite")(words.rewrite)
-app.command("report")(report.report)
-app.command("fill-mask", cls=DeviceCommand)(predict.fill_mask)
-app.command("generate", cls=DeviceCommand)(predict.generate)
-app.command("finetune", cls=DeclaredDeviceCommand)(finetune.finetune)
-app.command("evaluate", cls=DeclaredDeviceCommand)(finetune.evaluate)
-app.command("predict", cls=DeviceCommand)(predict.predict)
-app.command("embed", cls=DeclaredDeviceCommand)(predict.embed)
-app.command("similarity", cls=DeviceCommand)(predict.similarity)
-app.command("next-sentence", cls=DeviceCommand)(predict.next_sentence)
-app.command("index", cls=DeclaredDeviceCommand)(search.index)
-app.command("search", cls=DeviceCommand)(search.search)
-app.command("mine", cls=DeclaredDeviceCommand)(search.mine)
-app.command("serve", cls=DeclaredDeviceCommand)(serve.serve)
-app.command("attention", cls=DeviceCommand)(attention.attention)
-app.command("attribute", cls=DeviceCommand)(attention.attribute)
-app.command("probe", cls=DeclaredDeviceCommand)(probe.probe)
-app.command("lab", cls=DeviceCommand)(lab.lab)
-app.command("learn")(learn.learn)
-app.command("docs")(docs.docs)
-app.command("import")(convert.import_model)
-app.add_typer(export.app, name="export")
-app.command("push")(push.push)
-app.command("sizes", cls=DeviceCommand)(sizes.sizes)
-app.add_typer(inspect.app, name="inspect")
+
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "First things first": {
+        "quickstart": training.quickstart,
+        "solve": training.solve,
+        "look": finetune.look,
+        "finetune": finetune.finetune,
+        "predict": predict.predict,
+        "index": search.index,
+        "search": search.search,
+        "serve": search.serve,
+    },
+    "Train": {
+        "vocab": text.vocab,
+        "corpus": text.corpus,
+        "pretrain": training.pretrain,
+        "adapt": training.adapt,
+        "distil": training.distil,
+        "compress": training.compress,
+        "plan": training.plan,
+        "sizes": training.sizes,
+        "report": training.report,
+    },
+    "Use and measure": {
+        "evaluate": finetune.evaluate,
+        "embed": predict.embed,
+        "similarity": predict.similarity,
+        "fill-mask": predict.fill_mask,
+        "next-sentence": predict.next_sentence,
+        "generate": predict.generate,
+        "mine": search.mine,
+    },
+    "Files and reading": {"import": folders.import_model, "push": folders.push, "docs": folders.docs},
+}
+_FILES_INTO_FILES = ("look", "vocab", "corpus", "report", "import", "push", "docs")
+"""Commands that compute with no model, and so on no device."""
+
+for _panel, _commands in _PANELS.items():
+    for _name, _command in _commands.items():
+        _kind = Command if _name in _FILES_INTO_FILES else DeviceCommand
+        app.command(_name, cls=_kind, rich_help_panel=_panel)(_command)
+app.add_typer(text.inspect, name="inspect", rich_help_panel="Train")
+app.add_typer(folders.export, name="export", rich_help_panel="Files and reading")
 
 ENVIRONMENT = {
     # OpenMP 的线程默认长时间空转等待；机器上只要还有别的程序在忙，训练就会慢几十倍。短暂空转后让出核心，空闲时几乎无损
@@ -102,19 +83,9 @@ ENVIRONMENT = {
 "Fine-tuning" in docs/notes/measurements.md."""
 
 _INTERRUPTED = 130
-_RESUMING = (
-    "quickstart",
-    "adapt",
-    "distil",
-    "corpus",
-    "pretrain",
-    "study",
-    "word-vectors",
-    "lstm",
-    "seq2seq",
-    "finetune",
-    "embed",
-    "index",
+_RESUMING = frozenset(
+    {"quickstart", "solve", "adapt", "distil", "corpus", "pretrain", "finetune", "embed", "index"}
+    | {"study", "word-vectors", "lstm", "seq2seq"}
 )
 """Commands that keep what is done and go on from there."""
 
@@ -127,6 +98,22 @@ def options(
     if version:
         print(f"bertsmith {__version__}")
         raise typer.Exit
+
+
+@cache
+def all_commands() -> typer.Typer:
+    """Returns the command line with what other packages add to it through the entry points `bertsmith.commands`.
+
+    Each entry point is a function that takes the `typer.Typer` and adds its commands.
+    """
+    # 学校的命令也这样来，和任何人的一样
+    for entry in metadata.entry_points(group="bertsmith.commands"):
+        try:
+            entry.load()(app)
+        except Exception as error:
+            # 别人的包坏了，不该连我们的命令也用不了
+            warnings.warn(f"the commands of {entry.value} cannot be added ({error})", stacklevel=2)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -144,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(words: Sequence[str], *, debug: bool) -> int:
     try:
-        outcome = app(list(words), standalone_mode=False)
+        outcome = all_commands()(list(words), standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         outcome = _INTERRUPTED
     except BertsmithError as error:

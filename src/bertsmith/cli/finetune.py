@@ -3,108 +3,88 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertsmith.cli.options import Given, declares
+from bertsmith.cli.options import declares
 
 if TYPE_CHECKING:
-    from bertsmith.finetune.datasets.reader import ReadingOptions
-    from bertsmith.finetune.further import FurtherOptions
-    from bertsmith.finetune.job import ComparisonOptions
-    from bertsmith.finetune.settings import FineTuningSettings
     from bertsmith.finetune.tasks.task import Evaluation
-    from bertsmith.finetune.teaching import TeachingOptions
-    from bertsmith.train.tracking import TrackingOptions
 
 
 def _task() -> Any:
-    from bertsmith.finetune.tasks.registry import all_tasks
+    from bertsmith.finetune.tasks import all_tasks
 
     return typer.Argument(metavar="TASK", help=f"What is learned: {', '.join(all_tasks())}.")
 
 
-def _options_of_all_tasks() -> type:
-    from bertsmith.finetune.tasks.registry import options_of_all_tasks
-
-    return options_of_all_tasks()
-
-
 @declares(
-    reading="bertsmith.finetune.datasets.reader.ReadingOptions",
-    options=_options_of_all_tasks,
-    settings="bertsmith.finetune.settings.FineTuningSettings",
-    further="bertsmith.finetune.further.FurtherOptions",
-    comparison="bertsmith.finetune.job.ComparisonOptions",
-    teaching="bertsmith.finetune.teaching.TeachingOptions",
-    tracking="bertsmith.train.tracking.TrackingOptions",
+    "bertsmith.finetune.datasets.ReadingOptions",
+    "bertsmith.finetune.tasks.options_of_all_tasks",
+    "bertsmith.finetune.settings.FineTuningSettings",
+    "bertsmith.finetune.further.FurtherOptions",
+    "bertsmith.finetune.job.ComparisonOptions",
+    "bertsmith.finetune.teaching.TeachingOptions",
+    "bertsmith.train.tracking.TrackingOptions",
 )
 def finetune(
     task: Annotated[str, _task()],
     model: Annotated[Path, typer.Option(help="Model to start from: a folder, or org/name of the Hub.")],
-    out: Annotated[Path, typer.Option(help="Run folder, model in OUT/model; the same command goes on after a stop.")],
+    out: Annotated[Path, typer.Option(help="Run folder, model in OUT/model; the same command resumes after a stop.")],
     train: Annotated[
         str | None, typer.Option(help="File or URL: TSV, CSV, JSONL, Parquet, CoNLL, CoNLL-U or SQuAD.")
     ] = None,
-    dev: Annotated[str | None, typer.Option(help="The same; chooses the best epoch. Not needed with --folds.")] = None,
+    dev: Annotated[str | None, typer.Option(help="Chooses the best epoch; else a part of --train does.")] = None,
     test: Annotated[str | None, typer.Option(help="The same; scored with the weights chosen on dev.")] = None,
     unlabelled: Annotated[
         str | None, typer.Option(help="embed: folder of text files to learn from instead; see --positives.")
     ] = None,
-    *,
-    reading: Given[ReadingOptions],
-    options: Given[Any],
-    settings: Given[FineTuningSettings],
-    further: Given[FurtherOptions],
-    comparison: Given[ComparisonOptions],
-    teaching: Given[TeachingOptions],
-    tracking: Given[TrackingOptions],
+    **settings: Any,
 ) -> None:
-    """Fine-tune a model on labelled files; interrupted, the same command goes on."""
+    """Fine-tune a model on labelled files; interrupted, the same command resumes."""
     from rich.console import Console
 
-    from bertsmith.finetune.calls import finetune as run_finetuning
-    from bertsmith.train.stopping import TrainingStopped
+    from bertsmith.finetune.job import finetune as run_finetuning
+    from bertsmith.train.monitor import TrainingStopped
 
-    groups = (reading, options, settings, further, comparison, teaching, tracking)
-    given: dict[str, Any] = {name: value for group in groups for name, value in group.values.items()}
-    given |= {"train": train, "dev": dev, "test": test, "unlabelled": unlabelled}
+    given = {**settings, "train": train, "dev": dev, "test": test, "unlabelled": unlabelled}
     try:
         result = run_finetuning(task, model, out, console=Console(), **given).details
     except TrainingStopped as stopped:
         # 被叫停不是错误：进度已存盘，同一条命令接着跑，退出码是 0
         print(stopped)
         return
-    print(_line("dev", result.dev))
-    if result.test is not None:
-        print(_line("test", result.test))
+    for name, scores in (("dev", result.dev), ("test", result.test)):
+        if scores is not None:
+            print(_line(name, scores))
     kept = " and ".join(str(out / name) for name in ("model", "adapter") if (out / name).is_dir())
     print(f"best epoch {result.epoch}; kept in {kept}; report in {out / 'report.html'}")
 
 
-@declares(reading="bertsmith.finetune.datasets.reader.ReadingOptions")
+@declares("bertsmith.finetune.datasets.ReadingOptions")
 def evaluate(
     model: Annotated[Path, typer.Option(help="Folder that `bertsmith finetune` wrote.")],
     file: Annotated[str, typer.Option("--file", help="Labelled file or URL, as in fine-tuning.")],
     adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for all details.")] = None,
     precision: Annotated[str, typer.Option(help="Precision: auto, bf16, float32 or int8.")] = "auto",
-    *,
-    reading: Given[ReadingOptions],
+    only: Annotated[
+        Literal["words", "encoder"] | None, typer.Option(help="One part of a folder of `bertsmith solve`.")
+    ] = None,
+    **settings: Any,
 ) -> None:
     """Score a fine-tuned model on a labelled file."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from bertsmith.files import require_other_file
-    from bertsmith.finetune.calls import evaluate as score
-    from bertsmith.json_files import write_json
+    from bertsmith.files import require_other_file, write_json
+    from bertsmith.finetune.job import evaluate as score
 
     if out is not None:
         require_other_file(out, Path(file))
-    found = score(model, file, adapter=adapter, precision=precision, **reading.values).details
+    found = score(model, file, adapter=adapter, precision=precision, only=only, **settings).details
     print(_line(file, found))
     if out is not None:
         write_json(out, found)
@@ -120,13 +100,35 @@ def evaluate(
         print(f"all details in {out}")
 
 
+@declares("bertsmith.finetune.datasets.ReadingOptions")
+def look(
+    source: Annotated[str, typer.Argument(metavar="FILE-OR-FOLDER", help="Labelled file or URL, or a folder of text.")],
+    task: Annotated[
+        str | None, typer.Option(help="Read as for this task, or text; default: the first that can read it.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model folder or org/name: count lengths in its pieces, and what it would cut.")
+    ] = None,
+    dev: Annotated[str | None, typer.Option(help="Count what this file shares with it.")] = None,
+    test: Annotated[str | None, typer.Option(help="The same.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **settings: Any,
+) -> None:
+    """Show what would be understood of a file or folder, before anything is learned from it."""
+    from bertsmith.files import json_text, to_json
+    from bertsmith.finetune.look import look as look_at
+
+    found = look_at(source, task=task, model=model, dev=dev, test=test, **settings)
+    print(json_text(to_json(found)).strip() if as_json else "\n".join(found.lines()))
+
+
 def _line(name: str, found: Evaluation) -> str:
     """Returns the metrics in one line, with their intervals."""
-    from bertsmith.finetune.metrics.bootstrap import in_digits
+    from bertsmith.finetune.metrics import in_digits
 
     metrics = []
     for metric, value in found.metrics.items():
         interval = found.intervals.get(metric)
         bounds = f" ({in_digits(interval.low)}-{in_digits(interval.high)})" if interval else ""
         metrics.append(f"{metric} {in_digits(value)}{bounds}")
-    return f"{name}: {', '.join(metrics)}"
+    return "\n".join([f"{name}: {', '.join(metrics)}", *(f"{name}: {remark}" for remark in found.remarks)])

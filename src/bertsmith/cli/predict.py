@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertsmith.cli.corpus import EngineOption
-from bertsmith.cli.options import Given, declares
+from bertsmith.cli.options import declares
 from bertsmith.cli.standard_input import (
     MOST_AT_ONCE,
     PIPE,
@@ -23,23 +21,15 @@ from bertsmith.cli.standard_input import (
     require_readable,
     texts,
 )
+from bertsmith.cli.text import Engine
 
 if TYPE_CHECKING:
     from bertsmith.inference.embed_files import EmbedSettings
 
 
-class PrecisionOption(str, Enum):
-    """The precision of the matmuls."""
-
-    float32 = "float32"
-    bf16 = "bf16"
-    int8 = "int8"
-    auto = "auto"
-
-
 ModelOption = Annotated[Path, typer.Option(help="Model folder, or org/name of the Hub.")]
 Precision = Annotated[
-    PrecisionOption | None,
+    Literal["float32", "bf16", "int8", "auto"] | None,
     typer.Option(help="auto: measure, take the fastest accurate one; default: bf16 where native."),
 ]
 
@@ -64,7 +54,7 @@ def fill_mask(
 
     require_readable(*(candidate or []))
     given = texts(text)
-    pipeline = load_pipeline("fill-mask", model, precision=precision.value if precision else None)
+    pipeline = load_pipeline("fill-mask", model, precision=precision)
     for one in given:
         masks = pipeline(one.text, top_k=top_k, candidates=candidate or None)
         if as_json:
@@ -110,7 +100,7 @@ def generate(
     from bertsmith.inference import load_pipeline
 
     given = texts(text)
-    pipeline = load_pipeline("generate", model, precision=precision.value if precision else None)
+    pipeline = load_pipeline("generate", model, precision=precision)
     how = {"max_new_tokens": max_new_tokens, "top_p": top_p, "temperature": temperature, "seed": seed}
     for one in given:
         found = pipeline(one.text, **how)
@@ -120,6 +110,7 @@ def generate(
             print(f"{one.text} {found.text}".strip(), flush=True)
 
 
+@declares("bertsmith.finetune.datasets.InputOptions")
 def predict(
     given: Annotated[
         list[str] | None,
@@ -129,9 +120,9 @@ def predict(
     model: ModelOption,
     adapter: Annotated[Path | None, typer.Option(help="Adapter folder to load on top of the model.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="Text file: one input a line; or .jsonl: a text or a list of fields.")
+        str | None,
+        typer.Option("--file", help="File or URL: a table as in fine-tuning, or text with an input a line."),
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Encoding of file or pipe: auto, or a codec such as gb18030.")] = "auto",
     pairs: Annotated[
         bool | None,
         typer.Option("--pairs/--single", help="Two texts in a line, or one; default: as the model was trained."),
@@ -149,60 +140,88 @@ def predict(
     constrained: Annotated[
         bool, typer.Option("--constrained", help="tag: decode a sentence's tags jointly, so that they are valid BIO.")
     ] = False,
+    only: Annotated[
+        Literal["words", "encoder"] | None, typer.Option(help="One part of a folder of `bertsmith solve`.")
+    ] = None,
     precision: Precision = None,
     as_json: JsonOption = False,
+    **settings: Any,
 ) -> None:
     """Predict with a fine-tuned model; prints the prediction, its probability and the input.
 
     A line is a text or two (classify, multilabel, regress), a text (tag), a question and its passage (answer), a
     context and its choices (choose), a query and a text (rank), with tabs between. A blank line stays blank.
+    The columns of a table are found as in fine-tuning; those that are not needed come back in the output.
     """
     import json
+    from functools import partial
     from itertools import chain
 
     from bertsmith.data.reading.lines import require_file
+    from bertsmith.data.reading.sources import is_url
     from bertsmith.errors import ConfigError, InputError
     from bertsmith.files import atomic_path, require_other_file
+    from bertsmith.finetune.datasets import ReadingOptions
     from bertsmith.finetune.predict import Predictor, as_line
+    from bertsmith.settings import built
 
     require_readable(*(given or []))
     if as_json and out is not None:
         raise ConfigError("--json prints; for a file give it a name that ends in .jsonl with --out")
-    if file is not None:
+    options = built(ReadingOptions, settings)
+    if file is not None and not is_url(file):
         # 载入模型之前先看文件在不在：大模型要载好几秒
-        require_file(file)
+        require_file(Path(file))
         if out is not None:
-            require_other_file(out, file)
-    inputs = batches(given or [], encoding) if given or (file is None and is_piped()) else iter(())
+            require_other_file(out, Path(file))
+    inputs = batches(given or [], options.encoding) if given or (file is None and is_piped()) else iter(())
     predictor = Predictor.load(
         model,
         adapter=adapter,
         pairs=pairs,
-        precision=precision.value if precision else None,
+        precision=precision,
         calibrated=calibrated,
         class_thresholds=class_thresholds,
         constrained=constrained,
+        only=only,
     )
-    from_file = iter(()) if file is None else predictor.predict_file(file, encoding)
+    from_file = iter(()) if file is None else predictor.predict_file(file, options)
     records = chain(chain.from_iterable(map(predictor.predict_placed, inputs)), from_file)
     # 先算出第一条再打开输出文件：输入有错时不会留下空文件
     first = next(records, None)
     if first is None:
         raise InputError("nothing to predict; give texts, - for standard input, or --file with one input a line")
+    as_json_line = partial(json.dumps, ensure_ascii=False, default=str)
     if out is None:
+        faults = 0
         for record in chain([first], records):
-            print(json.dumps(record, ensure_ascii=False) if as_json else as_line(record), flush=True)
+            print(as_json_line(record) if as_json else as_line(record), flush=True)
+            faults += "fault" in record
+        _tell_faults(faults)
         return
-    count = 0
+    count = faults = 0
     with atomic_path(out) as temporary, temporary.open("w", encoding="utf-8") as handle:
         for record in chain([first], records):
-            line = json.dumps(record, ensure_ascii=False) if out.suffix == ".jsonl" else as_line(record)
-            handle.write(line + "\n")
+            handle.write((as_json_line(record) if out.suffix == ".jsonl" else as_line(record)) + "\n")
             count += record["prediction"] is not None
+            faults += "fault" in record
     print(f"{count} predictions in {out}")
+    _tell_faults(faults)
 
 
-@declares(settings="bertsmith.inference.embed_files.EmbedSettings")
+def _tell_faults(count: int) -> None:
+    """Ends with an error where inputs could not be predicted: each said why in its place.
+
+    Raises:
+        InputError: there are some.
+    """
+    from bertsmith.errors import InputError
+
+    if count:
+        raise InputError(f"{count} input(s) could not be predicted; each says why in its place")
+
+
+@declares("bertsmith.inference.embed_files.EmbedSettings")
 def embed(
     files: Annotated[
         list[Path] | None,
@@ -212,28 +231,27 @@ def embed(
     model: ModelOption,
     out: Annotated[
         Path | None,
-        typer.Option(help=".npy or .parquet, a row per line; the same command goes on after a stop."),
+        typer.Option(help=".npy or .parquet, a row per line; the same command resumes after a stop."),
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes; each takes one file at a time.")] = 1,
-    engine: Annotated[
-        EngineOption, typer.Option(help="Processes here, or a Ray cluster (RAY_ADDRESS).")
-    ] = EngineOption.local,
+    engine: Engine = "local",
     as_json: Annotated[
         bool, typer.Option("--json", help="Instead of --out: print a JSON line with text and vector for each text.")
     ] = False,
-    settings: Given[EmbedSettings],
+    **settings: Any,
 ) -> None:
     """Turn every line of files into a vector; a blank line gives a row of zeros."""
     from rich.console import Console
 
     from bertsmith.errors import ConfigError
-    from bertsmith.inference.embed_files import embed_files
-    from bertsmith.progress import LiveProgress
+    from bertsmith.inference.embed_files import EmbedSettings, embed_files
+    from bertsmith.reporting.progress import LiveProgress
+    from bertsmith.settings import built
 
-    chosen = replace(settings.build(), normalize=normalize)
+    chosen = replace(built(EmbedSettings, settings), normalize=normalize)
     if as_json:
-        if out is not None or workers != 1 or engine is not EngineOption.local:
+        if out is not None or workers != 1 or engine != "local":
             raise ConfigError("--json prints, in this process: leave --out, --workers and --engine out")
         _print_vectors(files or [], model, chosen)
         return
@@ -242,13 +260,8 @@ def embed(
     if not files or Path(PIPE) in files:
         raise ConfigError("name text files; standard input goes with --json, since a file must be readable again")
     with LiveProgress(Console(stderr=True)) as progress:
-
-        def show(done: int, total: int) -> None:
-            rate = progress.rate("embedding", done)
-            figures = f"{done:,} of {total:,} lines" + (f", {rate:,.0f} lines/s" if rate else "")
-            progress.update("embedding", done, total, figures)
-
-        found = embed_files(files, model, out, chosen, engine=engine.value, workers=workers, on_progress=show)
+        show = progress.counter("embedding", "lines")
+        found = embed_files(files, model, out, chosen, engine=engine, workers=workers, on_progress=show)
     blank = f" ({found.blank:,} blank lines are zeros)" if found.blank else ""
     print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
 
@@ -291,21 +304,17 @@ def similarity(
 
     require_readable(text, *(others or []))
     given = batches(others or [])
-    pipeline = load_pipeline("similarity", model, precision=precision.value if precision else None)
+    pipeline = load_pipeline("similarity", model, precision=precision)
     for batch in given:
         compared = [one.text for one in batch if one.text.strip()]
         scores = pipeline([text], compared)[0].tolist() if compared else []
         # 管道里的各行照来的次序；命令行上写的按相似排
-        order = range(len(compared)) if not others or PIPE in others else _falling(scores)
-        for place in order:
+        falling = sorted(range(len(scores)), key=lambda place: -scores[place])
+        for place in range(len(scores)) if not others or PIPE in others else falling:
             if as_json:
                 print_json({"text": text, "other": compared[place], "similarity": scores[place]})
             else:
                 print(f"{scores[place]:.4f}\t{compared[place]}", flush=True)
-
-
-def _falling(scores: Sequence[float]) -> list[int]:
-    return sorted(range(len(scores)), key=lambda place: -scores[place])
 
 
 def next_sentence(
@@ -324,7 +333,7 @@ def next_sentence(
         raise InputError("give two texts, or - for lines of standard input with a tab between the two")
     require_readable(next_text or "")
     given = texts(text)
-    pipeline = load_pipeline("next-sentence", model, precision=precision.value if precision else None)
+    pipeline = load_pipeline("next-sentence", model, precision=precision)
     for one in given:
         first, tab, second = one.text.partition("\t") if next_text is None else (one.text, "\t", next_text)
         if not tab:

@@ -1,58 +1,37 @@
-"""`bertsmith index`, `search` and `mine`: a folder of text, searched; hard negatives and near duplicates."""
+"""`bertsmith index`, `search`, `mine` and `serve`: a folder of text, searched; hard negatives; models over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from bertsmith.cli.options import Given, declares, flag_of
+from bertsmith.cli.options import declares, flag_of
 from bertsmith.cli.predict import Precision
 from bertsmith.cli.standard_input import PIPE, JsonOption, print_json, require_readable, texts
-
-if TYPE_CHECKING:
-    from bertsmith.retrieval import Hit, IndexSettings
-    from bertsmith.retrieval.mining import MiningSettings
-
-
-class ModeOption(str, Enum):
-    """What passages are found by."""
-
-    hybrid = "hybrid"
-    ranks = "ranks"
-    dense = "dense"
-    lexical = "lexical"
-
 
 IndexArgument = Annotated[Path, typer.Argument(help="Folder of an index.")]
 MovedModel = Annotated[Path | None, typer.Option(help="Where the model of the index lies now, if it was moved.")]
 
 
-@declares(settings="bertsmith.retrieval.build.IndexSettings")
+@declares("bertsmith.retrieval.build.IndexSettings")
 def index(
-    folder: Annotated[Path, typer.Argument(help="Folder with .txt and .md files, in any subfolders.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of text, Markdown, HTML, PDF, Word, …; subfolders too.")],
     model: Annotated[Path, typer.Option(help="Model folder, or org/name of the Hub.")],
     out: Annotated[Path, typer.Option(help="Folder of the index; the same command brings it up to date.")],
-    *,
-    settings: Given[IndexSettings],
+    **settings: Any,
 ) -> None:
     """Make a folder of text searchable, or bring its index up to date: unchanged passages are not embedded again."""
     from rich.console import Console
 
-    from bertsmith.progress import LiveProgress
-    from bertsmith.retrieval.calls import index as make_index
+    from bertsmith.reporting.progress import LiveProgress
+    from bertsmith.retrieval.build import index as make_index
 
     with LiveProgress(Console(stderr=True)) as progress:
-
-        def show(done: int, total: int) -> None:
-            rate = progress.rate("embedding", done)
-            figures = f"{done:,} of {total:,} passages" + (f", {rate:,.0f} passages/s" if rate else "")
-            progress.update("embedding", done, total, figures)
-
-        found = make_index(folder, model, out, on_progress=show, **settings.values).details
+        show = progress.counter("embedding", "passages")
+        found = make_index(folder, model, out, on_progress=show, **settings).details
     changes = f"{found.added:,} new, {found.changed:,} changed, {found.deleted:,} deleted"
     print(f"{out}: {found.documents:,} files ({changes}), {found.passages:,} passages, {found.embedded:,} embedded")
 
@@ -63,8 +42,9 @@ def search(
     *,
     k: Annotated[int, typer.Option("-k", min=1, help="Passages to show.")] = 10,
     mode: Annotated[
-        ModeOption, typer.Option(help="Search by vectors, by words, or by both, joined by score or by rank.")
-    ] = ModeOption.hybrid,
+        Literal["hybrid", "ranks", "dense", "lexical"],
+        typer.Option(help="Search by vectors, by words, or by both, joined by score or by rank."),
+    ] = "hybrid",
     weight: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Weight of the vectors in hybrid search; default: that of the index."),
@@ -86,39 +66,31 @@ def search(
     require_readable(*(where or []))
     filters = _filters(where or [])
     queries = texts(query)
-    opened = load_index(index, model=model, rerank=rerank, precision=precision.value if precision else None)
+    opened = load_index(index, model=model, rerank=rerank, precision=precision)
     for one in queries:
-        hits = opened.search(one.text, k=k, mode=mode.value, weight=weight, where=filters)
+        hits = opened.search(one.text, k=k, mode=mode, weight=weight, where=filters)
+        rows = None if hits else opened.rows_where(filters)
+        nothing = rows is not None and not len(rows)
         if as_json:
             for hit in hits:
                 print_json({"query": one.text, **asdict(hit)})
+            if nothing:
+                warnings.warn("no document is as --where says", stacklevel=2)
             continue
         if query is None or query == PIPE:
             print(one.text)
-        _print_hits(hits)
+        if not hits:
+            print("nothing found" + ": no document is as --where says" * nothing)
+        for number, hit in enumerate(hits, 1):
+            # 普通的行：路径与行号可以复制，也不随终端的宽度折断
+            print(f"{number}. {hit.place}  {hit.score:.4f}")
+            print(
+                *(f"   {line}" for line in (" ".join(part.split())[:300] for part in (hit.heading, hit.text)) if line),
+                sep="\n",
+            )
 
 
-def _print_hits(hits: Sequence[Hit]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not hits:
-        print("nothing found")
-        return
-    table = Table()
-    table.add_column("score", justify="right")
-    # 路径宁可折行，行号不能省略
-    table.add_column("place", overflow="fold")
-    table.add_column("passage")
-    for hit in hits:
-        place = f"{hit.file}:{hit.line}" + (f"\n{hit.heading}" if hit.heading else "")
-        # 原文里的方括号不是排版标记
-        table.add_row(f"{hit.score:.4f}", Text(place), Text(" ".join(hit.text.split())[:300]))
-    Console().print(table)
-
-
-@declares(settings="bertsmith.retrieval.mining.MiningSettings")
+@declares("bertsmith.retrieval.mining.MiningSettings")
 def mine(
     file: Annotated[
         Path, typer.Argument(help="Pairs of query and text, a SQuAD file, a BEIR folder, or a text per line.")
@@ -134,29 +106,29 @@ def mine(
         str | None, typer.Option(help="Name or number (from 0) of the column of texts that answer them.")
     ] = None,
     encoding: Annotated[str, typer.Option(help="Encoding: auto, or a codec such as gb18030.")] = "auto",
-    settings: Given[MiningSettings],
+    **settings: Any,
 ) -> None:
     """Find hard negatives for pairs: texts that look like an answer but are not. Or find near duplicates."""
     from bertsmith.errors import ConfigError
-    from bertsmith.finetune.datasets.reader import column_name
+    from bertsmith.finetune.datasets import column_name
     from bertsmith.retrieval import mining
-    from bertsmith.retrieval.calls import mine as write_negatives
+    from bertsmith.retrieval.mining import mine as write_negatives
 
     columns = {"text_column": text_column, "pair_column": pair_column}
     named: dict[str, Any] = {name: column_name(column) for name, column in columns.items() if column is not None}
     if near_duplicates is None:
-        found = write_negatives(file, out, model=model, encoding=encoding, **named, **settings.values).details
+        found = write_negatives(file, out, model=model, encoding=encoding, **named, **settings).details
         print(
             f"{out}: {found.pairs:,} pairs, {found.negatives:,} negatives out of {found.texts:,} texts,"
             f" {found.without:,} pairs without one"
         )
         return
-    unused = [name for name in (*settings.values, *named) if name != "precision"]
+    unused = [name for name in (*settings, *named) if name != "precision"]
     if unused:
         raise ConfigError(f"{flag_of(unused[0])} has no meaning with --near-duplicates; leave it out")
     if model is None:
         raise ConfigError("--near-duplicates compares vectors: name the --model that makes them")
-    precision = settings.build().precision
+    precision = settings.get("precision")
     count = mining.near_duplicates(file, model, out, near_duplicates, precision=precision, encoding=encoding)
     print(f"{out}: {count:,} pairs of lines with a cosine of at least {near_duplicates:g}")
 
@@ -173,3 +145,26 @@ def _filters(given: list[str]) -> dict[str, str]:
             raise InputError(f"--where {field}: is given twice; a pattern can hold * and ?")
         found[field] = pattern
     return found
+
+
+@declares("bertsmith.serve.settings.ServeSettings")
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model: FOLDER, org/name or NAME=FOLDER; repeat; default: the indexes'."),
+    ] = None,
+    index: Annotated[
+        list[str] | None, typer.Option(help="Index to search at /search: FOLDER or NAME=FOLDER; may be repeated.")
+    ] = None,
+    **settings: Any,
+) -> None:
+    """Serve models over HTTP: their own endpoints, and OpenAI's /v1/embeddings; /docs shows them."""
+    from bertsmith.errors import ConfigError
+    from bertsmith.serve.settings import served
+    from bertsmith.settings import changed
+
+    try:
+        from bertsmith.serve.run import serve as run
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'bertsmith[serve]'") from None
+    run(changed(served(model, index), **settings))

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.files import make_folder
+from bertsmith.files import make_folder, read_json, write_json
 from bertsmith.hub import model_folder
-from bertsmith.json_files import read_json, write_json
 from bertsmith.model import BertConfig, PretrainedModel, architectures_by_name
 from bertsmith.model.architectures import LabelledModel
 from bertsmith.model.folder import read_modules, write_modules
@@ -41,21 +40,7 @@ _COMPUTED_WITH = ("num_attention_heads", "hidden_act", "layer_norm_eps", "pruned
 
 @dataclass(frozen=True)
 class AdapterDescription:
-    """What `adapter.json` says.
-
-    Attributes:
-        kind: as in `AdapterSettings`, like the four fields that follow.
-        size: width or rank.
-        alpha: of LoRA.
-        dropout: in [0, 1).
-        targets: of LoRA.
-        architecture: of the model it belongs to, such as `ModelForTokenClassification`.
-        backbone: see `backbone_fingerprint`.
-        id2label: the labels of the heads; empty where they have none.
-        problem_type: as in `ModelConfig`.
-        classifier_dropout: as in `ModelConfig`.
-        format: of the file.
-    """
+    """What `adapter.json` says."""
 
     kind: AdapterKind
     size: int
@@ -99,26 +84,12 @@ class AdapterDescription:
 
     @classmethod
     def load(cls, folder: Path) -> AdapterDescription:
-        """Reads `adapter.json`.
-
-        Raises:
-            CheckpointError: the file is missing, damaged, or of another format.
-        """
+        """Reads `adapter.json`."""
         return read_json(folder / DESCRIPTION_FILE, cls, CheckpointError, "name a folder that holds a whole adapter")
 
 
 def save_adapter(model: PretrainedModel, folder: str | Path, name: str | None = None) -> None:
-    """Writes one adapter of a model, with its heads; the backbone is not written.
-
-    Args:
-        model: has the adapter.
-        folder: made when missing; files of the same names are replaced, each whole or not at all.
-        name: of the adapter; None for the active one.
-
-    Raises:
-        ConfigError: there is no such adapter, or none is active.
-        RunFolderError: the disk is full or the folder cannot be written.
-    """
+    """Writes one adapter of a model, with its heads; the backbone is not written."""
     name = active_name(model) if name is None else name
     if name is None:
         raise ConfigError("no adapter is active; name the one to save")
@@ -147,11 +118,6 @@ def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "defaul
         model: of the adapter's architecture, over its backbone; its heads may be for other labels.
         folder: holds an adapter.
         name: under which it can be activated in this model.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or the adapter belongs to another backbone or architecture; the
-            model is as before.
-        ConfigError: the model has an adapter of that name.
     """
     folder = model_folder(folder)
     description = AdapterDescription.load(folder)
@@ -171,16 +137,8 @@ def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "defaul
 def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default") -> PretrainedModel:
     """Loads a backbone as the architecture that an adapter is for, with that adapter in it.
 
-    Args:
-        backbone: the model folder that the adapter was trained from; its own heads are left aside.
-        folder: holds an adapter.
-        name: under which it can be activated.
-
     Returns:
         The model in training mode, float32, on the CPU; only the adapter and its heads learn.
-
-    Raises:
-        CheckpointError: either folder is not usable, or they do not belong together.
     """
     description = AdapterDescription.load(model_folder(folder))
     if description.architecture not in architectures_by_name():

@@ -2,7 +2,7 @@
 
 A model that has read the task's own words, without their labels, starts fine-tuning closer to them; the smaller the
 model's first text was, the more this is worth. The run is one of pre-training like any other, in a folder inside that
-of the fine-tuning run, so it goes on where it was stopped:
+of the fine-tuning run, so it resumes where it was stopped:
 
     run/further/corpus/   token shards of the texts
     run/further/model/    the model that fine-tuning starts from
@@ -21,14 +21,14 @@ from rich.console import Console
 from bertsmith.data.corpus.build import build_from_documents
 from bertsmith.data.corpus.manifest import MANIFEST
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.documents import readable_files
 from bertsmith.data.reading.sentences import split_sentences
 from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import ConfigError
 from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig
 from bertsmith.objectives.pretraining import objective_named
-from bertsmith.options import option
+from bertsmith.settings import option
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import native_settings, recipe_to_continue
 from bertsmith.train.pretraining import pretrain
@@ -39,12 +39,7 @@ FURTHER = "further"
 
 @dataclass(frozen=True)
 class FurtherOptions:
-    """Whether the task's texts are read before its labels are learned.
-
-    Attributes:
-        adapt: minutes; 0 for none.
-        adapt_text: files or folders with more text of the same kind.
-    """
+    """Whether the task's texts are read before its labels are learned."""
 
     panel: ClassVar[str] = "Further pre-training first"
 
@@ -69,22 +64,8 @@ def pretrain_further(
 ) -> Path:
     """Goes on pre-training a model on the texts of labelled examples.
 
-    Args:
-        model: a model folder, or a name on the Hub.
-        examples: of a task; their labels are not looked at.
-        run: the folder of the fine-tuning run.
-        options: for how long, and on what else.
-        seed: of everything random.
-        console: shows progress.
-        device: where the model is trained.
-
     Returns:
         The folder of the model that has read them.
-
-    Raises:
-        InputError: there are too few texts, or a file is not usable.
-        RunFolderError: the folder holds something else, or cannot be written.
-        TrainingStopped: a signal came, and the state is saved.
     """
     folder = run / FURTHER
     tokenizer = load_tokenizer(model_folder(model))
@@ -111,4 +92,4 @@ def _documents(examples: Iterable[Any], more: Sequence[str]) -> Iterator[Documen
             if sentences := tuple(split_sentences(text)):
                 yield Document(f"example {number}", sentences)
     if more:
-        yield from read_documents(find_text_files(more))
+        yield from read_documents(readable_files(more))

@@ -1,37 +1,47 @@
-"""The whole job behind `bertsmith finetune`: files in; model, scores, baselines, card and report out."""
+"""`bertsmith.finetune` and `bertsmith.evaluate`: files in; model, scores, baselines, card and report out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.files import write_text
-from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.rows import DataSource, name_of
-from bertsmith.finetune.folds import DEV_PARTS, cross_validate
+from bertsmith.files import from_json, read_json, write_json, write_text
+from bertsmith.finetune.adapters import load_adapted
+from bertsmith.finetune.baselines import add_baselines, check_baselines
+from bertsmith.finetune.card import DataFile, model_card
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of, shown_path
 from bertsmith.finetune.further import FurtherOptions, pretrain_further
-from bertsmith.finetune.report.card import DataFile, model_card
-from bertsmith.finetune.report.run_report import write_report
+from bertsmith.finetune.look import look_at
+from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
-from bertsmith.finetune.search import paper_grid, search
+from bertsmith.finetune.search import DEV_PARTS, cross_validate, paper_grid, search, usual_space
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.registry import all_tasks, load_task, task_named
+from bertsmith.finetune.splits import held_out
+from bertsmith.finetune.tasks import all_tasks, load_task, options_of_all_tasks, task_named, task_of_model
+from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.finetune.teaching import TeachingOptions, labelled_by_teacher
 from bertsmith.finetune.trials import RUNS, SearchResult
-from bertsmith.finetune.tuning import usual_space
-from bertsmith.json_files import from_json, read_json
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.classify import Part
+from bertsmith.inference.engine import InferenceConfig, Precision
+from bertsmith.inference.words import read_words
+from bertsmith.kernels.layers import on_device
 from bertsmith.model import ModelConfig
-from bertsmith.options import option
-from bertsmith.train.tracking import RunListener
+from bertsmith.settings import Result, built, divided, option
+from bertsmith.tokenizer import load_tokenizer
+from bertsmith.train.tracking import RunListener, TrackingOptions
 
 PAPER, OPTUNA = "paper", "optuna"
 """The words of `--search`."""
+
+SPLIT_FILE = "split.json"
+"""In a run folder: which rows of the training file were held out for dev and test, where no dev file was given."""
 
 TRIALS = 30
 """Settings that Optuna tries unless a number is given."""
@@ -39,15 +49,7 @@ TRIALS = 30
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """What else is trained, to choose from or to compare with.
-
-    Attributes:
-        search: `paper` for the grid of appendix A.3, `optuna` for what Optuna suggests; None for the settings alone.
-        trials: how many settings Optuna tries.
-        seeds: how many.
-        folds: parts of a cross-validation over the training file; 0 for none.
-        baselines: whether simpler models are scored as well, see `Task.add_baselines`.
-    """
+    """What else is trained, to choose from or to compare with."""
 
     panel: ClassVar[str] = "Search and comparison"
 
@@ -72,162 +74,270 @@ class ComparisonOptions:
             raise ConfigError("--folds scores one recipe: leave --search and --seeds out, or search first")
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is asked for.
+def finetune(
+    task: str,
+    model: str | Path,
+    out: str | Path,
+    *,
+    train: DataSource | None = None,
+    dev: DataSource | None = None,
+    test: DataSource | None = None,
+    unlabelled: DataSource | None = None,
+    console: Console | None = None,
+    device: torch.device | str | None = None,
+    listeners: Sequence[RunListener] = (),
+    **settings: Any,
+) -> Result[FineTuningResult]:
+    """Fine-tunes a model on labelled rows; goes on where an earlier call was broken off.
 
-    Attributes:
-        task: its name.
-        model: the folder to start from, or its name on the Hub.
-        train: the training file, its URL, or rows in memory; None where text without labels is learned from.
-        dev: the file or rows that choose; None where that text provides them, too, or with folds.
-        test: the file or rows that are scored once; None for none.
-        unlabelled: a folder or rows of text to learn from instead of a training file; for tasks that can.
-        out: the run folder.
-        settings: the recipe.
-        fixed: names of settings that a search leaves as they are.
-        reading: how the files are read.
-        options: of the task, the fields of its `spec.options` that were chosen.
-        comparison: other runs, to compare with.
-        further: pre-training on the task's texts before its labels are learned.
-        teaching: who teaches besides the labels.
-        listeners: who is told how the runs go.
-    """
-
-    task: str
-    model: Path
-    train: DataSource | None
-    dev: DataSource | None
-    out: Path
-    settings: FineTuningSettings
-    test: DataSource | None = None
-    unlabelled: DataSource | None = None
-    reading: ReadingOptions = field(default_factory=ReadingOptions)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    comparison: ComparisonOptions = field(default_factory=ComparisonOptions)
-    further: FurtherOptions = field(default_factory=FurtherOptions)
-    teaching: TeachingOptions = field(default_factory=TeachingOptions)
-    listeners: Sequence[RunListener] = ()
-    fixed: tuple[str, ...] = ()
-
-
-def usual_rate(task: str, model: str | Path, adapter: str | None) -> float:
-    """Returns a peak learning rate to begin with: small models and fresh weights bear more.
+    Examples:
+        >>> import bertsmith
+        >>> rows = [{"text": "a warm and lovely story", "label": "good"}, {"text": "a dull story", "label": "bad"}] * 8
+        >>> tuned = bertsmith.finetune("classify", "run/model", "tuned", train=rows, dev=rows, epochs=1)
+        >>> list(tuned.metrics)[:2]
+        ['accuracy', 'macro_f1']
 
     Args:
-        task: its name.
-        model: a model folder, or a name on the Hub.
-        adapter: its kind; None for none.
-    """
-    config = ModelConfig.load(model)
-    return task_named(task).spec.usual_rate(adapter, hidden_size=config.hidden_size, family=config.family.model_type)
+        task: `classify`, `tag`, `answer` and so on; see `bertsmith finetune --help`.
+        model: the model to start from: a folder, or `org/name` of the Hub.
+        out: the run folder.
+        train: a labelled file or its URL; or a data frame, a `datasets.Dataset`, or a list of dictionaries. So are
+            `dev`, by which the best epoch is chosen, and `test`, which is scored with the weights that `dev` chose.
+            Without `dev`, parts of `train` are held out for both, and `split.json` says which.
+        dev: see `train`.
+        test: see `train`.
+        unlabelled: of `embed`: a folder of text files, or rows with a document in the column `text`, to learn from
+            instead.
+        console: shows progress; silent when None.
+        device: None takes the GPU where there is one.
+        listeners: are told how the runs go, besides those that `track` names.
+        **settings: the options of `bertsmith finetune`, with underscores, such as `epochs` and `label_column`.
 
-
-def run_job(job: Job, *, console: Console | None = None, device: torch.device | str = "cpu") -> FineTuningResult:
-    """Does the job, or goes on with it, and returns the result of the best run.
+    Returns:
+        `metrics`: on `test` where there is one, else on `dev`; `model_folder`: the model, or the adapter; `report`: the
+        page; `details`: the best epoch, and both evaluations with all details.
 
     Raises:
-        ConfigError: an option is impossible, or not for this task.
-        InputError: a file is not usable; the message names file and line.
+        ConfigError: a setting is unknown, impossible, or not for this task.
+        InputError: rows are not usable; the message names the file and line, or the row.
         RunFolderError: the run folder holds something else, or cannot be written.
         CheckpointError: the model folder is not usable.
         TrainingStopped: a signal came, and the state is saved.
     """
-    kind, compared = task_named(job.task), job.comparison
+    for path in (model, out):
+        # 读写权重的库只认 UTF-8 的路径：训练之前就说，而不是训练之后
+        if shown_path(path) != str(path):
+            raise ConfigError(f"{shown_path(path)}: the name is not UTF-8, and no weights can be kept there; rename it")
+    given = divided(settings, *_GROUPS, options_of_all_tasks(), command="finetune")
+    chosen, options = given[1], given[-1]
+    reading, compared = built(ReadingOptions, given[0]), built(ComparisonOptions, given[3])
+    for name in ("epochs", "batch_size"):
+        if compared.search == PAPER and name in chosen:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag}: --search paper tries several by itself; leave one of the two out")
+    recipe = built(FineTuningSettings, chosen)
+    if "learning_rate" not in chosen:
+        recipe = replace(recipe, learning_rate=usual_rate(task, model, recipe.adapter))
+    kind = task_named(task)
+    if "batch_size" not in chosen:
+        recipe = replace(recipe, batch_size=kind.spec.batch_size)
+    further, teaching = built(FurtherOptions, given[2]), built(TeachingOptions, given[4])
+    told = [*(built(TrackingOptions, given[5]).listeners() or ()), *listeners]
+    _check_comparison(kind, compared, teaching, unlabelled)
+    divides = dev is None and unlabelled is None and not compared.folds
+    if (unlabelled is None) == (train is None):
+        raise ConfigError("give --train, with --dev where you have it, or --unlabelled")
+    if reading.time_column is not None and not divides:
+        raise ConfigError("--time-column divides a training file by time; leave out --dev and --folds, or this")
+    if reading.group_column is not None and not (divides or compared.folds):
+        raise ConfigError("--group-column keeps rows of a training file together; leave out --dev, or this")
+    named = {"train": train, "dev": dev, "test": test}
+    files = {name: source for name, source in named.items() if source is not None}
+    folder = Path(out)
+    # 老师和预测也在这块设备上：它们各自去问，不一路传下去
+    with on_device(device) as place:
+        examples = {
+            name: kind.spec.reader.read(source, reading, task=task, name=name) for name, source in files.items()
+        }
+        if console is not None:
+            for name, source in files.items():
+                seen = look_at(task, source, examples[name], reading)
+                more = (seen.label_line, *seen.repeated_lines) if name == "train" else ()
+                for line in filter(None, (seen.first_line, *more)):
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+        teacher = teaching.teacher
+        if teacher is not None and any(one.name == "teacher" for one in fields(kind.spec.options)):
+            # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
+            options["teacher"], teacher = teacher, None
+        if unlabelled is not None:
+            pairs = kind.from_documents(unlabelled, options, reading.encoding, recipe.seed)
+            # 自己给了 dev 的，就用自己的；文件夹里留出的那份只在没有时才用
+            examples = dict(zip(("train", "dev"), pairs, strict=True)) | examples
+            files = {"train": unlabelled, "dev": unlabelled} | files
+        made = kind.of(examples["train"], **options)
+        parts: dict[str, list[int]] = {}
+        if divides:
+            whole = examples["train"]
+            parts = held_out(made, whole, recipe.seed, with_test=test is None)
+            examples |= {name: [whole[number] for number in numbers] for name, numbers in parts.items()}
+            files |= dict.fromkeys(parts, files["train"])
+            if console is not None:
+                said = ", ".join(f"{len(numbers):,} for {name}" for name, numbers in parts.items())
+                by = "the latest rows held out" if reading.time_column is not None else "classes evenly"
+                how_so = f"no --dev: {name_of(files['train'])} is divided, {by}, equal and almost equal texts"
+                console.print(f"{how_so} together: {said}; see {folder / SPLIT_FILE}", highlight=False, markup=False)
+        if teaching.teacher_text:
+            examples["train"] = [*examples["train"], *labelled_by_teacher(made, teaching, reading.encoding)]
+        learned, chooses, scored = (examples.get(name) for name in named)
+        assert learned is not None
+        if compared.baselines:
+            if chooses is None:
+                raise ConfigError("--baselines are chosen on the dev file; give --dev")
+            check_baselines(made, learned, chooses, scored)
+        how: dict[str, Any] = {"console": console, "device": place}
+        start = Path(model)
+        if further.adapt:
+            start = pretrain_further(model, learned, folder, further, seed=recipe.seed, **how)
+        found = (learned, chooses, folder, recipe)
+        rest = {"test": scored, "teacher": teacher, "listeners": told, **how}
+        result, searched, best = _trained(made, start, found, compared, tuple(chosen), rest)
+        # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
+        data = {name: DataFile(name_of(source), len(examples[name])) for name, source in files.items()}
+        if parts:
+            # 同样的行以后还要能拿来评分：行号按文件里例子的次序，从 0 数起
+            columns = {"group_column": reading.group_column, "time_column": reading.time_column}
+            told_by = {name: column for name, column in columns.items() if column is not None}
+            write_json(folder / SPLIT_FILE, {"seed": recipe.seed, **told_by, **parts})
+            data |= {name: DataFile(f"a part of {data[name].name}", len(parts[name])) for name in parts}
+        if chooses is None:
+            # 没有 dev 文件：训练文件自己的十分之一挑轮次
+            name, held = data["train"].name, len(learned) // DEV_PARTS
+            data |= {"train": DataFile(name, len(learned) - held), "dev": DataFile(f"a tenth of {name}", held)}
+        _write_cards(folder, Path(model), result, best, data, searched)
+        write_report(folder)
+        if compared.baselines:
+            assert chooses is not None
+            add_baselines(folder, made, learned, chooses, scored, model_folder=start, seed=recipe.seed, **how)
+            write_report(folder)
+    kept = folder / "model" if (folder / "model").is_dir() else folder / "adapter"
+    return Result(folder, (result.test or result.dev).metrics, kept, folder / "report.html", result)
+
+
+_GROUPS = (ReadingOptions, FineTuningSettings, FurtherOptions, ComparisonOptions, TeachingOptions, TrackingOptions)
+
+
+def _check_comparison(
+    kind: type[Task[Any, Any]],
+    compared: ComparisonOptions,
+    teaching: TeachingOptions,
+    unlabelled: DataSource | None,
+) -> None:
+    """Makes sure that what is compared suits the task, before anything is read."""
+    name = kind.spec.name
     if compared.baselines and not kind.spec.has_baselines:
         known = [name for name, task in all_tasks().items() if task.spec.has_baselines]
-        raise ConfigError(f"baselines are for {' and '.join(known)}, not for {job.task}; leave them out")
-    if compared.folds and (not kind.has_folds or job.unlabelled is not None):
-        raise ConfigError(f"--folds needs a training file whose parts can be test files; {job.task} has none here")
-    if compared.folds and job.teaching.teacher_text:
+        raise ConfigError(f"baselines are for {' and '.join(known)}, not for {name}; leave them out")
+    if compared.folds and (not kind.has_folds or unlabelled is not None):
+        raise ConfigError(f"--folds needs a training file whose parts can be test files; {name} has none here")
+    if compared.folds and teaching.teacher_text:
         raise ConfigError("--folds would take the teacher's labels for the truth; leave --teacher-text out")
-    given = {"train": job.train, "dev": job.dev, "test": job.test}
-    files = {name: source for name, source in given.items() if source is not None}
-    without_dev = job.dev is None and not compared.folds
-    if (job.unlabelled is None) == (job.train is None) or (job.unlabelled is None and without_dev):
-        raise ConfigError("give --train and --dev, or --train and --folds, or --unlabelled, which needs neither")
-    reader = kind.spec.reader
-    examples = {name: reader.read(source, job.reading, task=job.task, name=name) for name, source in files.items()}
-    options, teacher = dict(job.options), job.teaching.teacher
-    if teacher is not None and any(one.name == "teacher" for one in fields(kind.spec.options)):
-        # 句向量从老师的向量里学，不从标签的分布里学：由任务自己处理
-        options["teacher"], teacher = teacher, None
-    if job.unlabelled is not None:
-        encoding, seed = job.reading.encoding, job.settings.seed
-        pairs = kind.from_documents(job.unlabelled, options, encoding=encoding, seed=seed)
-        # 自己给了 dev 的，就用自己的；文件夹里留出的那份只在没有时才用
-        examples = dict(zip(("train", "dev"), pairs, strict=True)) | examples
-        files = {"train": job.unlabelled, "dev": job.unlabelled} | files
-    train, dev, test = examples["train"], examples.get("dev"), examples.get("test")
-    task = kind.of(train, **options)
-    if job.teaching.teacher_text:
-        train = [*train, *labelled_by_teacher(task, job.teaching, job.reading.encoding)]
-    if compared.baselines:
-        task.check_baselines(train, *_dev_and_test(dev, test))
-    start = job.model
-    if job.further.adapt:
-        start = pretrain_further(
-            job.model, train, job.out, job.further, seed=job.settings.seed, console=console, device=device
-        )
-    searched, settings = None, job.settings
-    how: dict[str, Any] = {"test": test, "teacher": teacher, "console": console, "device": device}
-    how["listeners"] = job.listeners
+
+
+def _trained(
+    task: Task[Any, Any],
+    start: Path,
+    found: tuple[Sequence[Any], Sequence[Any] | None, Path, FineTuningSettings],
+    compared: ComparisonOptions,
+    fixed: tuple[str, ...],
+    rest: dict[str, Any],
+) -> tuple[FineTuningResult, SearchResult | None, FineTuningSettings]:
+    """Trains once, or as often as the comparison asks; returns the best run, the search, and the settings of that."""
+    learned, chooses, folder, settings = found
     if compared.folds:
-        searched = cross_validate(task, start, train, dev, job.out, settings, folds=compared.folds, **how)
-    elif compared.search is not None or compared.seeds > 1:
-        assert dev is not None
+        searched = cross_validate(task, start, learned, chooses, folder, settings, folds=compared.folds, **rest)
+    elif chooses is not None and (compared.search is not None or compared.seeds > 1):
+        tried: dict[str, Any] = {}
         if compared.search == PAPER:
-            how["grid"] = paper_grid(settings.learning_rate)
+            tried["grid"] = paper_grid(settings.learning_rate)
         elif compared.search == OPTUNA:
-            space = usual_space(settings.learning_rate, fixed=job.fixed)
             # 适配器冻结了编码器：逐层的学习率无从谈起
-            how["space"] = {n: c for n, c in space.items() if n != "layer_decay"} if settings.adapter else space
-            how["trials"] = compared.trials or TRIALS
-        searched = search(task, start, train, dev, job.out, settings, seeds=compared.seeds, **how)
+            given = (*fixed, "layer_decay") if settings.adapter else fixed
+            tried = {"space": usual_space(settings.learning_rate, fixed=given), "trials": compared.trials or TRIALS}
+        searched = search(task, start, learned, chooses, folder, settings, seeds=compared.seeds, **tried, **rest)
     else:
-        assert dev is not None
-        result = fine_tune(task, start, train, dev, job.out, settings, **how)
-    if searched is not None:
-        place = job.out / RUNS / searched.best
-        result = FineTuningResult.load(place / "result.json")
-        asked = read_json(place / "finetune.json", dict[str, Any], RunFolderError, "choose another --out")
-        settings = from_json(FineTuningSettings, asked["settings"])
-    # 卡片和报告先写好：基线要算很久，中途停下也不能让训练的结果没有报告
-    named = {name: DataFile(name_of(source), len(examples[name])) for name, source in files.items()}
-    if dev is None:
-        # 没有 dev 文件：训练文件自己的十分之一挑轮次
-        held = len(train) // DEV_PARTS
-        named |= {"train": DataFile(named["train"].name, len(train) - held)}
-        named |= {"dev": DataFile(f"a tenth of {named['train'].name}", held)}
-    _write_cards(job, result, settings, named, searched)
-    write_report(job.out)
-    if compared.baselines:
-        task.add_baselines(
-            job.out,
-            train,
-            *_dev_and_test(dev, test),
-            model_folder=start,
-            seed=job.settings.seed,
-            console=console,
-            device=device,
-        )
-        write_report(job.out)
-    return result
+        assert chooses is not None
+        return fine_tune(task, start, learned, chooses, folder, settings, **rest), None, settings
+    place = folder / RUNS / searched.best
+    asked = read_json(place / "finetune.json", dict[str, Any], RunFolderError, "choose another --out")
+    result = FineTuningResult.load(place / "result.json")
+    return result, searched, from_json(FineTuningSettings, asked["settings"])
 
 
-def _dev_and_test(dev: Sequence[Any] | None, test: Sequence[Any] | None) -> tuple[Sequence[Any], Sequence[Any] | None]:
-    """Returns the files that baselines are chosen and scored by.
+def evaluate(
+    model: str | Path,
+    data: DataSource,
+    *,
+    adapter: str | Path | None = None,
+    precision: str = "auto",
+    device: torch.device | str | None = None,
+    only: Part | None = None,
+    **reading: Any,
+) -> Result[Evaluation]:
+    """Scores a fine-tuned model on labelled rows, with the thresholds that its run found.
+
+    Examples:
+        >>> import bertsmith
+        >>> rows = [{"text": "a lovely story", "label": "good"}, {"text": "a dull story", "label": "bad"}]
+        >>> found = bertsmith.evaluate("tuned/model", rows)
+        >>> 0 <= found.metrics["accuracy"] <= 1, sorted(found.details.classes)
+        (True, ['bad', 'good'])
+
+    Args:
+        model: the model folder that `finetune` made, or its name on the Hub; any encoder is scored for its vectors.
+        data: labelled rows, as in `finetune`.
+        adapter: the folder of an adapter over that model.
+        precision: of the matmuls: `auto`, `bf16`, `float32` or `int8`.
+        device: None takes the GPU where there is one.
+        only: `words` or `encoder`: one part of a folder of `bertsmith solve`.
+        **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
+
+    Returns:
+        `metrics`; `details`: intervals, scores by class, the confusion matrix, and the worst mistakes.
 
     Raises:
-        ConfigError: there is no dev file.
+        ConfigError: an option is unknown or not for this task, or the precision is.
+        CheckpointError: the folder holds no fine-tuned model.
+        InputError: the rows are not usable, or do not fit the model.
     """
-    if dev is None:
-        raise ConfigError("--baselines are chosen on the dev file; give --dev")
-    return dev, test
+    (given,) = divided(reading, ReadingOptions, command="evaluate")
+    options = built(ReadingOptions, given)
+    if only is not None and adapter is not None:
+        raise ConfigError("--only is for folders of bertsmith solve, which have no adapter; leave one of the two out")
+    described = Path(model if adapter is None else adapter)
+    with on_device(device) as place:
+        task, max_length = task_of_model(described)
+        # 这里的 auto 不测量：同一个文件的分数不该随机器的忙闲而变
+        inference = InferenceConfig(place, None if precision == "auto" else cast("Precision", precision), max_length)
+        examples = task.spec.reader.read(data, options, task=task.name)
+        if adapter is None and (only is not None or read_words(described) is not None):
+            pipeline = load_pipeline(task.name, described, precision=inference.precision, device=place, only=only)
+            predictions = task.predicted(pipeline, examples)
+        else:
+            scored = task.load(described) if adapter is None else load_adapted(model, adapter)
+            predictions = task.predict(scored, load_tokenizer(model), examples, inference)
+        found = task.scored(examples, predictions)
+    return Result(Path(model), found.metrics, Path(model), None, found)
+
+
+def usual_rate(task: str, model: str | Path, adapter: str | None) -> float:
+    """Returns a peak learning rate to begin with: small models and fresh weights bear more."""
+    config = ModelConfig.load(model)
+    return task_named(task).spec.usual_rate(adapter, hidden_size=config.hidden_size, family=config.family.model_type)
 
 
 def _write_cards(
-    job: Job,
+    out: Path,
+    base: Path,
     result: FineTuningResult,
     settings: FineTuningSettings,
     files: Mapping[str, DataFile],
@@ -236,13 +346,12 @@ def _write_cards(
     """Writes the README of the model, and of the adapter, where there is none yet."""
     # 适配器没有自己的词表和结构：它的卡片按主干来写
     whose: dict[Path, dict[str, Any]] = {
-        job.out / "model": {"model_folder": job.out / "model"},
-        job.out / "adapter": {"model_folder": job.model, "adapter": job.out / "adapter"},
+        out / "model": {"model_folder": out / "model"},
+        out / "adapter": {"model_folder": base, "adapter": out / "adapter"},
     }
     for folder, described in whose.items():
         # 同样的文件夹只会得到同样的卡片：已有的可能是用户改过的，不覆盖
         if folder.is_dir() and not (folder / "README.md").exists():
             task, _ = load_task(folder)
-            base = str(job.model)
-            card = model_card(result, task, settings, base=base, files=files, searched=searched, **described)
+            card = model_card(result, task, settings, base=str(base), files=files, searched=searched, **described)
             write_text(folder / "README.md", card)

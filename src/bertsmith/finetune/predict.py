@@ -1,8 +1,9 @@
-"""Predictions for whole files: lines in, records out, in bounded memory, whatever the folder's task.
+"""Predictions for whole files: rows in, records out, in bounded memory, whatever the folder's task.
 
-A line holds the fields of one input, with tabs between: a text, a text and a second one, a question and its passage,
-a context and its choices, a query and a text. A line of JSON Lines is a text or a list of fields, which may then hold
-tabs and line ends. Records stand in the order of the lines; a blank line gives an empty one.
+A table is read as fine-tuning reads it, without labels (`finetune.datasets.inputs`). A line of another file holds
+the fields of one input, with tabs between: a text, a text and a second one, a question and its passage, a context and
+its choices, a query and a text. A line of JSON Lines may be a text or a list of fields, which may then hold tabs and
+line ends. Records stand in the order of the rows; a blank line gives an empty one.
 """
 
 from __future__ import annotations
@@ -15,28 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.data.reading.lines import numbered_lines
+from bertsmith.data.reading.sources import local_copy
+from bertsmith.data.reading.tables import kind_of, require_unicode
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.adapters import load_adapted
-from bertsmith.finetune.datasets.tables import kind_of, require_unicode
-from bertsmith.finetune.tasks.registry import load_task, task_named
-from bertsmith.finetune.tasks.task import Record, Rows, Task
-from bertsmith.inference.checks import PART
-from bertsmith.inference.loading import load_pipeline
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_detection import task_of_folder
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.datasets.inputs import Input, read_inputs
+from bertsmith.finetune.tasks import load_task, task_named
+from bertsmith.finetune.tasks.task import Record, Task
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.classify import Part
+from bertsmith.inference.engine import PART, Precision
+from bertsmith.inference.pipeline import task_of_folder
 from bertsmith.inference.task_file import paired_of
 from bertsmith.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A pipeline, and what a line of input is for it.
-
-    Attributes:
-        kind: the task's name.
-        pipeline: what predicts.
-        paired: whether a line of a classifier, labeller or regressor is two texts.
-    """
+    """A task's pipeline, and whether a line of input of a classifier, labeller or regressor is two texts."""
 
     kind: str
     pipeline: Any
@@ -53,6 +51,7 @@ class Predictor:
         calibrated: bool = False,
         class_thresholds: bool = False,
         constrained: bool = False,
+        only: Part | None = None,
     ) -> Predictor:
         """Loads what predicts.
 
@@ -64,6 +63,7 @@ class Predictor:
             calibrated: give probabilities at the temperature that fine-tuning found.
             class_thresholds: decide classes by the thresholds that fine-tuning found for each.
             constrained: choose the tags of a sentence together, so that they keep to their scheme.
+            only: as in `load_pipeline`.
 
         Raises:
             CheckpointError: the folder holds no model that predicts, or the adapter belongs to another.
@@ -79,8 +79,10 @@ class Predictor:
         for name, wanted in asked.items():
             if wanted and not hasattr(spec.pipeline, name):
                 raise ConfigError(f"{_ASKED_BY[name]} is not for {kind}; leave it out")
+        if only is not None and (calibrated or class_thresholds or adapter is not None):
+            raise ConfigError("--only: temperature, thresholds and adapters are for the whole answer; leave one out")
         if adapter is None:
-            pipeline = load_pipeline(kind, folder, precision=precision)
+            pipeline = load_pipeline(kind, folder, precision=precision, only=only)
         else:
             # 适配器没有自己的整套权重：先装到主干上，再交给同一种流水线
             model, tokenizer = load_adapted(folder, adapter), load_tokenizer(folder)
@@ -91,88 +93,96 @@ class Predictor:
                 setattr(pipeline, name, True)
         return cls(kind, pipeline, paired)
 
-    def predict_lines(self, lines: Iterable[str]) -> Iterator[Record]:
-        """Predicts every line.
+    def predict_placed(self, lines: Iterable[tuple[str, str]]) -> Iterator[Record]:
+        """Predicts lines, without their ends, that come with their places, such as `standard input: line 3`."""
+        yield from self._predict(Input(place, tuple(line.split("\t"))) for place, line in lines)
+
+    def predict_file(self, path: str | Path, options: ReadingOptions | None = None) -> Iterator[Record]:
+        """Predicts every row of a table, or line of another file; one with other fields than the task needs is refused.
 
         Args:
-            lines: without their ends.
+            path: the file, or its URL.
+            options: how its columns are found, and its encoding.
 
         Yields:
-            A record for each line, in order: `prediction`, `probability` where there is one, details, and the input.
-
-        Raises:
-            InputError: a line has other fields than the task needs (while iterating).
-        """
-        yield from self._predict((f"line {number}", line.split("\t")) for number, line in enumerate(lines, 1))
-
-    def predict_placed(self, lines: Iterable[tuple[str, str]]) -> Iterator[Record]:
-        """Predicts lines that come with their places, such as `standard input: line 3`; as `predict_lines`."""
-        yield from self._predict((place, line.split("\t")) for place, line in lines)
-
-    def predict_file(self, path: Path, encoding: str = "auto") -> Iterator[Record]:
-        """Predicts every line of a file, in bounded memory; see `predict_lines`.
-
-        Args:
-            path: text with tabs between fields, or JSON Lines by its ending; plain or packed (`.gz`, `.zst`).
-            encoding: `auto` or a codec's name.
+            A record for each; of a table, `columns` holds those that were not read.
 
         Raises:
             InputError: the file cannot be read, or a line has other fields than the task needs; the message names it.
         """
-        kind = kind_of(path)
-        if kind in ("csv", "parquet"):
-            # 按行读会把表头当成输入、把带引号的格子切碎：宁可拒绝
-            raise InputError(f"{path}: write the inputs as text, with tabs between fields, or as .jsonl; not as {kind}")
-        is_json = kind == "jsonl"
-        for_each = ((f"{path}: line {number}", line) for number, line in numbered_lines(path, encoding))
-        yield from self._predict(
-            (place, _json_fields(place, line) if is_json else line.split("\t")) for place, line in for_each
-        )
+        options = options or ReadingOptions()
+        with local_copy(path) as file:
+            forms = task_named(self.kind).spec.reader.inputs
+            rows = read_inputs(forms, file, options, task=self.kind, counts=self._counts)
+            yield from self._predict(_lines(file, options.encoding) if rows is None else rows)
 
-    def _predict(self, inputs: Iterable[tuple[str, list[str]]]) -> Iterator[Record]:
-        task = task_named(self.kind)
-        least, most = task.spec.inputs.least, task.spec.inputs.most
-        if task.spec.inputs.pairs:
-            least = most = 2 if self.paired else 1
-        rest = iter(inputs)
+    @property
+    def _counts(self) -> range:
+        inputs = task_named(self.kind).spec.inputs
+        least, most = (1 + self.paired,) * 2 if inputs.pairs else (inputs.least, inputs.most)
+        return range(least, most + 1)
+
+    def _predict(self, inputs: Iterable[Input]) -> Iterator[Record]:
+        task, counts, rest = task_named(self.kind), self._counts, iter(inputs)
         while chunk := list(islice(rest, PART)):
             # 空行也占一条记录：结果的第几行就是输入的第几行
-            rows = [_checked(place, fields, least, most) if _is_filled(fields) else () for place, fields in chunk]
+            rows = [_checked(one, counts) if _is_filled(one.texts) else () for one in chunk]
             filled = [row for row in rows if row]
-            found = task.records(self.pipeline, filled) if filled else iter(())
             try:
-                for row in rows:
-                    yield next(found) if row else {"prediction": None, "input": row}
+                found = list(task.records(self.pipeline, filled)) if filled else []
             except InputError:
-                # 流水线不知道一段文字来自哪一行：逐行再试，直到出错的那一行
-                self._find_fault(task, rows, [place for place, _ in chunk])
-                raise
+                # 流水线不知道一段文字来自哪一行：逐行再试，出错的一行自己说明，其余照常
+                places = [one.place for one, row in zip(chunk, rows, strict=True) if row]
+                found = [self._alone(task, row, place) for row, place in zip(filled, places, strict=True)]
+            rest_of_chunk = iter(found)
+            for one, row in zip(chunk, rows, strict=True):
+                record = next(rest_of_chunk) if row else {"prediction": None, "input": row}
+                record |= {"fault": one.fault} if one.fault else {}
+                yield record | ({"columns": dict(one.others)} if one.others else {})
 
-    def _find_fault(self, task: type[Task[Any, Any]], rows: Rows, places: Sequence[str]) -> None:
-        """Predicts row by row until the one that cannot be predicted, and complains of it with its place."""
-        for place, row in zip(places, rows, strict=True):
-            try:
-                if row:
-                    list(task.records(self.pipeline, [row]))
-            except InputError as error:
-                raise InputError(f"{place}: {error}") from None
+    def _alone(self, task: type[Task[Any, Any]], row: tuple[str, ...], place: str) -> Record:
+        """Predicts a single row; one that cannot be predicted gives a record that says why."""
+        try:
+            return next(iter(task.records(self.pipeline, [row])))
+        except InputError as error:
+            return {"prediction": None, "input": row, "fault": f"{place}: {error}"}
 
 
 def as_line(record: Record) -> str:
-    """Returns a record as a line of TSV: the prediction, its probability where there is one, the input."""
+    """Returns a record as a line of TSV: prediction, probability where there is one, input, columns not read."""
     if record["prediction"] is None:
-        return ""
+        return f"({record['fault'].translate(_FLAT)})" if "fault" in record else ""
     fields = [record["prediction"]]
     if "probability" in record:
         fields.append(f"{record['probability']:.4f}")
     if isinstance(fields[0], float):
         # 有效数字而不是小数位：回归的数可大可小，排序里很小的分数也要分得出先后
         fields[0] = f"{fields[0]:.6g}"
-    return "\t".join(str(field).translate(_FLAT) for field in (*fields, *record["input"]))
+    others = (_cell(value) for value in record.get("columns", {}).values())
+    return "\t".join(str(field).translate(_FLAT) for field in (*fields, *map(_text, record["input"]), *others))
 
 
-def _is_filled(fields: Sequence[str]) -> bool:
-    return len(fields) > 1 or any(field.strip() for field in fields)
+def _cell(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _text(field: Any) -> str:
+    """Returns a field of an input, or the words of one."""
+    return field if isinstance(field, str) else " ".join(field)
+
+
+def _is_filled(fields: Sequence[Any]) -> bool:
+    return len(fields) > 1 or any(_text(field).strip() for field in fields)
+
+
+def _lines(path: Path, encoding: str) -> Iterator[Input]:
+    """Yields the lines of a file that is no table."""
+    read = _json_fields if kind_of(path) == "jsonl" else lambda _, line: line.split("\t")
+    for number, line in numbered_lines(path, encoding):
+        place = f"{path}: line {number}"
+        yield Input(place, tuple(read(place, line)))
 
 
 def _json_fields(place: str, line: str) -> list[str]:
@@ -190,18 +200,16 @@ def _json_fields(place: str, line: str) -> list[str]:
     return fields
 
 
-def _checked(place: str, fields: Sequence[str], least: int, most: int) -> tuple[str, ...]:
-    if not least <= len(fields) <= most:
-        wanted = str(least) if least == most else f"at least {least}"
-        raise InputError(f"{place} has {len(fields)} field(s) instead of {wanted}: {_start(fields)!r}")
+def _checked(one: Input, counts: range) -> tuple[Any, ...]:
+    fields = [_text(field) for field in one.texts]
+    start = "\t".join(fields)[:60]
+    if len(fields) not in counts:
+        wanted = str(counts[0]) if len(counts) == 1 else f"at least {counts[0]}"
+        raise InputError(f"{one.place} has {len(fields)} field(s) instead of {wanted}: {start!r}")
     empty = next((number for number, field in enumerate(fields, 1) if not field.strip()), None)
     if empty is not None:
-        raise InputError(f"{place} has nothing in field {empty}: {_start(fields)!r}")
-    return tuple(fields)
-
-
-def _start(fields: Sequence[str]) -> str:
-    return "\t".join(fields)[:60]
+        raise InputError(f"{one.place} has nothing in field {empty}: {start!r}")
+    return one.texts
 
 
 _ASKED_BY = {

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -21,29 +22,36 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, InputError, RunFolderError
-from bertsmith.files import claim_folder, locked
+from bertsmith.files import claim_folder, locked, read_json, write_json
 from bertsmith.finetune.adapters import load_adapted, save_adapter
 from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype, runs_in
-from bertsmith.finetune.tasks.registry import save_task
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, ExampleT, PredictionT, Task
+from bertsmith.finetune.tasks import save_task
+from bertsmith.finetune.tasks.task import (
+    LOST,
+    EncodedExample,
+    Evaluation,
+    ExampleT,
+    PredictionT,
+    Task,
+    fingerprint_of,
+    fingerprints,
+)
 from bertsmith.finetune.teaching import TaughtLoss
 from bertsmith.hub import model_folder as hub_folder
 from bertsmith.hub import noted_start
-from bertsmith.inference.checks import require_fit
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.json_files import read_json, write_json
+from bertsmith.inference.pipeline import require_fit
 from bertsmith.model import ModelConfig, PretrainedModel
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.model.peft import add_adapter, merge_adapter
 from bertsmith.model.surgery import freeze
-from bertsmith.objectives.loss_output import LossOutput, RunningAverages
+from bertsmith.objectives import RunningAverages
 from bertsmith.seeding import generator, torch_seed
 from bertsmith.tokenizer import load_tokenizer
-from bertsmith.train.averaging import averaged, follow_weights
-from bertsmith.train.monitor import MetricsLog, StepProgress
+from bertsmith.train.monitor import MetricsLog, StepProgress, StopRequest, TrainingStopped, stop_requests
+from bertsmith.train.optimizer import averaged, follow_weights
 from bertsmith.train.state import load_latest_state, save_state
-from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
 from bertsmith.train.tracking import RunListener, StartedRun, Tracking
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
 
@@ -56,14 +64,7 @@ SAVE_EVERY = 60.0
 
 @dataclass(frozen=True)
 class FineTuningResult:
-    """What a run came to.
-
-    Attributes:
-        epoch: the best one, from 1; its weights are kept.
-        dev: how these do on the dev file.
-        test: how they do on the test file, where one was given.
-        seconds: spent training, over all starts, without the evaluations.
-    """
+    """What a run came to: its best epoch, from 1, how its weights do, and the seconds of training over all starts."""
 
     epoch: int
     dev: Evaluation
@@ -76,27 +77,13 @@ class FineTuningResult:
 
     @classmethod
     def load(cls, path: Path) -> FineTuningResult:
-        """Reads what `save` wrote.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Reads what `save` wrote."""
         return read_json(path, cls, RunFolderError, "remove it or choose another --out")
 
 
 @dataclass
 class _Progress:
-    """What a state holds besides tensors.
-
-    Attributes:
-        log_bytes: length of `metrics.jsonl`.
-        sums: of the epoch that is under way.
-        best: the `selection_score` of the best epoch so far; None before the first evaluation.
-        best_epoch: that had it, from 1.
-        epochs: that are done, evaluation included.
-        seconds: spent training.
-        skipped: batches skipped, and how many of them in a row until now.
-    """
+    """What a state holds besides tensors."""
 
     log_bytes: int = 0
     sums: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -116,6 +103,7 @@ def fine_tune(
     settings: FineTuningSettings,
     *,
     test: Sequence[ExampleT] | None = None,
+    weights: Sequence[float] | None = None,
     teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
@@ -128,9 +116,10 @@ def fine_tune(
         model_folder: a model folder with its tokenizer, or its name on the Hub.
         train: labelled examples.
         dev: labelled examples to choose the best epoch, and thresholds, by.
-        run: the run folder; the same call goes on where it was interrupted, or returns the result that is there.
+        run: the run folder; the same call resumes where it was interrupted, or returns the result that is there.
         settings: the recipe.
         test: labelled examples that only the kept weights see, once.
+        weights: of the loss of each training example, for tasks over whole texts; a batch counts by their sum.
         teacher: a folder that was fine-tuned for the task, whose judgement is learned besides the labels.
         console: shows progress; silent when None.
         device: where the model lives.
@@ -151,6 +140,9 @@ def fine_tune(
     start = noted_start(model_folder, folder / "finetune.json")
     task = task.starting_from(Path(model_folder))
     config = ModelConfig.load(model_folder)
+    stated = task.max_length_in(Path(model_folder))
+    if not settings.max_length and stated < config.position_limit:
+        settings = replace(settings, max_length=stated)
     if settings.max_length > config.position_limit:
         raise ConfigError(
             f"max length {settings.max_length}: {model_folder} reads {config.position_limit} pieces at most"
@@ -166,10 +158,11 @@ def fine_tune(
         "tokenizer": load_tokenizer(model_folder).fingerprint,
         # auto 换一台机器可能是另一种精度：写下实际用的，续训时才对得上
         "settings": {**asdict(settings), "precision": precision},
-        "train": _fingerprint(train),
-        "dev": _fingerprint(dev),
-        "test": None if test is None else _fingerprint(test),
+        "train": digest_of(train),
+        "dev": digest_of(dev),
+        "test": None if test is None else digest_of(test),
         **({} if teacher is None else {"teacher": fingerprint_weights(hub_folder(teacher))}),
+        **({} if weights is None else {"weights": digest_of(weights)}),
     }
     claim_folder(folder, "finetune.json", request, beside=FURTHER)
     with locked(folder):
@@ -180,15 +173,11 @@ def fine_tune(
         started = FineTuningRun(
             task, Path(model_folder), folder, settings, console or Console(quiet=True), device, teacher, listeners
         )
-        return started.finish(train, dev, test)
+        return started.finish(train, dev, test, weights)
 
 
 def _require_precision(folder: Path, settings: FineTuningSettings, precision: str) -> None:
-    """Makes sure that a run that was begun on another machine is not gone on with in another precision.
-
-    Raises:
-        RunFolderError: it would be, since `auto` means something else here.
-    """
+    """Makes sure that a run that was begun on another machine is not gone on with in another precision."""
     claim = folder / "finetune.json"
     if settings.precision != "auto" or not claim.is_file():
         return
@@ -215,14 +204,9 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         teacher: str | None = None,
         listeners: Sequence[RunListener] = (),
     ) -> None:
-        self.task = task
-        self.listeners = listeners
-        self.teacher = teacher
-        self.start_folder = model_folder
-        self.folder = folder
-        self.settings = settings
-        self.console = console
-        self.device = torch.device(device)
+        self.task, self.settings, self.console = task, settings, console
+        self.start_folder, self.folder, self.device = model_folder, folder, torch.device(device)
+        self.teacher, self.listeners = teacher, listeners
         self.tokenizer = load_tokenizer(model_folder)
         require_fit(self.tokenizer, ModelConfig.load(model_folder), model_folder)
         self.model = self._start()
@@ -232,7 +216,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         self.steps_per_epoch = 0
 
     def finish(
-        self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
+        self,
+        train: Sequence[ExampleT],
+        dev: Sequence[ExampleT],
+        test: Sequence[ExampleT] | None,
+        weights: Sequence[float] | None = None,
     ) -> FineTuningResult:
         """Trains to the end, and scores the kept weights."""
         max_length = self.inference.length_for(self.model.config)
@@ -244,6 +232,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         encoded = self.task.encode(self.tokenizer, train, max_length)
         if not encoded:
             raise InputError("no example of the training file can be learned from")
+        if weights is not None:
+            # 平均为 1：权重只分轻重，不改变学习率的意义
+            mean = sum(weights) / len(weights)
+            encoded = [replace(one, weight=own / mean) for one, own in zip(encoded, weights, strict=True)]
+        self._tell_of_leaks(train, {"dev": dev, "test": test or ()})
         encoded = self.task.add_targets(encoded, train, self.inference)
         self.steps_per_epoch = len(self._batches(encoded, 0))
         self.trainer = self._trainer()
@@ -254,7 +247,7 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             last_step = self.trainer.step
             # 梯度、两份动量和训练中的权重都用完了：先放掉，再载入最好的一轮
             del self.trainer, self.model
-            result = self._scored(dev, test)
+            result = self._scored(train, dev, test)
             result.save(self.folder / "result.json")
             if result.test is not None:
                 self.tracking.figures({"kind": "test", "step": last_step, **result.test.metrics})
@@ -263,15 +256,20 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         _remove_state(self.folder)
         return result
 
-    def _scored(self, dev: Sequence[ExampleT], test: Sequence[ExampleT] | None) -> FineTuningResult:
+    def _scored(
+        self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
+    ) -> FineTuningResult:
         """Scores the kept weights, and makes their folder whole."""
         max_length = self.inference.length_for(ModelConfig.load(self.start_folder))
-        model = self._best_model()
+        if self.settings.adapter:
+            model = load_adapted(self.start_folder, self.folder / "adapter")
+        else:
+            model = self.task.load(self.folder / "model")
         predictions = self.task.predict(model, self.tokenizer, dev, self.inference)
         task = self.task.with_best_threshold(dev, predictions).calibrated(dev, predictions)
-        scores = None
+        scores, learned = None, fingerprints(train)
         if test is not None:
-            scores = task.evaluate(test, task.predict(model, self.tokenizer, test, self.inference))
+            scores = task.scored(test, task.predict(model, self.tokenizer, test, self.inference), learned)
         if self.settings.adapter == "lora":
             # 低秩更新可以并入权重：合并之后就是一个普通的模型文件夹，谁都能读
             # 评分在合并之前：bf16 下并入后的权重舍入不同，报告的应是选中的那一轮
@@ -281,13 +279,27 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             if (self.folder / saved).is_dir():
                 save_task(task, self.folder / saved, max_length)
                 task.add_files(self.folder / saved, model.config, max_length)
-        return FineTuningResult(
-            self.progress.best_epoch, task.evaluate(dev, predictions), scores, self.progress.seconds
-        )
+        found = task.scored(dev, predictions, learned)
+        return FineTuningResult(self.progress.best_epoch, found, scores, self.progress.seconds)
+
+    def _tell_of_leaks(self, train: Sequence[ExampleT], others: Mapping[str, Sequence[ExampleT]]) -> None:
+        """Says before the training what stands in two files: its score says nothing of new text."""
+        learned = fingerprints(train)
+        for name, examples in others.items():
+            seen = sum(fingerprint_of(example) in learned for example in examples)
+            if seen:
+                said = f"{seen:,} of {len(examples):,} examples of {name} stand in the training file as well"
+                self.console.print(f"warning: {said}", highlight=False, markup=False, soft_wrap=True)
 
     def _start(self) -> PretrainedModel:
         """Returns the model before its first step."""
         model = self.task.build(self.start_folder, self.settings)
+        reason = self.task.fresh_because(self.start_folder, self.settings)
+        told = f"the head of {self.start_folder} " + (f"starts afresh: {reason}" if reason else "goes on")
+        self.console.print(told, highlight=False, markup=False, soft_wrap=True)
+        # 学会的头被丢掉时，不看进度的人也要知道
+        if reason.startswith(LOST):
+            warnings.warn(told, stacklevel=2)
         adapter = self.settings.adapter_settings()
         if adapter is not None:
             torch.manual_seed(torch_seed(self.settings.seed, "finetune/adapter"))
@@ -297,17 +309,14 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         model.set_gradient_checkpointing(self.settings.checkpointing())
         return model
 
-    def _loss(self) -> Callable[[Any, Any], LossOutput]:
-        if self.teacher is None:
-            return self.task.objective
-        max_length = self.inference.length_for(self.model.config)
-        return TaughtLoss(self.task, self.teacher, self.tokenizer, max_length, self.device, self.dtype)
-
     def _trainer(self) -> BertTrainer[PretrainedModel]:
-        settings = self.settings
+        settings, loss = self.settings, self.task.objective
+        if self.teacher is not None:
+            max_length = self.inference.length_for(self.model.config)
+            loss = TaughtLoss(self.task, self.teacher, self.tokenizer, max_length, self.device, self.dtype)
         trainer = BertTrainer(
             self.model,
-            self._loss(),
+            loss,
             TrainerSettings(
                 total_steps=self.steps_per_epoch * settings.epochs,
                 learning_rate=settings.learning_rate,
@@ -382,7 +391,10 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
             if progress.best is None or score > progress.best:
                 progress.best, progress.best_epoch = score, progress.epochs
-                self._keep_weights()
+                if self.settings.adapter:
+                    save_adapter(self.model, self.folder / "adapter")
+                else:
+                    self._write_model(self.model)
         row = {"epoch": progress.epochs, "step": self.trainer.step}
         averages = RunningAverages(progress.sums).averages()
         for figures in ({"kind": "train", **row, **averages}, {"kind": "dev", **row, **metrics}):
@@ -394,22 +406,9 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         if request.made:
             raise TrainingStopped(self.folder, self.trainer.step, self.trainer.settings.total_steps)
 
-    def _keep_weights(self) -> None:
-        """Writes the weights of this epoch: the whole model, or its adapter alone."""
-        if self.settings.adapter:
-            save_adapter(self.model, self.folder / "adapter")
-            return
-        self._write_model(self.model)
-
     def _write_model(self, model: PretrainedModel) -> None:
         model.save_pretrained(self.folder / "model")
         self.tokenizer.save(self.folder / "model", model_max_length=model.config.position_limit)
-
-    def _best_model(self) -> PretrainedModel:
-        """Returns the model of the best epoch."""
-        if self.settings.adapter:
-            return load_adapted(self.start_folder, self.folder / "adapter")
-        return self.task.load(self.folder / "model")
 
     def _out_of_patience(self) -> bool:
         waited = self.progress.epochs - self.progress.best_epoch
@@ -435,7 +434,8 @@ def _remove_state(folder: Path) -> None:
     shutil.rmtree(folder / "state", ignore_errors=True)
 
 
-def _fingerprint(examples: Sequence[Any]) -> dict[str, Any]:
+def digest_of(examples: Sequence[Any]) -> dict[str, Any]:
+    """Returns how many examples there are, and a digest of all that is in them."""
     digest = hashlib.blake2b(digest_size=16)
     for example in examples:
         digest.update(repr(example).encode("utf-8", "surrogatepass"))

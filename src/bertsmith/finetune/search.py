@@ -1,22 +1,29 @@
-"""Many runs of one task: the paper's grid, what Optuna tries, and the same settings from several seeds.
+"""Many runs of one task: the paper's grid, what Optuna tries, several seeds, and cross-validation.
 
 Fine-tuning on small files is unstable (§4.1 of the paper restarts BERT-large several times for that reason): a single
-score says little. So a grid is tried, or several seeds, and the table is kept.
+score says little. So a grid is tried, or several seeds, or every part of the training file is tested once by a model
+that learned from the others, and the table is kept.
 
 Notable:
 - every run lives in its own folder, `runs/NAME/`, and `fine_tune` returns at once for a finished one: a search killed
-  anywhere goes on where it was
+  anywhere resumes where it was
 - only dev decides; of two equal runs the earlier one wins, so that the choice does not depend on where it was killed
 - the weights of a run that is not the best so far are removed: the disk holds two models at most, however long the
   grid; its `result.json` stays, so that it is never trained again
 - with a grid (or Optuna) and several seeds, the first seed is taken for it, then its best settings with the others
+- Optuna (Akiba et al. 2019) keeps its study in the search's folder, in its own journal. Each trial has a sampler of its
+  own, seeded by the run's seed and the trial's number: a search that was killed suggests the same as one that was not
+- a part of a cross-validation is used for its score alone: the best epoch of each run is chosen on the dev file, or,
+  where there is none, on a tenth of the other parts. Classes are spread evenly over the parts; examples that belong
+  together (a query's texts, a passage's questions, equal texts) stay together. The model that is kept is a last run, on
+  the whole file
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +31,108 @@ import torch
 from rich.console import Console
 
 from bertsmith.errors import ConfigError, RunFolderError, TrainingError
-from bertsmith.files import locked
-from bertsmith.finetune.report.run_report import write_report
+from bertsmith.files import from_json, locked, read_json, write_json
+from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.splits import fold_numbers
 from bertsmith.finetune.tasks.task import ExampleT, PredictionT, Task
 from bertsmith.finetune.trials import RUNS, SearchResult, Trial, claim_search, keep_weights, remove_weights, spreads
-from bertsmith.finetune.tuning import STUDY, Space, Tuner, describe_space
-from bertsmith.json_files import from_json, read_json
+from bertsmith.seeding import torch_seed
 from bertsmith.train.tracking import RunListener
+
+STUDY = "optuna.journal"
+"""File of a search that holds the study."""
+
+STUDY_NAME = "finetune"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included; `log` draws their logarithms evenly."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
+Space = Mapping[str, Range | tuple[Any, ...]]
+"""Field of `FineTuningSettings` → what it may be: a range (of whole numbers where its ends are), or one of several."""
+
+
+def usual_space(learning_rate: float, *, fixed: tuple[str, ...] = ()) -> Space:
+    """Returns what matters most in fine-tuning (appendix A.3, and more), around a usual rate."""
+    space: Space = {
+        "learning_rate": Range(learning_rate / 5, learning_rate * 3, log=True),
+        "batch_size": (8, 16, 32),
+        "epochs": Range(2, 6),
+        "warmup_share": Range(0.0, 0.2),
+        "layer_decay": (0.8, 0.9, 0.95, 1.0),
+    }
+    return {name: choice for name, choice in space.items() if name not in fixed}
+
+
+class Tuner:
+    """Optuna's study of a search, in its file."""
+
+    def __init__(self, path: Path, space: Space, settings: FineTuningSettings, *, maximized: str) -> None:
+        """Opens the study, or begins it.
+
+        Raises:
+            ConfigError: Optuna is not installed, or nothing may be chosen.
+        """
+        try:
+            import optuna
+            from optuna.storages import JournalStorage
+            from optuna.storages.journal import JournalFileBackend
+        except ImportError:
+            raise ConfigError("--search optuna needs Optuna: pip install 'bertsmith[tune]'") from None
+        if not space:
+            raise ConfigError("--search optuna: every setting it varies is given; leave one of them out")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna, self._settings = optuna, settings
+        self._distributions = {name: self._distribution(choice) for name, choice in space.items()}
+        # 日志文件只追加不改写：被杀在哪里，都能从它重放
+        self._study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(path))),
+            study_name=STUDY_NAME,
+            direction="maximize",
+            load_if_exists=True,
+        )
+        self._study.set_metric_names([maximized])
+
+    def _distribution(self, choice: Range | tuple[Any, ...]) -> Any:
+        kinds = self._optuna.distributions
+        if not isinstance(choice, Range):
+            return kinds.CategoricalDistribution(choice)
+        if isinstance(choice.low, int) and isinstance(choice.high, int):
+            return kinds.IntDistribution(choice.low, choice.high, log=choice.log)
+        return kinds.FloatDistribution(choice.low, choice.high, log=choice.log)
+
+    def settings_of(self, number: int) -> FineTuningSettings | None:
+        """Returns the settings of a trial, new or begun or finished before; None for one that failed before."""
+        trials = self._study.get_trials(deepcopy=False)
+        if number < len(trials):
+            if trials[number].state == self._optuna.trial.TrialState.FAIL:
+                return None
+            found = trials[number].params
+        else:
+            # 采样器由种子和序号决定：中断过的搜索与一口气跑完的给出同样的建议
+            seed = torch_seed(self._settings.seed, "finetune/optuna", number) % 2**32
+            self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
+            found = self._study.ask(fixed_distributions=self._distributions).params
+        # 三位有效数字足够：运行的配方和报告里好读
+        chosen: dict[str, Any] = {
+            name: float(f"{one:.3g}") if isinstance(one, float) else one for name, one in found.items()
+        }
+        return replace(self._settings, **chosen)
+
+    def tell(self, number: int, value: float | None) -> None:
+        """Tells what a trial came to, larger being better; None for one that could not be trained."""
+        state = self._optuna.trial.TrialState
+        if self._study.get_trials(deepcopy=False)[number].state == state.RUNNING:
+            self._study.tell(number, value, state=state.FAIL if value is None else None)
+
 
 Grid = Mapping[str, Sequence[Any]]
 """Field of `FineTuningSettings` → the values to try."""
@@ -42,11 +142,7 @@ PAPER_GRID: Grid = {"batch_size": (16, 32), "learning_rate": (5e-5, 3e-5, 2e-5),
 
 
 def paper_grid(learning_rate: float) -> Grid:
-    """Returns the paper's grid around a rate: adapters and small models want its proportions, not its rates.
-
-    Args:
-        learning_rate: the highest; 5e-5 gives the paper's.
-    """
+    """Returns the paper's grid around a rate: adapters and small models want its proportions, not its rates."""
     rates = (float(f"{learning_rate * rate / 5e-5:.3g}") for rate in PAPER_GRID["learning_rate"])
     return {**PAPER_GRID, "learning_rate": tuple(rates)}
 
@@ -74,31 +170,15 @@ def search(
 ) -> SearchResult:
     """Fine-tunes with every setting of a grid, or from several seeds, or both, and keeps the best model.
 
-    Args:
-        task: what is learned.
-        model_folder: a model folder with its tokenizer.
-        train: labelled examples.
-        dev: labelled examples, by which the best epoch and the best run are chosen.
-        run: the folder of the search: `model/` of the best run, `runs/`, `result.json`, `report.html`. The same call
-            goes on where it was interrupted, or returns the result that is there.
-        settings: of every run, where the grid says nothing else; its seed is the first.
-        grid: which values to try of which settings; None for these settings only.
-        space: instead of a grid, what Optuna may choose from, see `tuning`.
-        trials: how many settings Optuna tries.
-        seeds: from how many seeds, `settings.seed` and those after it, to train the settings, or the grid's best.
-        test: labelled examples that choose nothing.
-        teacher: as in `fine_tune`.
-        console: shows progress; silent when None.
-        device: where the models live.
-        listeners: are told of every run, one after the other.
+    The arguments are those of `fine_tune`; `dev` chooses the best epoch and the best run. `run` is the folder of the
+    search (`model/` of the best run, `runs/`, `result.json`): the same call resumes where it was interrupted, or
+    returns the result that is there. `settings` are those of every run where `grid` says nothing else, or where
+    `space` leaves Optuna no choice over its `trials`; the settings, or the best of them, are trained from `seeds`
+    seeds, `settings.seed` and those after it.
 
     Raises:
         ConfigError: the grid is empty or has an unknown or impossible setting, there is nothing to compare, or Optuna
             is not installed.
-        InputError: a file is empty, or an example does not fit the task.
-        RunFolderError: the folder holds something else, or a search with other settings, or cannot be written.
-        CheckpointError: the model folder is not usable.
-        TrainingStopped: SIGINT or SIGTERM came; the same call goes on.
     """
     folder = Path(run)
     cells = grid_cells(grid or {}, settings)
@@ -109,7 +189,10 @@ def search(
     if space is None and len(cells) * seeds < 2:
         raise ConfigError("one setting and one seed is no search; give a grid or two seeds")
     tried = {name: list(values) for name, values in (grid or {}).items()}
-    suggested = {} if space is None else {"space": describe_space(space), "trials": trials}
+    suggested: dict[str, Any] = {}
+    if space is not None:
+        told = {n: list(astuple(one)) if isinstance(one, Range) else list(one) for n, one in space.items()}
+        suggested = {"space": told, "trials": trials}
     claim_search(folder, task, model_folder, settings, grid=tried, **suggested, seeds=seeds)
     with locked(folder):
         console = console or Console(quiet=True)
@@ -125,18 +208,15 @@ def search(
         if (folder / "result.json").exists():
             return started.finished()
         if space is None:
-            started.try_all(cells)
+            for cell in cells:
+                started.add(cell, started.name_of(cell))
         else:
             started.try_suggested(Tuner(folder / STUDY, space, settings, maximized=task.metric), trials)
         return started.finish([settings.seed + number for number in range(seeds)])
 
 
 def grid_cells(grid: Grid, settings: FineTuningSettings) -> list[FineTuningSettings]:
-    """Returns the settings of every combination of a grid's values, the last name varying fastest.
-
-    Raises:
-        ConfigError: a name is no setting, or is the seed; a value is missing, given twice, or out of range.
-    """
+    """Returns the settings of every combination of a grid's values, the last name varying fastest."""
     known = {field.name for field in fields(FineTuningSettings)} - {"seed"}
     for name, values in grid.items():
         if name == "seed":
@@ -183,17 +263,8 @@ class _Search:
             write_report(self.folder)
         return found
 
-    def try_all(self, cells: Sequence[FineTuningSettings]) -> None:
-        """Makes the runs of a grid that are missing."""
-        for cell in cells:
-            self.add(cell, self._name(cell))
-
     def try_suggested(self, tuner: Tuner, trials: int) -> None:
-        """Makes the runs that are missing of those that Optuna suggests one after the other.
-
-        Raises:
-            TrainingError: not one of them could be trained.
-        """
+        """Makes the runs that are missing of those that Optuna suggests one after the other."""
         failure = None
         for number in range(trials):
             settings = tuner.settings_of(number)
@@ -216,7 +287,7 @@ class _Search:
         assert self.best is not None
         chosen = self.settings[self.best.name]
         again = [replace(chosen, seed=seed) for seed in seeds[1:]]
-        repeated = [self.best, *(self.add(one, self._name(one)) for one in again)]
+        repeated = [self.best, *(self.add(one, self.name_of(one)) for one in again)]
         keep_weights(self.folder, self.best.name)
         result = SearchResult(
             next(iter(self.best.dev)),
@@ -225,7 +296,7 @@ class _Search:
             spreads([row.dev for row in repeated]),
             spreads([row.test for row in repeated]),
         )
-        result.save(self.folder / "result.json")
+        write_json(self.folder / "result.json", result)
         write_report(self.folder)
         return result
 
@@ -255,6 +326,79 @@ class _Search:
     def _differences(self, settings: FineTuningSettings) -> dict[str, Any]:
         return {name: getattr(settings, name) for name in self.varied}
 
-    def _name(self, settings: FineTuningSettings) -> str:
+    def name_of(self, settings: FineTuningSettings) -> str:
         """Returns a readable name: the settings in which the runs differ, such as `batch16-lr5e-05-epochs2`."""
         return "-".join(f"{_SHORT.get(name, name)}{value}" for name, value in self._differences(settings).items())
+
+
+WHOLE = "all"
+"""Name of the run on the whole training file."""
+
+DEV_PARTS = 10
+"""Without a dev file, one part in this many of what a run learns from chooses its epoch."""
+
+
+def cross_validate(
+    task: Task[ExampleT, PredictionT],
+    model_folder: str | Path,
+    train: Sequence[ExampleT],
+    dev: Sequence[ExampleT] | None,
+    run: str | Path,
+    settings: FineTuningSettings,
+    *,
+    folds: int,
+    test: Sequence[ExampleT] | None = None,
+    teacher: str | None = None,
+    console: Console | None = None,
+    device: torch.device | str = "cpu",
+    listeners: Sequence[RunListener] = (),
+) -> SearchResult:
+    """Fine-tunes K times, each time without one part of the training file, which scores; then once on the whole.
+
+    Returns:
+        A row for each part and the last run; `fold_spread` has the mean and deviation over the parts.
+    """
+    folder, console = Path(run), console or Console(quiet=True)
+    parts = fold_numbers(task, train, folds, settings.seed)
+    claim_search(folder, task, model_folder, settings, folds=folds, own_dev=dev is None)
+    with locked(folder):
+
+        def fine_tuned(name: str, kept: Sequence[ExampleT], scored: Sequence[ExampleT] | None) -> FineTuningResult:
+            learned, chooses = (kept, dev) if dev is not None else _dev_of(task, kept, settings.seed)
+            how: dict[str, Any] = {"teacher": teacher, "console": console, "device": device, "listeners": listeners}
+            place = folder / RUNS / name
+            return fine_tune(task, model_folder, learned, chooses, place, settings, test=scored, **how)
+
+        rows = []
+        for number in range(folds):
+            name = f"fold-{number + 1}"
+            console.print(f"fold {number + 1} of {folds}", highlight=False)
+            kept = [one for one, part in zip(train, parts, strict=True) if part != number]
+            scored = [one for one, part in zip(train, parts, strict=True) if part == number]
+            rows.append(Trial.of(name, {"run": name}, fine_tuned(name, kept, scored)))
+            # 各折的模型只为打分：分数记下了，权重就不必占地方
+            remove_weights(folder / RUNS / name)
+        console.print("the whole training file", highlight=False)
+        whole = Trial.of(WHOLE, {"run": WHOLE}, fine_tuned(WHOLE, train, test))
+        keep_weights(folder, WHOLE)
+        metric = next(iter(whole.dev))
+        found = SearchResult(metric, [*rows, whole], WHOLE, {}, {}, spreads([row.test for row in rows]))
+        write_json(folder / "result.json", found)
+        spread = found.fold_spread[metric]
+        console.print(
+            f"{folds} folds: {metric} {spread.mean:.4f} ± {spread.deviation:.4f}, from {spread.low:.4f} to"
+            f" {spread.high:.4f}",
+            highlight=False,
+        )
+        write_report(folder)
+        return found
+
+
+def _dev_of(
+    task: Task[ExampleT, Any], examples: Sequence[ExampleT], seed: int
+) -> tuple[list[ExampleT], list[ExampleT]]:
+    """Returns what a run learns from, and the tenth of it that chooses its epoch."""
+    count = min(DEV_PARTS, len({task.group_of(one) for one in examples}))
+    parts = fold_numbers(task, examples, count, seed + 1)
+    pairs = list(zip(examples, parts, strict=True))
+    return [one for one, part in pairs if part > 0], [one for one, part in pairs if part == 0]

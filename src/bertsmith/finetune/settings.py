@@ -11,7 +11,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import best_compute_dtype
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.peft import AdapterKind, AdapterSettings
-from bertsmith.options import option
+from bertsmith.settings import option
 from bertsmith.train.optimizer import check_rates
 from bertsmith.train.trainer import TrainerSettings
 
@@ -26,16 +26,10 @@ class FineTuningSettings:
         epochs: passes over the training file; 2 to 4 in the paper.
         batch_size: examples in a step; 16 or 32 in the paper.
         learning_rate: its peak; 2e-5 to 5e-5 suit base and large, small models take more.
-        warmup_share: share of the steps with a rising rate.
-        weight_decay: of matrices.
         layer_decay: each layer learns at the rate of the one above it times this, in (0, 1].
         freeze_layers: how many of the lowest layers stay as they are, with the embeddings; 0 trains all.
-        dropout: instead of the model's own; None keeps that.
         average: what is scored and kept are the weights averaged over about this share of the steps; 0 takes those of
             the last step.
-        patience: stop after this many epochs without a better dev metric; 0 runs all epochs.
-        max_length: most ids in a sequence, special tokens included; 0 takes what the model reads.
-        precision: of the matmuls: `bf16`, `float32`, or `auto`: bf16 where the hardware has it.
         gradient_checkpointing: what is computed again instead of kept, see `PretrainedModel`; `auto` is `attention`
             with an adapter, which is chosen for little memory, else `none`.
         adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; None trains all.

@@ -11,30 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.predict import Predictor
-from bertsmith.finetune.tasks.registry import load_task
+from bertsmith.finetune.tasks import task_of_model
 from bertsmith.finetune.tasks.task import ExampleT, Task
 from bertsmith.hub import model_folder
+from bertsmith.objectives import LossOutput
 from bertsmith.objectives.labelled import LabelledBatch, LabelledObjective
-from bertsmith.objectives.loss_output import LossOutput
-from bertsmith.options import option
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
 class TeachingOptions:
-    """Who teaches, besides the labels.
-
-    Attributes:
-        teacher: a folder that was fine-tuned for the same task; for vectors an encoder or a ranker; None for nobody.
-        teacher_text: files of more inputs, one a line, tabs between the two texts of a pair.
-    """
+    """Who teaches, besides the labels."""
 
     panel: ClassVar[str] = "Learning from a teacher"
 
@@ -53,25 +48,12 @@ class TaughtLoss:
     def __init__(
         self, task: Task[Any, Any], folder: str, tokenizer: Tokenizer, max_length: int, device: torch.device, dtype: Any
     ) -> None:
-        """Loads the teacher.
-
-        Args:
-            task: the student's.
-            folder: the teacher's.
-            tokenizer: the student's.
-            max_length: most ids in a sequence of the student's.
-            device: where both are.
-            dtype: in which both compute.
-
-        Raises:
-            CheckpointError: the folder holds no fine-tuned model.
-            ConfigError: it is one for another task, reads other pieces or shorter texts, or knows other labels.
-        """
-        self.task, self.teacher_task = task, load_task(model_folder(folder))[0]
+        """Loads the teacher."""
+        self.task, self.teacher_task = task, task_of_model(model_folder(folder))[0]
         if not isinstance(task.objective, LabelledObjective):
             raise ConfigError(f"{task.name} has no scores to compare with a teacher's; leave --teacher out")
         if type(self.teacher_task.objective) is not type(task.objective):
-            raise ConfigError(f"{folder}: the teacher was fine-tuned for {self.teacher_task.name}, not for {task.name}")
+            raise ConfigError(f"{folder}: the teacher answers for {self.teacher_task.name}, not for {task.name}")
         if load_tokenizer(model_folder(folder)).vocab != tokenizer.vocab:
             raise ConfigError(f"{folder}: the teacher reads another vocabulary than the model; both must share one")
         self.teacher = self.teacher_task.load(model_folder(folder)).to(device).eval().requires_grad_(False)
@@ -97,18 +79,12 @@ class TaughtLoss:
 
 
 def labelled_by_teacher(task: Task[ExampleT, Any], teaching: TeachingOptions, encoding: str) -> Sequence[ExampleT]:
-    """Returns the inputs of `teacher_text` as examples; empty lines are left out.
-
-    Raises:
-        CheckpointError: the teacher is not usable.
-        ConfigError: the task does not learn from text without labels.
-        InputError: a file cannot be read.
-    """
+    """Returns the inputs of `teacher_text` as examples; empty lines are left out."""
     assert teaching.teacher
     predictor = Predictor.load(str(model_folder(teaching.teacher)))
     return [
         task.example_from(record)
         for file in teaching.teacher_text
-        for record in predictor.predict_file(Path(file), encoding)
+        for record in predictor.predict_file(file, ReadingOptions(encoding=encoding))
         if record["prediction"] is not None
     ]

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import RunFolderError
-from bertsmith.files import claim_folder
+from bertsmith.files import claim_folder, read_json
 from bertsmith.finetune.further import FURTHER
 from bertsmith.finetune.run import FORMAT, FineTuningResult
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import noted_start
-from bertsmith.json_files import read_json, write_json
 
 RUNS = "runs"
 """Folder of a search in which every run has a folder of its own."""
@@ -33,15 +32,9 @@ WEIGHTS = ("model", "adapter")
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a search.
+    """One run of a search: its folder in `runs/`, the settings in which runs differ, its best epoch, its metrics.
 
-    Attributes:
-        name: of its folder in `runs/`.
-        settings: those in which the runs differ, by name.
-        epoch: its best one.
-        dev: its metrics on the dev file, the task's metric first.
-        test: its metrics on the test file; empty where there is none.
-        seconds: spent training.
+    The task's metric stands first; `test` is empty where there is no test file.
     """
 
     name: str
@@ -60,15 +53,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Spread:
-    """A metric over several seeds, or over the parts of a cross-validation.
-
-    Attributes:
-        mean: over them.
-        deviation: the sample standard deviation, with `seeds` - 1 below.
-        low: the smallest.
-        high: the largest.
-        seeds: how many, at least 2.
-    """
+    """A metric over `seeds` ≥ 2 seeds, or parts of a cross-validation; `deviation` is that of a sample."""
 
     mean: float
     deviation: float
@@ -92,8 +77,7 @@ class SearchResult:
         metric: the one that decides, on dev.
         rows: all runs, in the order in which they were made.
         best: name of the run with the best metric on dev, the earliest of equal ones; its weights are kept.
-        dev_spread: metric → how it moves with the seed, under one setting; empty for a single seed.
-        test_spread: the same on the test file.
+        dev_spread: metric → how it moves with the seed, under one setting; empty for a single seed, like `test_spread`.
         fold_spread: metric → how it moves over the parts of a cross-validation; empty where there is none.
     """
 
@@ -114,17 +98,9 @@ class SearchResult:
         if self.best not in {row.name for row in self.rows}:
             raise ValueError(f"the best run {self.best!r} is no row")
 
-    def save(self, path: Path) -> None:
-        """Writes the result as JSON."""
-        write_json(path, self)
-
     @classmethod
     def load(cls, path: Path) -> SearchResult:
-        """Reads what `save` wrote.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Reads the `result.json` of a search."""
         return read_json(path, cls, RunFolderError, "remove it and run the same command again")
 
 
@@ -138,18 +114,7 @@ def spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
 def claim_search(
     folder: Path, task: Task[Any, Any], model_folder: str | Path, settings: FineTuningSettings, **compared: Any
 ) -> None:
-    """Makes sure that a folder is empty, or belongs to this very search.
-
-    Args:
-        folder: of the search; made when missing.
-        task: what is learned.
-        model_folder: where every run starts.
-        settings: of every run.
-        **compared: what else the request is recognised by; must survive JSON.
-
-    Raises:
-        RunFolderError: the folder holds something else, or a search with other settings.
-    """
+    """Makes sure that a folder is empty, or belongs to this very search."""
     request = {
         "format": FORMAT,
         **noted_start(model_folder, folder / "search.json"),

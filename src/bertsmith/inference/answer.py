@@ -4,6 +4,7 @@ Notable:
 - a passage that is too long is read in overlapping windows; all their spans compete for the answer
 - every span is considered, not only those of the best few starts and ends; the search runs beside the model, for all
   sequences of a batch at once, and only the best of each leave the device
+- fine-tuning and prediction cut alike: a model answers from windows like those it learned from
 - an answer is given by characters, so that it is exactly what stands in the passage
 - memory does not grow with the number of questions: see `Answer.stream`
 """
@@ -11,38 +12,147 @@ Notable:
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError
-from bertsmith.inference.checks import require_list
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.pipeline import Pipeline
+from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
 from bertsmith.inference.task_file import TaskFile
-from bertsmith.inference.windows import Window, WindowCutter, WindowedQuestion
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.model.heads import SpanScores
-from bertsmith.tokenizer import Tokenizer
+from bertsmith.tokenizer import Template, Tokenizer
 
 WINDOWS_AT_ONCE = 1024
 """Windows that are sorted and packed together: enough to pack well, few enough to be forgotten soon."""
 
 
-@dataclass(frozen=True)
-class AnswerCandidate:
-    """A possible answer.
+class Window(NamedTuple):
+    """A question with a stretch of its passage, as the model reads them: `[CLS] question [SEP] passage [SEP]`.
 
     Attributes:
-        text: characters `start` to `end` of the passage, `end` excluded.
-        start: its first character.
-        end: one past its last character.
+        token_type_ids: 0 up to the first `[SEP]`, then 1; all 0 for a tokenizer that knows a single segment.
+        head: how many tokens come before the passage.
+        first: which token of the passage comes first.
+        size: how many tokens of the passage there are.
+    """
+
+    input_ids: list[int]
+    token_type_ids: list[int]
+    head: int
+    first: int
+    size: int
+
+
+class PassageTokens(NamedTuple):
+    """A passage: its text, and its tokens with their first character and one past their last.
+
+    Accents that follow a token's last letter as characters of their own belong to it.
+    """
+
+    text: str
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+@dataclass(frozen=True)
+class WindowedQuestion:
+    """A question and its passage, to be read in windows.
+
+    Attributes:
+        head: `[CLS] question [SEP]`, or as the tokenizer's template says.
+        room: tokens of the passage that fit beside the question.
+        overlap: tokens that neighbouring windows share.
+    """
+
+    head: list[int]
+    passage: PassageTokens
+    room: int
+    overlap: int
+    template: Template
+
+    def windows(self) -> Iterator[Window]:
+        """Yields the windows from left to right; the last one reaches the end of the passage."""
+        head, step = len(self.head), self.room - self.overlap
+        # 最后一窗到文末为止：不再多出一个只含重叠部分的窗口
+        for first in range(0, max(len(self.passage.ids) - self.room, 0) + step, step):
+            part = self.passage.ids[first : first + self.room]
+            types = [0] * head + [self.template.second_type] * (len(part) + len(self.template.after))
+            yield Window([*self.head, *part, *self.template.after], types, head, first, len(part))
+
+
+class WindowCutter:
+    """Cuts questions and passages into windows; consecutive questions on one passage tokenize it once.
+
+    Args:
+        tokenizer: of the model.
+        max_length: most ids in a window, special tokens included.
+        stride: tokens of the passage that neighbouring windows share; at most half a window, whatever it says, so that
+            a long question cannot make the windows crawl.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_length: int, stride: int) -> None:
+        self.tokenizer, self.max_length, self.stride = tokenizer, max_length, stride
+        self.passage = PassageTokens("", [], [], [])
+
+    def cut(self, question: str, context: str) -> WindowedQuestion:
+        """Tokenizes a question and its passage.
+
+        Raises:
+            InputError: one of them holds no word, or the question leaves no room for the passage.
+        """
+        ids = self.tokenizer.encode(question)
+        if not ids:
+            raise InputError(f"question {question[:60]!r} holds no word; ask something")
+        passage = self.passage
+        if context != passage.text:
+            tokens = self.tokenizer.align_flat([context])
+            # 分词去掉了重音符号：词尾的组合符号不在词元里，却是答案文字的一部分
+            ends = [behind_marks(context, end) for end in tokens.ends.tolist()]
+            starts = [behind_spaces(context, *span) for span in zip(tokens.starts.tolist(), ends, strict=True)]
+            passage = PassageTokens(context, tokens.ids.tolist(), starts, ends)
+            self.passage = passage
+        if not passage.ids:
+            raise InputError(f"question {question[:60]!r}: its passage {context[:60]!r} holds no word")
+        template = self.tokenizer.template
+        head = template.head(ids)
+        room = self.max_length - len(head) - len(template.after)
+        if room < 1:
+            raise InputError(
+                f"question {question[:60]!r} has {len(ids)} tokens, which leaves no room for its passage among the"
+                f" {self.max_length} of a sequence; shorten it, or raise max_length if the model reads more"
+            )
+        return WindowedQuestion(head, passage, room, min(self.stride, room // 2), template)
+
+
+def behind_spaces(text: str, start: int, end: int) -> int:
+    """Returns where a token's text begins behind the space that some vocabularies keep in front of a word."""
+    while start < end and text[start].isspace():
+        start += 1
+    return start
+
+
+def behind_marks(text: str, end: int) -> int:
+    """Returns the end of a token with the combining marks that follow it: the tokenizer strips accents."""
+    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
+
+
+@dataclass(frozen=True)
+class AnswerCandidate:
+    """A possible answer: characters `start` to `end` of the passage, `end` excluded.
+
+    Attributes:
         score: S·T_i + E·T_j, not bounded.
         probability: among all candidates, and "no answer" where the pipeline may give it; a softmax over the scores.
     """
@@ -55,26 +165,16 @@ class AnswerCandidate:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What a passage answers to a question.
+class Answered(AnswerCandidate):
+    """What a passage answers to a question: the text exactly as it stands there, or "no answer", an empty text.
 
     Attributes:
-        text: the answer, exactly as it stands in the passage; empty where there is none.
-        start: its first character in the passage; 0 where there is none.
-        end: one past its last character; 0 where there is none.
-        score: of the answer, or of "no answer".
-        probability: of the answer, or of "no answer"; see `AnswerCandidate`.
         no_answer: whether the passage does not answer the question.
         null_score: of "no answer": S·C + E·C at `[CLS]`, in the window where it is least.
         null_probability: of "no answer"; 0 from a pipeline that always answers.
         candidates: the best spans, best first, at least one; the first is the answer unless there is none.
     """
 
-    text: str
-    start: int
-    end: int
-    score: float
-    probability: float
     no_answer: bool
     null_score: float
     null_probability: float
@@ -116,7 +216,7 @@ class Answer(Pipeline, name="answer"):
         n_best: int = 20,
         null_threshold: float | None = None,
     ) -> None:
-        """Prepares a model for questions.
+        """Prepares a model for questions; see `Pipeline`.
 
         Args:
             model: scores every token as start and as end.
@@ -130,7 +230,6 @@ class Answer(Pipeline, name="answer"):
 
         Raises:
             ConfigError: a number is out of range, or the model knows a single segment.
-            CheckpointError: model and tokenizer do not belong together.
         """
         super().__init__(model, tokenizer, inference)
         if stride < 0 or max_answer_tokens < 1 or n_best < 1:
@@ -149,15 +248,9 @@ class Answer(Pipeline, name="answer"):
         self._read = BestSpans(n_best, max_answer_tokens, tokenizer.sep_token_id, borders)
         self.null_threshold = null_threshold
 
+    @one_or_many
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
-        """Answers questions.
-
-        Args:
-            questions: N questions.
-            contexts: N passages of any length.
-
-        Returns:
-            N answers in the same order.
+        """Answers N questions from N passages of any length, in order; one question from one passage gives one answer.
 
         Raises:
             InputError: a single string was given, the numbers differ, a question or passage holds no word, or a
@@ -167,16 +260,13 @@ class Answer(Pipeline, name="answer"):
         return list(self.stream(zip(questions, contexts, strict=True)))
 
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Answered]:
-        """Answers questions as they come, for files that are too large to hold.
+        """Answers questions as they come, for files that are too large to hold; errors as in `__call__`.
 
         Args:
             pairs: questions with their passages; read a little ahead, questions on one passage best in a row.
 
         Yields:
             The answers in the same order.
-
-        Raises:
-            InputError: see `__call__`.
         """
         readings = (_Reading(self.cutter.cut(question, context)) for question, context in pairs)
         entries = ((reading, window) for reading in readings for window in reading.question.windows())
@@ -220,16 +310,7 @@ class BestSpans:
 
 
 def outside_passages(batch: RaggedBatch, separator: int, borders: int) -> Tensor:
-    """Finds the tokens that belong to no passage, by the separators between question and passage.
-
-    Args:
-        batch: N windows, see `Window`.
-        separator: the id of `[SEP]`.
-        borders: how many of them stand between question and passage.
-
-    Returns:
-        [T] bool.
-    """
+    """Returns [T] bool, the tokens that belong to no passage: all but those behind `borders` separators of a window."""
     is_separator = batch.input_ids == separator
     seen = is_separator.cumsum(0)
     firsts = batch.first_token_positions
@@ -315,20 +396,14 @@ class _Reading:
             for ((_, start, end), text), score in zip(places, scores, strict=True)
         )
         null_probability = 0.0 if null_threshold is None else math.exp(self.null_score - highest) / total
-        best = candidates[0]
-        found = Answered(
-            best.text,
-            best.start,
-            best.end,
-            best.score,
-            best.probability,
-            no_answer=False,
+        null = AnswerCandidate("", 0, 0, self.null_score, null_probability)
+        margin = candidates[0].score - self.null_score
+        no_answer = null_threshold is not None and margin <= null_threshold
+        best = vars(null if no_answer else candidates[0])
+        return Answered(
+            **best,
+            no_answer=no_answer,
             null_score=self.null_score,
             null_probability=null_probability,
             candidates=candidates,
-        )
-        if null_threshold is None or found.margin > null_threshold:
-            return found
-        return replace(
-            found, text="", start=0, end=0, score=self.null_score, probability=null_probability, no_answer=True
         )

@@ -1,13 +1,16 @@
-"""Pipelines over the pooled `[CLS]`: the class of a text or pair, its labels, or a number.
+"""Pipelines over one vector of a text or pair: its class, labels, a number, its rank, a choice, whether it follows.
 
-They read the same architecture; `config.problem_type` says which of them a folder is for.
+Classes, labels, numbers and ranks are read from one architecture; `config.problem_type` says which of them a folder is
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -16,15 +19,29 @@ from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.checks import parts, require_list, require_pairs
+from bertsmith.hub import model_folder
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.pipeline import Pipeline, label_names
-from bertsmith.inference.task_file import TaskFile
-from bertsmith.model import ModelConfig, ModelForSequenceClassification
+from bertsmith.inference.pipeline import Pipeline, label_names, one_or_many, parts, require_list, require_pairs
+from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_prompts
+from bertsmith.inference.words import Words, read_words
+from bertsmith.model import (
+    ModelConfig,
+    ModelForMultipleChoice,
+    ModelForNextSentencePrediction,
+    ModelForPreTraining,
+    ModelForSequenceClassification,
+)
+from bertsmith.model.config import PROBLEM_TYPES
 from bertsmith.tokenizer import Tokenizer
+from bertsmith.tokenizer.encoding import Encoding
 
-SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
-"""The names that `config.problem_type` has in the field."""
+SINGLE, MULTI, REGRESSION = PROBLEM_TYPES
+
+Part = Literal["words", "encoder"]
+"""A part of a folder that `bertsmith solve` made."""
+TextModel = ModelForSequenceClassification | Words
+"""What gives the outputs for a text: an encoder with its head, or a linear model over words."""
+TextPipelineT = TypeVar("TextPipelineT", bound="TextPipeline")
 
 _PIPELINE_OF = {SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
 
@@ -47,11 +64,7 @@ class LabelsPrediction:
 
 @dataclass(frozen=True)
 class TextSettings(TaskFile):
-    """What `task.json` tells a pipeline over texts or pairs.
-
-    Attributes:
-        paired: whether the model was trained on pairs; None where that is not known.
-    """
+    """What `task.json` tells a pipeline over texts or pairs: whether it was trained on pairs, if that is known."""
 
     paired: bool | None = None
 
@@ -69,54 +82,91 @@ class ClassSettings(TextSettings):
     positive_threshold: float | None = None
 
 
+@dataclass
+class WordsEngine:
+    """Stands where a pipeline of words alone has no engine: what a server says of it."""
+
+    batch_tokens: int = 0
+    precision: str = "float32"
+    kind: str = "words"
+    choice: None = None
+    device: str = "cpu"
+
+
 class TextPipeline(Pipeline):
     """What the pipelines over texts or pairs of texts share: what they take, and what the model's outputs must mean.
+
+    A folder that `bertsmith solve` made may hold words alone, or words beside the encoder, whose outputs are added.
 
     Attributes:
         problem_type: what `config.problem_type` says of such a model.
         paired: whether the model was trained on pairs; None where that is not known.
+        words: the linear model over words, alone or beside the encoder; None for none.
     """
 
     architectures = (ModelForSequenceClassification,)
     settings: ClassVar[type[TaskFile]] = TextSettings
+    has_parts = True
     endpoints = ("/predict",)
     problem_type: ClassVar[str]
 
     labels: list[str]
+    words: Words | None = None
 
     def __init__(
         self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
+        model: TextModel,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
     ) -> None:
         """Takes a model whose `problem_type` is one of the pipeline's.
 
-        Args:
-            model: a sequence classifier.
-            tokenizer: of the model.
-            inference: where and how.
-            paired: as in the class.
-
         Raises:
             CheckpointError: tokenizer and model do not fit, or the problem type is unknown.
             ConfigError: the model is for another pipeline.
         """
+        self.paired = paired
+        if tokenizer is None or isinstance(model, Words):
+            assert isinstance(model, Words)
+            self.words, self.labels, self.max_length = model, list(model.labels), 0
+            self.tokenizer, self.engine = cast("Any", None), cast("Any", WordsEngine())
+            return
         self.require_problem(model.config)
         super().__init__(model, tokenizer, inference)
         self.labels = label_names(model.config)
-        self.paired = paired
+
+    @classmethod
+    def load(cls: type[TextPipelineT], folder: str | Path, *, only: Part | None = None, **how: Any) -> TextPipelineT:
+        """Loads a folder as `Pipeline.load` does; with `only`, one part of those that `bertsmith solve` put there.
+
+        Raises:
+            ConfigError: the folder has no such part.
+        """
+        words = read_words(folder)
+        if (only == "words" and words is None) or (only == "encoder" and words is not None and words.is_alone):
+            holds = "an encoder" if words is None else "words"
+            raise ConfigError(f"{folder}: holds {holds} alone; leave --only out")
+        if words is None or only == "encoder":
+            return super().load(folder, **how)
+        if words.problem != cls.problem_type:
+            raise CheckpointError(f"{folder}: its words are for {_PIPELINE_OF[words.problem]!r}, not for {cls.name!r}")
+        if words.is_alone or only == "words":
+            return cls(words.alone(), None, InferenceConfig(**how), **cls.settings_in(folder).arguments())
+        pipeline = super().load(folder, **how)
+        if tuple(pipeline.labels) != words.labels:
+            raise CheckpointError(f"{folder}: its words have other labels than its encoder; run solve again")
+        pipeline.words = words
+        return pipeline
 
     @classmethod
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:
         """Tells by the problem type whether the outputs of a folder mean what this pipeline takes them for."""
-        if config.problem_type in (MULTI, REGRESSION):
-            return super().is_for(architecture, config) and config.problem_type == cls.problem_type
         # 只有一个输出、又没有注明类型的，是交叉编码器，归 `rank`
-        is_classifier = cls.problem_type == SINGLE and len(config.id2label) != 1
-        return super().is_for(architecture, config) and is_classifier
+        only_one = None if len(config.id2label) == 1 else SINGLE
+        meant = config.problem_type if config.problem_type in (MULTI, REGRESSION) else only_one
+        return super().is_for(architecture, config) and meant == cls.problem_type
 
     @classmethod
     def require_problem(cls, config: ModelConfig) -> None:
@@ -146,13 +196,16 @@ class TextPipeline(Pipeline):
             ConfigError: pairs were given, and the model knows a single segment.
         """
         require_list(texts, pairs)
-        if pairs is not None:
+        if pairs is not None and self.tokenizer is not None:
             require_pairs(self.config, "pairs of texts")
         # 训练时读两段、现在只给一段，照样算得出一个数，却没有意义
         if self.paired is not None and self.paired != (pairs is not None):
             trained, wanted = ("pairs of texts", "give") if self.paired else ("single texts", "leave out")
             raise InputError(f"the model was trained on {trained}; {wanted} the second texts")
-        return sequence_logits(self, texts, pairs)
+        if self.words is None:
+            return sequence_logits(self, texts, pairs)
+        found = self.words.logits(texts, pairs)
+        return found if self.tokenizer is None else self.words.beside(sequence_logits(self, texts, pairs), found)
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a text, or a pair where the model was trained on pairs."""
@@ -176,8 +229,8 @@ class Classify(TextPipeline, name="classify"):
 
     def __init__(
         self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
+        model: TextModel,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
@@ -188,6 +241,7 @@ class Classify(TextPipeline, name="classify"):
         super().__init__(model, tokenizer, inference, paired=paired)
         self.temperature, self.positive_threshold = checked_temperature(temperature), positive_threshold
 
+    @one_or_many
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Prediction]:
         """Classifies texts; longer ones are cut to what the model reads.
 
@@ -195,15 +249,14 @@ class Classify(TextPipeline, name="classify"):
             texts: N texts.
             pairs: N second texts, where the classifier was trained on pairs.
 
-        Returns:
-            N predictions in the same order.
-
         Raises:
-            InputError: a single string was given, the numbers of texts differ, or the model was trained on pairs and
-                gets single texts, or the other way round.
-            ConfigError: pairs were given, and the model knows a single segment.
+            InputError: as in `logits`.
+            ConfigError: as in `logits`, or there is no threshold.
         """
-        logits = self.logits(texts, pairs)
+        return self.told(self.logits(texts, pairs))
+
+    def told(self, logits: Tensor) -> list[Prediction]:
+        """Returns what outputs [N, K] say."""
         best = logits.argmax(-1)
         if self.uses_thresholds:
             if self.positive_threshold is None:
@@ -247,8 +300,8 @@ class MultiLabel(TextPipeline, name="multilabel"):
 
     def __init__(
         self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
+        model: TextModel,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         threshold: float = 0.5,
@@ -265,12 +318,16 @@ class MultiLabel(TextPipeline, name="multilabel"):
         if self.thresholds and len(self.thresholds) != len(self.labels):
             raise ConfigError(f"{len(self.thresholds)} thresholds for {len(self.labels)} labels; fine-tune again")
 
+    @one_or_many
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[LabelsPrediction]:
         """Labels texts; arguments and errors as in `Classify`."""
+        return self.told(self.logits(texts, pairs))
+
+    def told(self, logits: Tensor) -> list[LabelsPrediction]:
+        """Returns what outputs [N, K] say."""
         if self.uses_thresholds and not self.thresholds:
             raise ConfigError("the folder has no thresholds of its labels; fine-tune again to get them")
         least = self.thresholds if self.uses_thresholds else (self.threshold,) * len(self.labels)
-        logits = self.logits(texts, pairs)
         shown = (logits / (self.temperature if self.is_calibrated else 1.0)).sigmoid().tolist()
         return [
             LabelsPrediction(
@@ -288,8 +345,8 @@ class Regress(TextPipeline, name="regress"):
 
     def __init__(
         self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
+        model: TextModel,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         paired: bool | None = None,
@@ -299,17 +356,18 @@ class Regress(TextPipeline, name="regress"):
         if len(self.labels) != 1:
             raise ConfigError(f"the model gives {len(self.labels)} numbers for a text; only one can be read")
 
+    @one_or_many
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Returns [N] numbers; arguments and errors as in `Classify`."""
-        return self.logits(texts, pairs)[:, 0].double().numpy()
+        return self.told(self.logits(texts, pairs))
+
+    def told(self, logits: Tensor) -> NDArray[np.float64]:
+        """Returns what outputs [N, 1] say."""
+        return logits[:, 0].double().numpy()
 
 
 def checked_temperature(temperature: float) -> float:
-    """Returns a temperature.
-
-    Raises:
-        ConfigError: it is not positive.
-    """
+    """Returns a temperature; ConfigError where it is not positive."""
     if not 0.0 < temperature < float("inf"):
         raise ConfigError(f"temperature {temperature} must be positive")
     return temperature
@@ -329,3 +387,240 @@ def read_logits(model: ModelForSequenceClassification, batch: RaggedBatch) -> Te
     """Reads [N, num_labels], the logits of each sequence of a batch."""
     logits: Tensor = model(batch)
     return logits
+
+
+class NextSentence(Pipeline, name="next-sentence"):
+    """Tells whether a text follows another, as pre-training asked it (Devlin et al. 2019, §3.1)."""
+
+    architectures = (ModelForNextSentencePrediction, ModelForPreTraining)
+    needs_fine_tuning = False
+    endpoints = ("/next-sentence",)
+    two_texts = "next sentences"
+
+    @classmethod
+    def is_for(cls, architecture: str, config: ModelConfig) -> bool:
+        """Tells whether a folder has the head, and a model that can tell two texts apart."""
+        # 只认一种句段的模型读不了句对：有那个头也没有用
+        return super().is_for(architecture, config) and config.reads_pairs
+
+    @one_or_many
+    def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
+        """Scores pairs; where the two are too long together, the longer one is cut.
+
+        Args:
+            texts: N texts A.
+            next_texts: N texts B, one for each.
+
+        Returns:
+            [N], the probability that B follows A.
+
+        Raises:
+            InputError: a single string was given, or the numbers differ.
+        """
+        require_list(texts, next_texts)
+        found = np.empty(len(texts))
+        for part in parts(len(texts)):
+            encoded = self.tokenizer(list(texts[part]), list(next_texts[part]), max_length=self.max_length)
+            logits = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], next_sentence_logits)
+            # 第 0 类是「B 接在 A 之后」，与发布的模型一致
+            found[part] = logits.double().softmax(-1)[:, 0].numpy()
+        return found
+
+
+def next_sentence_logits(model: ModelForNextSentencePrediction | ModelForPreTraining, batch: RaggedBatch) -> Tensor:
+    """Reads [N, 2], the logits of "B follows A" and "B is random"."""
+    logits: Tensor = model.next_sentence(model.backbone(batch).pooled)
+    return logits
+
+
+Activation = Literal["Sigmoid", "Identity"]
+
+
+@dataclass(frozen=True)
+class RankSettings(TaskFile):
+    """What a folder tells `Rank`: what stands before every query, and what makes a score of the model's output."""
+
+    prompt: str = ""
+    activation: Activation = "Sigmoid"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A text, its number in the list that was given, and how relevant it is."""
+
+    index: int
+    score: float
+    text: str
+
+
+class Rank(Pipeline, name="rank"):
+    """Puts texts in order of relevance to a query, from both read together (Nogueira and Cho 2019).
+
+    The model is a sequence classifier with one output; its sigmoid is the score, or the output itself where the folder
+    says so. `sentence_transformers.CrossEncoder` reads the same folders and gives the same scores.
+    """
+
+    architectures = (ModelForSequenceClassification,)
+    two_texts = "a query and its text"
+    endpoints = ("/rerank", "/v1/rerank", "/v2/rerank")
+
+    def __init__(
+        self,
+        model: ModelForSequenceClassification,
+        tokenizer: Tokenizer,
+        inference: InferenceConfig = DEFAULT,
+        *,
+        prompt: str = "",
+        activation: Activation = "Sigmoid",
+    ) -> None:
+        """Takes a model with one output and no `problem_type`; see `Pipeline` and `RankSettings`."""
+        if len(model.config.id2label) != 1 or model.config.problem_type is not None:
+            raise ConfigError(
+                f"the model has {len(model.config.id2label)} outputs and problem_type {model.config.problem_type!r};"
+                " a ranker has one output and no problem_type"
+            )
+        super().__init__(model, tokenizer, inference)
+        self.prompt, self.activation = prompt, activation
+
+    @classmethod
+    def settings_in(cls, folder: str | Path) -> RankSettings:
+        """Returns what a folder says, our own or one of `sentence_transformers.CrossEncoder`.
+
+        Raises:
+            CheckpointError: a file is damaged, or names an activation that is not known here.
+        """
+        told, folder = super().settings_in(folder), model_folder(folder)
+        prompts, default = stated_prompts(folder)
+        config = read_told(folder / "config.json", dict)
+        newer, older = read_told(folder / USAGE_FILE, dict), config.get("sentence_transformers")
+        # 从新到旧，激活函数的名字先后写在三个地方
+        named = newer.get("activation_fn") or (older.get("activation_fn") if isinstance(older, dict) else None)
+        named = str(named or config.get("sbert_ce_default_activation_function") or "Sigmoid").rpartition(".")[2]
+        if named not in get_args(Activation):
+            raise CheckpointError(
+                f"{folder}: scores through {named}; this package has {', '.join(get_args(Activation))}"
+            )
+        prompt = prompts.get(default, "")
+        return RankSettings(told.task, told.max_length, prompt, cast(Activation, named))
+
+    @classmethod
+    def is_for(cls, architecture: str, config: ModelConfig) -> bool:
+        """Tells whether a folder holds a cross-encoder: one output, which neither labels nor measures."""
+        is_ranker = len(config.id2label) == 1 and config.problem_type not in (MULTI, REGRESSION)
+        return super().is_for(architecture, config) and is_ranker
+
+    def __call__(self, query: str, texts: Sequence[str]) -> list[Ranked]:
+        """Ranks texts for one query.
+
+        Returns:
+            All of them, best first; equals in the order they were given.
+
+        Raises:
+            InputError: the query is no string, or a single string was given for the texts.
+        """
+        if not isinstance(query, str):
+            raise InputError("give one query, a string; `scores` takes many")
+        if isinstance(texts, str):
+            return self(query, [texts])[0]  # type: ignore[return-value]
+        require_list(texts)
+        scores = self.scores([query] * len(texts), texts).tolist()
+        order = sorted(range(len(texts)), key=lambda index: -scores[index])
+        return [Ranked(index, scores[index], texts[index]) for index in order]
+
+    def scores(self, queries: Sequence[str], texts: Sequence[str]) -> NDArray[np.float64]:
+        """Scores pairs of N queries and N texts; where the two are too long together, the longer one is cut.
+
+        Returns:
+            [N], in [0, 1] where the activation is the sigmoid.
+
+        Raises:
+            InputError: a single string was given, or the numbers differ.
+        """
+        # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
+        logits = self.logits(queries, texts).double()
+        scores: NDArray[np.float64] = (logits.sigmoid() if self.activation == "Sigmoid" else logits).numpy()
+        return scores
+
+    def logits(self, queries: Sequence[str], texts: Sequence[str]) -> Tensor:
+        """Returns [N] float32, the scores of pairs before the sigmoid; arguments and errors as in `scores`."""
+        require_list(queries, texts)
+        return sequence_logits(self, [self.prompt + query for query in queries], texts)[:, 0]
+
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns a query and one text."""
+        return "a", ["a"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The number of the likeliest choice, from 0, and the probability of each; they add up to 1."""
+
+    index: int
+    probabilities: tuple[float, ...]
+
+
+class Choose(Pipeline, name="choose"):
+    """Chooses among answers or continuations (Devlin et al. 2019, §4.4).
+
+    Every choice makes a sequence of its own, `[CLS] context [SEP] choice [SEP]`, and gets one score; the softmax over
+    the choices of a question makes probabilities of them. So questions may have different numbers of choices.
+    """
+
+    architectures = (ModelForMultipleChoice,)
+    two_texts = "a context and its choice"
+    endpoints = ("/predict",)
+
+    @one_or_many
+    def __call__(self, contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Choice]:
+        """Chooses for every context; where the two are too long together, the longer one is cut.
+
+        Args:
+            contexts: Q texts.
+            choices: for each of them its choices, one or more.
+
+        Returns:
+            Q choices in the same order; of equal scores the earlier one wins.
+
+        Raises:
+            InputError: a string was given for a list, the numbers differ, or a context has no choice.
+        """
+        _require_choices(contexts, choices)
+        found: list[Choice] = []
+        for part in parts(len(contexts)):
+            counts = [len(texts) for texts in choices[part]]
+            encoded = encode_choices(self.tokenizer, contexts[part], choices[part], self.max_length)
+            # 每个选项单独算分：题目的选项数可以不同，长短相近的序列也能排在一起算
+            scores = self.engine.run(encoded["input_ids"], encoded["token_type_ids"], choice_score)
+            rows = scores.squeeze(-1).split(counts)
+            found += [Choice(int(row.argmax()), tuple(row.softmax(-1).tolist())) for row in rows]
+        return found
+
+    def smallest_input(self) -> tuple[Any, ...]:
+        """Returns a context with two choices."""
+        return ["a"], [["a", "b"]]
+
+
+def choice_score(model: ModelForMultipleChoice, batch: RaggedBatch) -> Tensor:
+    """Reads [N, 1], the score of each sequence."""
+    scores: Tensor = model(batch, 1)
+    return scores
+
+
+def encode_choices(
+    tokenizer: Tokenizer, contexts: Sequence[str], choices: Sequence[Sequence[str]], max_length: int
+) -> Encoding:
+    """Returns one row `[CLS] context [SEP] choice [SEP]` for every choice, one question after the other."""
+    repeated = chain.from_iterable(map(repeat, contexts, map(len, choices)))
+    return tokenizer(list(repeated), list(chain.from_iterable(choices)), max_length=max_length)
+
+
+def _require_choices(contexts: Sequence[str], choices: Sequence[Sequence[str]]) -> None:
+    require_list(contexts)
+    if isinstance(choices, str) or any(isinstance(texts, str) for texts in choices):
+        raise InputError("give a list of choices for each context: [['yes', 'no'], ...]")
+    if len(choices) != len(contexts):
+        raise InputError(f"{len(contexts)} contexts and {len(choices)} lists of choices; give one for each")
+    for number, texts in enumerate(choices):
+        if len(texts) == 0:
+            raise InputError(f"choices[{number}] is empty; give the context at least one choice")
+        require_list(texts)

@@ -23,8 +23,9 @@ from torch import Tensor
 from bertsmith.batch import AttentionMask, RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.files import held, make_folder
-from bertsmith.inference.engine import EngineKind
 from bertsmith.inference.graph_cache import (
+    FEW_TOKENS,
+    EngineKind,
     cache_folder,
     circumstances,
     digest_of,
@@ -32,21 +33,13 @@ from bertsmith.inference.graph_cache import (
     open_graph,
     write_optimized,
 )
-from bertsmith.inference.quick import FEW_TOKENS
 from bertsmith.model import Backbone, BackboneOutput
 
 _TIMED_TOKENS, _ROUNDS, _WORTH = 12, 15, 0.9
 
 
 def graph_of(backbone: Backbone, kind: EngineKind) -> CompiledForward | None:
-    """Returns the graph of a backbone, made now or before.
-
-    Args:
-        backbone: in evaluation mode, on the CPU, computing in float32.
-        kind: the engine that is asked for.
-
-    Returns:
-        None for `torch`, and for `auto` where a package is missing.
+    """Returns the graph of a float32 backbone on the CPU; None for `torch`, and for `auto` where a package is missing.
 
     Raises:
         ConfigError: a package is missing.
@@ -60,12 +53,7 @@ def graph_of(backbone: Backbone, kind: EngineKind) -> CompiledForward | None:
 
 
 def use_graph(backbone: Backbone, graph: CompiledForward | None, kind: EngineKind) -> str:
-    """Lets a graph compute the short batches of a backbone, if it is to.
-
-    Args:
-        backbone: in the precision in which it is to compute.
-        graph: from `graph_of`.
-        kind: `onnxruntime`; `auto` takes the graph where it is by a tenth faster than the backbone itself.
+    """Lets a graph compute the short batches of a backbone; for `auto`, where it is by a tenth faster.
 
     Returns:
         `torch` or `onnxruntime`: what short batches run on from now on.

@@ -1,21 +1,25 @@
-"""Texts as vectors, and how alike two texts are.
+"""Texts as vectors, how alike two texts are, and what a folder of sentence-transformers says of both.
 
 Notable:
-- how the states of a text's tokens become one vector is called pooling; what a folder of sentence-transformers says
-  about it, and about how much of a text is read, is followed; otherwise it is the mean, of all that the model reads
+- how the states of a text's tokens become one vector is called pooling; what a folder says about it, about how much of
+  a text is read and about what stands before it (`query: `, `passage: `) is followed; otherwise it is the mean, of all
+  that the model reads
 - `last-four` is the feature-based use of the paper (Devlin et al. 2019, §5.3, table 7): the last four layers side by
   side, for a model that was never tuned to make vectors of texts
-- some models were trained with a prompt before each text, such as `query: ` or `passage: `; a folder names its prompts
 - a text's vector does not depend on what it is embedded with, but for the rounding of float32
+- a folder lists the steps from text to vector in `modules.json`. One that would change the vectors and is not known is
+  refused: vectors that look right and are of another model are worse than none
 """
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -25,12 +29,11 @@ from torch.nn.functional import normalize as unit_rows
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.inference.checks import PART, require_list
-from bertsmith.inference.engine import DEFAULT, InferenceConfig, stream_rows
-from bertsmith.inference.pipeline import Pipeline
-from bertsmith.inference.sentence_folder import Similarity as SimilarityFunction
-from bertsmith.inference.sentence_folder import read_sentence_folder
-from bertsmith.inference.task_file import TaskFile
+from bertsmith.files import make_folder, write_json
+from bertsmith.hub import model_folder
+from bertsmith.inference.engine import DEFAULT, PART, InferenceConfig, stream_rows
+from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
+from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_length, stated_prompts
 from bertsmith.model import (
     Backbone,
     ModelConfig,
@@ -39,30 +42,56 @@ from bertsmith.model import (
     ModelForPreTraining,
     ModelForReplacedTokenDetection,
 )
+from bertsmith.model.folder import read_architecture
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
+StoredPooling = Literal["mean", "cls", "max"]
 Pooling = Literal["mean", "cls", "max", "last-four", "last-four-sum"]
+SimilarityFunction = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How two vectors are compared; of the distances, the negative, so that more is more alike."""
 _PROMPT_NAMES = {"query": ("query",), "passage": ("passage", "document", "corpus")}
 """What folders call the prompts of search."""
+_FILES = ("modules.json", "sentence_bert_config.json", USAGE_FILE)
+"""What makes a model folder one of sentence-transformers, besides the pooling."""
+_PRE_TRAINED = ("ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction")
+_KNOWN_STEPS = {"Transformer", "Normalize", "Dropout"}
+"""Besides the pooling: vectors have unit length unless asked otherwise, and nothing is dropped in use."""
 
 
-@dataclass(frozen=True)
-class PoolingSettings(TaskFile):
-    """What a folder tells `Embed`.
+@dataclass(frozen=True, kw_only=True)
+class SentenceFolder(TaskFile):
+    """What a folder of sentence-transformers asks for; the defaults are for one that says nothing.
 
     Attributes:
-        pooling: how the states of a text's tokens become one vector.
-        prompts: name → what is put before a text.
-        default_prompt: name of the prompt that is used unasked; empty for none.
+        pooling: how the states of the tokens become one vector.
+        lowercase: whether texts are lower-cased even where the tokenizer would not.
+        normalize: whether vectors are scaled to unit length.
+        prompts: name → text that is put before a text.
+        default_prompt: name of the prompt that is used where none is named; empty for no prompt.
         similarity: how vectors are compared.
-        unit_length: whether they are scaled to length 1 before; `cosine` does so by itself.
+        dims: how many numbers of a vector are kept, the first ones; 0 for all.
     """
 
-    pooling: Pooling = "mean"
+    pooling: StoredPooling = "mean"
+    lowercase: bool = False
+    normalize: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
     similarity: SimilarityFunction = "cosine"
-    unit_length: bool = True
+    dims: int = 0
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the settings of `Embed`."""
+        return {name: value for name, value in super().arguments().items() if name != "lowercase"}
+
+    def prompt_of(self, role: Literal["query", "passage"]) -> str:
+        """Returns what is put before queries, or before what they find: under that name, else the default prompt."""
+        return self.prompts.get(prompt_name(role, self.prompts, self.default_prompt), "")
+
+
+def prompt_name(role: Literal["query", "passage"], prompts: Mapping[str, str], default: str) -> str:
+    """Returns the name of the prompt for queries or for what they find, else the default's."""
+    return next((name for name in _PROMPT_NAMES[role] if name in prompts), default)
 
 
 class Embed(Pipeline, name="embed"):
@@ -74,6 +103,7 @@ class Embed(Pipeline, name="embed"):
         default_prompt: name of the prompt that is used unless a call says otherwise; empty for none.
         similarity: how `compare` compares.
         unit_length: whether it scales vectors to length 1 before.
+        dims: how many numbers are kept unless a call says otherwise; 0 for all.
         hidden_size: H, width of a vector; four times that with `last-four`.
     """
 
@@ -94,59 +124,45 @@ class Embed(Pipeline, name="embed"):
         prompts: Mapping[str, str] | None = None,
         default_prompt: str = "",
         similarity: SimilarityFunction = "cosine",
-        unit_length: bool = True,
+        normalize: bool = True,
+        dims: int = 0,
     ) -> None:
-        """Prepares a model for embedding.
-
-        Args:
-            model: the encoder.
-            tokenizer: of the model.
-            inference: where and how.
-            pooling: see `__call__`.
-            prompts: as the attribute; None for none.
-            default_prompt: as the attribute.
-            similarity: as the attribute.
-            unit_length: as the attribute.
+        """Prepares an encoder; see `Pipeline` and `SentenceFolder` for the arguments.
 
         Raises:
             ConfigError: the pooling is unknown, or the model has too few layers for it.
-            CheckpointError: model and tokenizer do not belong together.
         """
         super().__init__(model, tokenizer, inference)
         check_pooling(pooling, model.config)
         self.pooling: Pooling = pooling
         self.prompts = dict(prompts or {})
         self.default_prompt = default_prompt
-        self.similarity, self.unit_length = similarity, unit_length
-        self.hidden_size = model.config.hidden_size
+        self.similarity, self.unit_length = similarity, normalize
+        self.hidden_size, self.dims = model.config.hidden_size, 0
+        self.dims = self.width(dims=dims) if dims else 0
 
     @classmethod
-    def settings_in(cls, folder: str | Path) -> PoolingSettings:
+    def settings_in(cls, folder: str | Path) -> SentenceFolder:
         """Returns what a folder of sentence-transformers says; the defaults where it says nothing.
 
         Raises:
             CheckpointError: the folder asks for vectors in a way that is not known here.
         """
         says = read_sentence_folder(folder)
+        _say_if_untrained(model_folder(folder))
         if says.lowercase and not load_tokenizer(folder).lowercase:
             raise CheckpointError(
                 f"{folder}: sentence_bert_config.json lower-cases every text, its tokenizer does not; lower-case your"
                 " texts and take do_lower_case out of the file"
             )
-        return PoolingSettings(
-            max_length=says.max_length,
-            pooling=says.pooling,
-            prompts=says.prompts,
-            default_prompt=says.default_prompt,
-            similarity=says.similarity,
-            unit_length=says.normalize,
-        )
+        return says
 
     @classmethod
     def model_in(cls, folder: str | Path) -> Backbone:
         """Loads the encoder; heads and pooler are left out."""
         return Backbone.from_pretrained(folder, need_pooler=False)
 
+    @one_or_many
     def __call__(
         self,
         texts: Sequence[str],
@@ -165,7 +181,7 @@ class Embed(Pipeline, name="embed"):
                 added up (`last-four-sum`). None takes the pipeline's.
             normalize: scale every vector to length 1, so that a product of two is their cosine similarity.
             dims: keep only this many numbers, the first ones, before scaling. Models that were trained for it
-                (Kusupati et al. 2022) lose little, others a good deal. None keeps all.
+                (Kusupati et al. 2022) lose little, others a good deal. None keeps what the folder says, or all.
             prompt: name of the prompt to put before every text; empty for none. None takes the folder's default.
 
         Returns:
@@ -196,10 +212,6 @@ class Embed(Pipeline, name="embed"):
 
         Yields:
             [n, width] float32, the vectors of the next n texts, in order, some thousands at a time.
-
-        Raises:
-            InputError: a single string was given, an item is none, or `dims` is out of range.
-            ConfigError: the pooling or the prompt is unknown, or the model has too few layers for it.
         """
         width, before = self.width(pooling, dims), self.prompt_text(prompt)
         # 一个字符串也能逐个迭代：那会把每个字当成一条文本
@@ -218,7 +230,7 @@ class Embed(Pipeline, name="embed"):
         Args:
             texts: N texts.
             others: M texts; None compares the texts with one another.
-            pooling: as in `Embed`.
+            pooling: as in `__call__`.
 
         Returns:
             [N, M] float32, a row for each text; more is more alike. Cosines are in [-1, 1].
@@ -236,7 +248,7 @@ class Embed(Pipeline, name="embed"):
 
     def prompt_for(self, role: Literal["query", "passage"]) -> str:
         """Returns the name of the prompt that the folder has for queries or for what they find, else of its default."""
-        return next((name for name in _PROMPT_NAMES[role] if name in self.prompts), self.default_prompt)
+        return prompt_name(role, self.prompts, self.default_prompt)
 
     def prompt_text(self, name: str | None = None) -> str:
         """Returns what is put before a text.
@@ -263,11 +275,9 @@ class Embed(Pipeline, name="embed"):
         chosen = pooling or self.pooling
         check_pooling(chosen, self.config)
         whole = self.hidden_size * (4 if chosen == "last-four" else 1)
-        if dims is None:
-            return whole
-        if not 1 <= dims <= whole:
+        if dims is not None and not 1 <= dims <= whole:
             raise InputError(f"dims {dims} is outside 1 to {whole}, what a vector of this model has")
-        return dims
+        return dims or self.dims or whole
 
     def _sequences(self, texts: list[str], before: str) -> list[list[int]]:
         require_list(texts)
@@ -277,7 +287,7 @@ class Embed(Pipeline, name="embed"):
 
 
 class Similarity(Embed, name="similarity"):
-    """Tells how alike texts are: the cosine similarity of their vectors."""
+    """Tells how alike texts are, see `Embed.compare`."""
 
     # 服务端的 /similarity 用的是 embed 的向量：不必为它再载入一次模型
     endpoints = ()
@@ -291,8 +301,30 @@ class Similarity(Embed, name="similarity"):
     def __call__(  # type: ignore[override]
         self, texts: Sequence[str], others: Sequence[str] | None = None, *, pooling: Pooling | None = None
     ) -> NDArray[np.float32]:
-        """Compares every text with every other; see `Embed.compare`."""
+        """Compares every text with every other, see `Embed.compare`; one text with one other gives one number."""
+        if isinstance(texts, str) and others is not None:
+            several = [others] if isinstance(others, str) else others
+            row: Any = self.compare([texts], several, pooling=pooling)[0]
+            one: NDArray[np.float32] = row[0] if isinstance(others, str) else row
+            return one
         return self.compare(texts, others, pooling=pooling)
+
+
+_SAID: set[Path] = set()
+
+
+def _say_if_untrained(folder: Path) -> None:
+    """Says once that a folder of a masked LM alone was never trained to make vectors of texts."""
+    learned = (folder / "modules.json").exists() or (folder / "1_Pooling").exists()
+    if learned or folder in _SAID or not (read_architecture(folder) or "").endswith(_PRE_TRAINED):
+        return
+    _SAID.add(folder)
+    # 没有为句向量训练过的模型，任何两句话的余弦都接近 1：数是对的，意思却没有
+    warnings.warn(
+        f"{folder}: pre-trained only, never trained for vectors of texts: unrelated texts will look alike; train it"
+        " with `bertsmith finetune embed`, or take a model of sentence-transformers",
+        stacklevel=2,
+    )
 
 
 def similarities(
@@ -335,8 +367,7 @@ def last_four_states(model: Backbone, batch: RaggedBatch) -> Tensor:
 
 def last_four_sums(model: Backbone, batch: RaggedBatch) -> Tensor:
     """Reads [N, H], the mean of the sum of the last four layers' states."""
-    parts = last_four_states(model, batch).view(batch.num_sequences, 4, -1)
-    return parts.sum(1)
+    return last_four_states(model, batch).view(batch.num_sequences, 4, -1).sum(1)
 
 
 READS: dict[Pooling, Callable[[Backbone, RaggedBatch], Tensor]] = {
@@ -354,8 +385,8 @@ def check_pooling(pooling: str, config: ModelConfig) -> None:
     Raises:
         ConfigError: the way is unknown, or needs more layers than there are.
     """
-    if pooling not in get_args(Pooling):
-        raise ConfigError(f"pooling {pooling!r} is unknown; use {', '.join(get_args(Pooling))}")
+    if pooling not in READS:
+        raise ConfigError(f"pooling {pooling!r} is unknown; use {', '.join(READS)}")
     if pooling.startswith("last-four") and config.num_hidden_layers < 4:
         raise ConfigError(f"pooling {pooling} needs 4 layers, the model has {config.num_hidden_layers}")
 
@@ -372,3 +403,155 @@ def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
     left = iter(texts)
     while block := list(islice(left, PART)):
         yield block
+
+
+def read_sentence_folder(folder: str | Path) -> SentenceFolder:
+    """Reads what a model folder says of vectors; a folder that other tools made may say nothing.
+
+    Raises:
+        CheckpointError: it asks for a step, a pooling or a similarity that is not known here, or a file is damaged.
+    """
+    folder = model_folder(folder)
+    pooling_file = folder / _pooling_path(folder) / "config.json"
+    pooling = _pooling(pooling_file)
+    usage = folder / USAGE_FILE
+    prompts, default = stated_prompts(folder)
+    says = read_told(usage, dict)
+    similarity = says.get("similarity_fn_name") or "cosine"
+    if similarity not in get_args(SimilarityFunction):
+        known = ", ".join(get_args(SimilarityFunction))
+        raise CheckpointError(f"{usage}: compares vectors by {similarity!r}; this package has {known}")
+    dims = says.get("truncate_dim") or 0
+    if type(dims) is not int or dims < 0:
+        raise CheckpointError(f"{usage}: truncate_dim is {dims!r}; it must be a whole number")
+    if any(prompts.values()) and read_told(pooling_file, dict).get("include_prompt") is False:
+        raise CheckpointError(f"{pooling_file}: leaves the prompt out of the pooling, which this package does not do")
+    return SentenceFolder(
+        max_length=stated_length(folder),
+        pooling=pooling,
+        lowercase=read_told(folder / "sentence_bert_config.json", dict).get("do_lower_case") is True,
+        normalize=any(step["type"].endswith("Normalize") for step in _steps(folder / "modules.json")),
+        prompts=prompts,
+        default_prompt=default,
+        similarity=cast(SimilarityFunction, similarity),
+        dims=dims,
+    )
+
+
+def write_sentence_folder(folder: Path, says: SentenceFolder, width: int) -> None:
+    """Adds to a model folder what `sentence-transformers` needs to give the same vectors.
+
+    Args:
+        folder: holds the model and its tokenizer.
+        says: pooling, length, prompts, scaling and similarity.
+        width: H, numbers of a vector.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if says.normalize else [])]
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
+    flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    # 用库里最早的写法：新旧版本都读得懂
+    pooling = {f"pooling_mode_{flag}": name == says.pooling for name, flag in flags.items()}
+    usage = {
+        "prompts": says.prompts,
+        "default_prompt_name": says.default_prompt or None,
+        "similarity_fn_name": says.similarity,
+        **({"truncate_dim": says.dims} if says.dims else {}),
+    }
+    for path in paths[1:]:
+        make_folder(folder / path)
+    write_json(folder / paths[1] / "config.json", {"word_embedding_dimension": width, **pooling})
+    if says.normalize:
+        write_json(folder / paths[2] / "config.json", {})
+    write_json(folder / USAGE_FILE, usage)
+    length = {} if not says.max_length else {"max_seq_length": says.max_length}
+    write_json(folder / "sentence_bert_config.json", length | {"do_lower_case": says.lowercase})
+    # modules.json 写在最后：有了它，这个文件夹才算是一个句向量模型
+    steps = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    write_json(folder / "modules.json", steps)
+
+
+def length_limit(folder: Path, config: ModelConfig) -> int:
+    """Returns how many ids of a sequence are read: what the folder allows, and never more than the model has places.
+
+    Raises:
+        CheckpointError: the folder says something impossible, or a file is damaged.
+    """
+    return InferenceConfig(max_length=stated_length(folder)).length_for(config)
+
+
+def copy_sentence_files(source: Path, target: Path) -> None:
+    """Gives a copy of a model folder what its source says of vectors; nothing where that says nothing.
+
+    Args:
+        source: the model folder; also one whose vectors are not known here, since the encoder may serve other ends.
+        target: a folder that holds the same model.
+
+    Raises:
+        CheckpointError: `modules.json` is damaged, or a step lies outside the folder or has pickled weights.
+    """
+    steps = {Path(step.get("path") or ".") for step in _steps(source / "modules.json")}
+    found = [source / name for name in _FILES]
+    for step in {*steps, Path("1_Pooling")} - {Path(".")}:
+        # 按名字判断是否越界，不看链接指向哪里：下载缓存里的文件都是指向别处的链接
+        if step.is_absolute() or ".." in step.parts:
+            raise CheckpointError(f"{source / 'modules.json'}: the step {step} lies outside the folder")
+        # 只要配置和 safetensors：pickle 的权重不随副本流传，而少了权重的步骤谁也载入不了
+        if any((source / step).glob("*.bin")) and not any((source / step).glob("*.safetensors")):
+            raise CheckpointError(
+                f"{source / step}: its weights are pickled, which a copy cannot keep; save the folder anew with"
+                " sentence-transformers, or remove modules.json to copy the encoder alone"
+            )
+        found += [path for ending in ("*.json", "*.safetensors") for path in (source / step).glob(ending)]
+    for path in found:
+        copy = target / path.relative_to(source)
+        # 副本里已有的文件是核对过的，来源的同名文件不许盖过它
+        if path.is_file() and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+
+
+def _steps(path: Path) -> list[dict[str, Any]]:
+    steps = read_told(path, list)
+    if not all(isinstance(step, dict) and isinstance(step.get("type"), str) for step in steps):
+        raise CheckpointError(f"{path}: damaged (a step without a type)")
+    return cast(list[dict[str, Any]], steps)
+
+
+def _pooling_path(folder: Path) -> str:
+    """Returns the folder of the pooling, and makes sure that the other steps change nothing."""
+    path = folder / "modules.json"
+    pooling = "1_Pooling"
+    for step in _steps(path):
+        name = step["type"].rsplit(".", 1)[-1]
+        if name == "Pooling":
+            pooling = str(step.get("path") or ".")
+        elif name == "Transformer" and step.get("path"):
+            raise CheckpointError(
+                f"{path}: the encoder lies in {step['path']}, which knows nothing of the pooling; move its files beside"
+                ' modules.json and set the "path" of that step to ""'
+            )
+        elif name not in _KNOWN_STEPS:
+            raise CheckpointError(
+                f"{path}: its vectors go through a {name} besides, which this package does not have; without it they"
+                " would be of another model"
+            )
+    return pooling
+
+
+def _pooling(path: Path) -> StoredPooling:
+    values = read_told(path, dict)
+    # 旧版每种方式一个开关，新版一个名字；拼接多种方式的文件夹这里不支持，要明说而不是猜
+    if not values:
+        return "mean"
+    wanted = values.get("pooling_mode") or [
+        key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for key, on in values.items()
+        if key.startswith("pooling_mode_") and on
+    ]
+    name = wanted if isinstance(wanted, str) else "+".join(map(str, wanted))
+    if name not in get_args(StoredPooling):
+        raise CheckpointError(f"{path}: asks for pooling {name!r}; this package has mean, cls, max")
+    return cast(StoredPooling, name)

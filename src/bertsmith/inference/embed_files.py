@@ -2,7 +2,7 @@
 
 Notable:
 - the work is cut into parts of some thousand lines; a finished part lies in `OUT.parts` and is there whole or not at
-  all, so the same command goes on where an earlier one was killed
+  all, so the same command resumes where an earlier one was killed
 - a part depends on its lines and the request alone, so the result is the same to the byte after any number of kills
 - row = line, always: a blank line gives a row of zeros, which is like nothing, rather than a vector of no text
 - with several workers a file is a unit of work; all parts are put together at the end, in the order of the files
@@ -24,21 +24,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.cores import available_cores
-from bertsmith.data.reading.decoding import check_encoding, detect_encoding
 from bertsmith.data.reading.lines import numbered_lines
-from bertsmith.data.reading.sources import Span
+from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding
 from bertsmith.errors import BertsmithError, CheckpointError, ConfigError, InputError, RunFolderError
-from bertsmith.files import atomic_path, locked, make_folder
+from bertsmith.files import atomic_path, locked, make_folder, read_json, require_utf8_names, write_json
 from bertsmith.hub import model_folder, noted_start
-from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
-from bertsmith.inference.engine import Engine, InferenceConfig
-from bertsmith.inference.precision import Precision
-from bertsmith.json_files import read_json, write_json
-from bertsmith.options import option
+from bertsmith.inference.engine import PART, Engine, InferenceConfig, Precision
 from bertsmith.parallel import Engine as ParallelEngine
-from bertsmith.parallel import parallel_map
+from bertsmith.parallel import available_cores, parallel_map
+from bertsmith.settings import option
 
 ENDINGS = (".npy", ".parquet")
 _REQUEST = "request.json"
@@ -49,17 +44,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """What the vectors are; `bertsmith embed` has an option for each setting.
-
-    Attributes:
-        pooling: as in `Embed`; None as the folder says.
-        normalize: whether every vector has length 1.
-        dims: how many numbers of each are kept; None keeps all.
-        prompt: name of the prompt that stands before every line; None as the folder says.
-        precision: as in `InferenceConfig`; what `auto` chooses at first is kept when the work goes on.
-        batch_tokens: as in `InferenceConfig`.
-        encoding: `auto` or a codec.
-    """
+    """What the vectors are; as in `Embed` and `InferenceConfig`, but that `auto` is chosen once for the whole work."""
 
     pooling: Pooling | None = option(None, help="Pooling of the token states; default: that of the folder, or mean.")
     normalize: bool = True
@@ -74,14 +59,7 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was written.
-
-    Attributes:
-        rows: as many as the files have lines.
-        blank: how many of them are zeros, for blank lines.
-        width: numbers in a row.
-        precision: in which they were computed.
-    """
+    """What was written: rows, one a line of the files, of which `blank` are zeros; their width; the precision."""
 
     rows: int
     blank: int
@@ -127,14 +105,14 @@ def embed_files(
         InputError: a file is missing, malformed, or was changed meanwhile; or there is no line.
         ConfigError: `out` ends otherwise, or a setting is impossible.
         CheckpointError: the model folder is unusable, or a finished part is damaged.
-        RunFolderError: the disk is full, `out` is a folder, or `OUT.parts` belongs to another request or another
-            process.
+        RunFolderError: the disk is full, `out` is a folder, or `OUT.parts` belongs to another request or process.
     """
     settings, out = settings or EmbedSettings(), Path(out)
     if out.suffix not in ENDINGS:
         raise ConfigError(f"--out {out}: the name must end in {' or '.join(ENDINGS)}")
     if out.is_dir():
         raise RunFolderError(f"--out {out}: is a folder; choose another name")
+    require_utf8_names(*files, out)
     _check(files, settings)
     parts = out.with_name(out.name + ".parts")
     noted = noted_start(folder, parts / _REQUEST)
@@ -231,11 +209,7 @@ class _Part:
             temporary.write_bytes(buffer.getvalue() + _checksum(buffer.getvalue()))
 
     def read(self, width: int) -> NDArray[np.float32]:
-        """Returns [lines, width].
-
-        Raises:
-            CheckpointError: the file is damaged or cut off.
-        """
+        """Returns [lines, width]; CheckpointError where the file is damaged or cut off."""
         try:
             stored = self.path.read_bytes()
             data, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]

@@ -1,4 +1,4 @@
-"""The engine: many sequences through a model, fast and in order.
+"""The engine: many sequences through a model, fast and in order, in the precision that is asked for.
 
 Notable:
 - sequences are sorted by length and packed to a budget of tokens, so that a call is never too small to be efficient
@@ -7,10 +7,13 @@ Notable:
   operation, as it does when all cores share one matmul (measured in `docs/notes/measurements.md`)
 - pipelines know the engine only by `SequenceRunner`, three methods, so that a server can put its own in the place
 - weights are cast or rounded, and laid out for the kernels, once: when they are first used
+- `int8` rounds the four matmuls of every block to 8 bits and nothing else; `auto` tries what the processor has, on
+  packs of the model's own shape, and takes the fastest that is faithful. Two runs of one precision compute the same
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,23 +21,19 @@ from itertools import islice
 from threading import Barrier, Lock
 from typing import Any, Literal, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.checks import PART
-from bertsmith.inference.precision import (
-    Precision,
-    PrecisionChoice,
-    apply_precision,
-    check_precision,
-    choose_precision,
-)
+from bertsmith.inference.graph_cache import EngineKind
 from bertsmith.kernels.layers import best_device, native_precision
-from bertsmith.model import ModelConfig, PretrainedModel
+from bertsmith.kernels.matmul import has_int8_kernels
+from bertsmith.model import Backbone, ModelConfig, PretrainedModel
 
-EngineKind = Literal["torch", "onnxruntime", "auto"]
+PART = 4096
+"""Inputs encoded and sorted by length at a time: enough to sort well, few enough that memory does not grow."""
 
 TOKEN_BUDGET = 4096
 """Tokens of a forward pass on a GPU: enough to keep it busy."""
@@ -50,10 +49,11 @@ Read = Callable[[Any, RaggedBatch], Tensor]
 """Calls a model on a batch and reads its output."""
 ReadAt = Callable[[Any, RaggedBatch, Tensor], Tensor]
 """The same at M places alone: the last argument is [M] int64, places among the T tokens of the batch."""
-
-
+Ids = Sequence[Sequence[int]]
+"""Sequences of ids, or their segments in the same lengths."""
 Pass = tuple[list[int], RaggedBatch, Tensor]
 """Which sequences were computed together, as what batch, and what was read of it."""
+Precision = Literal["float32", "bf16", "int8", "auto"]
 
 
 class SequenceRunner(Protocol):
@@ -63,9 +63,7 @@ class SequenceRunner(Protocol):
     calls of the same model whose `read` are equal may share a forward pass.
     """
 
-    def run(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
-    ) -> Tensor:
+    def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
         """Maps every sequence to one row.
 
         Args:
@@ -78,38 +76,21 @@ class SequenceRunner(Protocol):
         """
         ...
 
-    def run_tokens(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
-    ) -> list[Tensor]:
-        """Maps every token to one row.
+    def run_tokens(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> list[Tensor]:
+        """Maps every token to one row: for each sequence, in order, [S, ...] float32 on the CPU.
 
-        Args:
-            sequences: as in `run`, or none.
-            token_type_ids: as in `run`.
-            read: calls the model on a batch of T tokens and returns [T, ...].
-
-        Returns:
-            For each sequence, in order, [S, ...] float32 on the CPU.
+        Here `read` calls the model on a batch of T tokens and returns [T, ...].
         """
         ...
 
-    def run_positions(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        positions: Sequence[Sequence[int]],
-        read: ReadAt,
-    ) -> list[Tensor]:
-        """Maps chosen tokens of every sequence to one row each.
+    def run_positions(self, sequences: Ids, token_type_ids: Ids | None, positions: Ids, read: ReadAt) -> list[Tensor]:
+        """Maps chosen tokens of every sequence to one row each: for each sequence, in order, [m, ...] float32.
 
         Args:
             sequences: as in `run`, or none.
             token_type_ids: as in `run`.
             positions: for each sequence, which of its tokens are read, counted from 0; there may be none.
             read: calls the model on a batch and M places among its tokens, and returns [M, ...].
-
-        Returns:
-            For each sequence, in order, [m, ...] float32 on the CPU, m being the number of its positions.
         """
         ...
 
@@ -120,11 +101,13 @@ class InferenceConfig:
 
     Attributes:
         device: None takes the GPU where there is one.
-        precision: `float32`, `bf16`, `int8` or `auto`, see `bertsmith.inference.precision`; None takes bf16 where the
-            hardware multiplies it natively, else float32.
+        precision: `float32`, `bf16`, `int8` or `auto`; None takes bf16 where the hardware multiplies it natively.
         max_length: most ids in a sequence; 0 takes what the model reads.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
         engine: what short batches run on, see `bertsmith.inference.compiled`.
+
+    Raises:
+        ConfigError: the precision or the engine is unknown, or a number is negative.
     """
 
     device: torch.device | str | None = None
@@ -134,17 +117,13 @@ class InferenceConfig:
     engine: EngineKind = "torch"
 
     def __post_init__(self) -> None:
-        """Checks the values.
-
-        Raises:
-            ConfigError: the precision or the engine is unknown, or a number is negative.
-        """
+        """Checks the values."""
         if self.engine not in get_args(EngineKind):
             raise ConfigError(f"engine {self.engine!r} is unknown; use {', '.join(get_args(EngineKind))}")
         if self.engine == "onnxruntime" and self.precision not in (None, "float32"):
             raise ConfigError(f"engine onnxruntime computes in float32, not in {self.precision}; leave one of them out")
-        if self.precision is not None:
-            check_precision(self.precision)
+        if self.precision is not None and self.precision not in get_args(Precision):
+            raise ConfigError(f"precision {self.precision!r} is unknown; use {', '.join(get_args(Precision))}")
         if self.max_length < 0 or self.batch_tokens < 0:
             raise ConfigError(f"max_length {self.max_length} and batch_tokens {self.batch_tokens} cannot be negative")
 
@@ -161,7 +140,6 @@ class Engine:
 
     Attributes:
         model: in evaluation mode, on `device`.
-        device: where it computes.
         precision: `float32`, `bf16` or `int8`, as it was asked for or chosen.
         choice: what `auto` measured; None where nothing was left to choose.
         kind: `torch` or `onnxruntime`, what short batches run on.
@@ -169,11 +147,7 @@ class Engine:
     """
 
     def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:
-        """Prepares a model for prediction.
-
-        Args:
-            model: any of `bertsmith.model`'s models; it is put into evaluation mode.
-            inference: where and how.
+        """Prepares a model for prediction: it is moved, put into evaluation mode and cast.
 
         Raises:
             ConfigError: the precision is not to be had on this device.
@@ -207,9 +181,7 @@ class Engine:
         return use_graph(self.model.backbone, graph, kind)
 
     @torch.inference_mode()
-    def run(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
-    ) -> Tensor:
+    def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
         """Maps every sequence to one row, see `SequenceRunner`."""
         rows: Tensor | None = None
         for pack, _, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
@@ -221,9 +193,7 @@ class Engine:
         return rows
 
     @torch.inference_mode()
-    def run_tokens(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
-    ) -> list[Tensor]:
+    def run_tokens(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> list[Tensor]:
         """Maps every token to one row, see `SequenceRunner`."""
         rows: list[Tensor] = [torch.empty(0)] * len(sequences)
         for pack, batch, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
@@ -232,13 +202,7 @@ class Engine:
         return rows
 
     @torch.inference_mode()
-    def run_positions(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        positions: Sequence[Sequence[int]],
-        read: ReadAt,
-    ) -> list[Tensor]:
+    def run_positions(self, sequences: Ids, token_type_ids: Ids | None, positions: Ids, read: ReadAt) -> list[Tensor]:
         """Maps chosen tokens to one row each, see `SequenceRunner`."""
         _check_positions(sequences, positions)
 
@@ -255,10 +219,7 @@ class Engine:
         return rows
 
     def _passes(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        read: Callable[[list[int], RaggedBatch], Tensor],
+        self, sequences: Ids, token_type_ids: Ids | None, read: Callable[[list[int], RaggedBatch], Tensor]
     ) -> Iterator[Pass]:
         """Computes the sequences pack by pack; on a CPU several packs at once."""
 
@@ -280,12 +241,7 @@ class Engine:
 
 
 def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read: Read) -> Iterator[Tensor]:
-    """Maps every sequence of an input of any length to one row, in order and in bounded memory.
-
-    Args:
-        engine: what runs them.
-        sequences: as in `SequenceRunner.run`; read `PART` ahead.
-        read: as in `SequenceRunner.run`.
+    """Maps every sequence of a long input to one row, in order, reading `PART` ahead; see `SequenceRunner.run`.
 
     Yields:
         [n, ...] float32 on the CPU, the rows of the next n sequences.
@@ -296,14 +252,11 @@ def stream_rows(engine: SequenceRunner, sequences: Iterable[Sequence[int]], read
 
 
 def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Groups sequences of similar length.
+    """Groups sequences of similar length; yields lists of their numbers, together every number once.
 
     Args:
         lengths: of N sequences.
         budget: most tokens in a group; a longer single sequence makes a group of its own.
-
-    Yields:
-        Lists of indices; together every index once.
     """
     pack: list[int] = []
     used = 0
@@ -319,14 +272,9 @@ def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def worker_count(threads: int, most: int) -> int:
-    """Returns how many workers are to share cores, each with the same number of whole cores.
+    """Returns how many workers, `most` at most, are to share cores, each with the same number of whole cores.
 
-    Args:
-        threads: cores to share, 1 or more.
-        most: workers, 1 or more.
-
-    Returns:
-        The number that leaves the fewest cores idle, of several the largest; 1 only where two are not possible.
+    It is the number that leaves the fewest cores idle, of several the largest; 1 only where two are not possible.
     """
     if min(threads, most) < 2:
         return 1
@@ -366,10 +314,128 @@ def _sharing_pool(most: int) -> ThreadPoolExecutor | None:
     return pool
 
 
-def _check_positions(sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> None:
+def _check_positions(sequences: Ids, positions: Ids) -> None:
     if len(positions) != len(sequences):
         raise InputError(f"{len(sequences)} sequences and {len(positions)} lists of positions; give one for each")
     for number, (sequence, places) in enumerate(zip(sequences, positions, strict=True)):
         wrong = next((place for place in places if not 0 <= place < len(sequence)), None)
         if wrong is not None:
             raise InputError(f"sequence {number}: position {wrong} is outside 0 to {len(sequence) - 1}")
+
+
+FAITHFUL = 0.995
+"""The least cosine similarity with the vectors of float32 at which `auto` takes another precision."""
+
+_FEWEST_ROUNDS, _MOST_SECONDS = 3, 0.15
+_PROBE_LENGTHS = (12, 20, 28, 36)
+_TIMED_SEQUENCES, _TIMED_LENGTH = 8, 32
+
+
+@dataclass(frozen=True)
+class PrecisionTrial:
+    """What `auto` found of one precision.
+
+    Attributes:
+        seconds: that one block of the model takes for 256 tokens, the best of several times.
+        cosine: the lowest cosine similarity of a sentence vector with that of float32.
+    """
+
+    precision: str
+    seconds: float
+    cosine: float
+
+    @property
+    def is_faithful(self) -> bool:
+        """Whether the vectors are close enough to be used."""
+        return self.cosine >= FAITHFUL
+
+
+@dataclass(frozen=True)
+class PrecisionChoice:
+    """What `auto` chose, and why; `str` of it is a line for people.
+
+    Attributes:
+        precision: the fastest that is faithful.
+        trials: what was measured, float32 first.
+        not_tried: what this processor has no instructions for.
+    """
+
+    precision: str
+    trials: tuple[PrecisionTrial, ...]
+    not_tried: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Returns for example `int8 (float32 4.1 ms; int8 2.9 ms at cosine 0.9983; bf16 not on this processor)`."""
+        said = []
+        for trial in self.trials:
+            faith = "" if trial.precision == "float32" else f" at cosine {trial.cosine:.4f}"
+            refused = "" if trial.is_faithful else ", too far from float32"
+            said.append(f"{trial.precision} {1000 * trial.seconds:.1f} ms{faith}{refused}")
+        said += [f"{name} not on this processor" for name in self.not_tried]
+        return f"{self.precision} ({'; '.join(said)})"
+
+
+def apply_precision(model: PretrainedModel, precision: str, device: torch.device) -> None:
+    """Makes a model on `device` compute in float32, bf16 or int8 from now on; its parameters stay float32.
+
+    Raises:
+        ConfigError: there is no int8 for this device or processor.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise ConfigError(f"precision int8 is for the CPU; on {device.type} use bf16")
+        if not has_int8_kernels():
+            raise ConfigError("precision int8 needs an x86 processor and a torch with oneDNN; use float32 or bf16")
+    model.set_compute_dtype(torch.bfloat16 if precision == "bf16" else torch.float32)
+    model.set_int8(precision == "int8")
+
+
+@torch.inference_mode()
+def choose_precision(model: PretrainedModel, device: torch.device) -> PrecisionChoice:
+    """Measures the precisions this processor has, and leaves the model in the best."""
+    # 没有相应指令的 bf16 由软件模拟，慢上百倍：试一次就要等几秒，不必试
+    # float32 排在最前：其余的精度都和它的向量比
+    there = {"float32": True, "bf16": native_precision(device) == "bf16"}
+    there["int8"] = device.type == "cpu" and has_int8_kernels()
+    encoder = next(module for module in model.modules() if isinstance(module, Backbone))
+    probe = _random_batch(encoder, _PROBE_LENGTHS, device)
+    timed = _random_batch(encoder, [_TIMED_LENGTH] * _TIMED_SEQUENCES, device)
+    trials: list[PrecisionTrial] = []
+    exact = torch.empty(0)
+    for name in (name for name, found in there.items() if found):
+        apply_precision(model, name, device)
+        vectors = _sentence_vectors(encoder, probe)
+        exact = vectors if name == "float32" else exact
+        cosine = float(torch.cosine_similarity(vectors, exact, dim=-1).min())
+        trials.append(PrecisionTrial(name, _seconds(encoder, timed, device), cosine))
+    best = min((trial for trial in trials if trial.is_faithful), key=lambda trial: trial.seconds)
+    apply_precision(model, best.precision, device)
+    return PrecisionChoice(best.precision, tuple(trials), tuple(name for name, found in there.items() if not found))
+
+
+def _random_batch(encoder: Backbone, lengths: Any, device: torch.device) -> RaggedBatch:
+    """Returns sequences of random ids, always the same ones, of lengths that the model reads."""
+    longest = encoder.config.position_limit
+    sizes = np.minimum(np.asarray(lengths, dtype=np.int64), longest)
+    ids = np.random.default_rng(0).integers(0, encoder.config.vocab_size, int(sizes.sum()))
+    return RaggedBatch.from_flat(ids, sizes).to(device)
+
+
+def _sentence_vectors(encoder: Backbone, batch: RaggedBatch) -> Tensor:
+    states = encoder(batch).hidden_states.float()
+    return torch.stack([rows.mean(0) for rows in states.split(batch.lengths)])
+
+
+def _seconds(encoder: Backbone, batch: RaggedBatch, device: torch.device) -> float:
+    """Returns how long one block takes: all blocks are alike, so that this stands for the whole model."""
+    hidden = encoder.embedding(batch)
+    block = encoder.encoder.blocks[0]
+    taken: list[float] = []
+    # 第一次要打包权重、编译内核，不计时；之后取最好的一次，别的程序的干扰只会让时间变长
+    while len(taken) <= _FEWEST_ROUNDS or sum(taken[1:]) < _MOST_SECONDS:
+        begun = time.perf_counter()
+        block(hidden, batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - begun)
+    return min(taken[1:])

@@ -1,9 +1,9 @@
 """Entities out of tags: which runs of words the tags of a sentence mark.
 
-One reading serves BIO/IOB2, IOB1, BIOES and BILOU, with `-` or, where all tags have it, `_` behind the letter; tags
-without any prefix (part of speech, plain `PER`) form an entity for every run of the same tag. Tags that break their own
-scheme are read as leniently as the CoNLL script does: an `I-PER` after `O` or after `I-LOC` begins an entity (Tjong Kim
-Sang and De Meulder 2003).
+One reading serves BIO/IOB2, IOB1, BIOES, BMES and BILOU, with `-` or, where all tags have it, `_` behind the letter;
+tags without a scheme (part of speech, plain `PER`, `Name` beside `E-mail`) form an entity for every run of the same
+tag. Tags that break their own scheme are read as leniently as the CoNLL script does: an `I-PER` after `O` or after
+`I-LOC` begins an entity (Tjong Kim Sang and De Meulder 2003).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-OUTSIDE = "O"
-_PREFIXED = re.compile(r"[BIES]-")
+OUTSIDE, IOB1 = "O", "IOB1"
+_PREFIXED = re.compile(r"[BIEMSLU]-")
 _UNDERSCORED = re.compile(r"[BIEMSLU]_.")
-_IN_BIOES = {"L": "E", "U": "S"}
-"""The last word and the only word of an entity, as BILOU calls them."""
+_IN_BIOES = {"L": "E", "U": "S", "M": "I"}
+"""The last word and the only word of an entity, as BILOU calls them, and those inside of it, as BMES does."""
 _BARE = frozenset("BIESMO")
 
 
@@ -78,18 +78,19 @@ def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
     return entities
 
 
-def transitions_of(labels: Sequence[str]) -> Transitions | None:
+def transitions_of(labels: Sequence[str], *, iob1: bool = False) -> Transitions | None:
     """Returns which tags may follow which: no `I-X` but after `B-X` or `I-X`; in BIOES no entity without its end.
 
-    Args:
-        labels: K tags.
-
-    Returns:
-        None for tags without prefixes, which forbid nothing.
+    In IOB1 an entity begins with `I-X`, and with `B-X` only right behind another one of its type. None for tags without
+    a scheme, which forbid nothing.
     """
     if is_plain([labels]):
         return None
     parts = [_parts(label) for label in labels]
+    if iob1:
+        begins = np.array([prefix == "B" for prefix, _ in parts])
+        behind = [[kind in (one, "") and prefix in ("B", "I") for _, kind in parts] for prefix, one in parts]
+        return Transitions(~begins, ~begins | np.array(behind), np.ones(len(labels), dtype=bool))
     # 有 E 或 S 的是 BIOES：实体没有收尾就不能断；BIO 的实体随时可以结束
     ends = {"E", "S"} & {prefix for prefix, _ in parts}
     opens = np.array([prefix in ("B", "I") and bool(ends) for prefix, _ in parts])
@@ -134,22 +135,45 @@ def best_path(scores: NDArray[np.float64], transitions: Transitions) -> list[int
 def is_plain(sentences: Sequence[Sequence[str]]) -> bool:
     """Whether tags mark no beginnings and ends: none has a `B-`, `I-`, `E-` or `S-`, nor have all such letters alone.
 
-    Tags such as `B_PER` mark them where all but `O` are written so, and one begins with `B_`.
+    Tags such as `B_PER` mark them where all but `O` are written so, and one begins with `B_`. Few tags that look so
+    among others (`E-mail` beside `Name`) mark nothing; few others among tags that mark entities are `odd_tags`.
     """
-    found = {tag for tags in sentences for tag in tags}
+    marked = {tag for tags in sentences for tag in tags} - {OUTSIDE}
     # 单个字母只有在别的标签也都是这些字母时才算方案：意大利语的词性 B、I、E、S 不是实体
-    bare = found <= _BARE and bool(found - {OUTSIDE})
+    if marked <= _BARE:
+        return not marked
     # 词性里也有 U_x、S_x 这样的写法：全部标签都如此、并且有 B_，才是方案
-    marked = found - {OUTSIDE}
-    underscored = all(map(_UNDERSCORED.match, marked)) and any(tag.startswith("B_") for tag in marked)
-    return not (bare or underscored or any(map(_PREFIXED.match, found)))
+    if all(map(_UNDERSCORED.match, marked)) and any(tag.startswith("B_") for tag in marked):
+        return False
+    prefixed = {tag for tag in marked if _PREFIXED.match(tag)}
+    # 一个标签说了不算：E-mail 只是个名字；每个标签都有前缀才是方案，少数几个没有的是笔误
+    begun = {tag[0] for tag in prefixed} & set("BISU")
+    return not begun or (len(prefixed) < len(marked) and (len(prefixed) < len(marked) / 2 or not begun & set("BI")))
+
+
+def odd_tags(labels: Sequence[str]) -> list[str]:
+    """Returns the tags without a letter among those that mark entities; none where no tag marks any."""
+    marked = [label for label in labels if label != OUTSIDE]
+    if is_plain([labels]) or set(marked) <= _BARE:
+        return []
+    return [label for label in marked if not (_PREFIXED.match(label) or _UNDERSCORED.match(label))]
+
+
+def is_iob1(labels: Sequence[str]) -> bool:
+    """Whether the tags alone say that entities begin with `I-`: a type has no `B-`, and nothing marks an end."""
+    letters: dict[str, set[str]] = {}
+    for prefix, kind in map(_parts, labels):
+        letters.setdefault(kind, set()).add(prefix)
+    return not is_plain([labels]) and any("I" in one and not one & {"B", "E", "S"} for one in letters.values())
 
 
 def _parts(tag: str) -> tuple[str, str]:
-    """Returns the letter of a tag, as BIOES has it, and the type of the entity."""
-    if tag[1:2] in ("-", "_"):
+    """Returns the letter of a tag, as BIOES has it, and the type of the entity; no letter for a tag without one."""
+    if tag in _BARE:
+        return _IN_BIOES.get(tag, tag), "" if tag == OUTSIDE else "_"
+    if _PREFIXED.match(tag) or _UNDERSCORED.match(tag):
         return _IN_BIOES.get(tag[0], tag[0]), tag[2:] or "_"
-    return tag[:1], tag[1:].split("-", 1)[-1] or "_"
+    return "", tag
 
 
 def _runs(tags: Sequence[str]) -> list[Entity]:
@@ -164,14 +188,14 @@ def _runs(tags: Sequence[str]) -> list[Entity]:
 
 
 def _ends(before: str, before_type: str, prefix: str, kind: str) -> bool:
-    if before in ("O", "."):
+    if before == OUTSIDE:
         return False
-    return before in ("E", "S") or (before in ("B", "I") and prefix in ("B", "S", "O")) or before_type != kind
+    return before in ("E", "S") or (before in ("B", "I", "") and prefix in ("B", "S", "O")) or before_type != kind
 
 
 def _begins(before: str, before_type: str, prefix: str, kind: str) -> bool:
     if prefix in ("B", "S"):
         return True
-    if prefix in ("O", "."):
+    if prefix == OUTSIDE:
         return False
     return (before in ("E", "S", "O") and prefix in ("E", "I")) or before_type != kind

@@ -1,4 +1,4 @@
-"""Compiled graphs on disk: where they are kept, what their names tell, how one is opened. Nothing here needs torch.
+"""Compiled graphs on disk, and short requests for vectors that need nothing else. Nothing here imports torch.
 
     CACHE/DIGEST/graph.onnx, graph.bin   a network as ONNX Runtime has optimized it, and its weights, which are mapped
     CACHE/folders/DIGEST.json            which graph a model folder has, and what a short request needs besides it
@@ -6,6 +6,10 @@
 A name is a digest of all that the content depends on: weights or files, the shape, the versions of every package that
 wrote it, and the processor. So a graph of another version, or one that was optimized for another processor, is never
 opened; it is made again, under another name.
+
+Importing torch takes longer than a hundred short requests. Where a folder's graph is in the cache, text needs the
+tokenizer, ONNX Runtime and a mean; so `QuickEmbed` has these three, and loads the whole pipeline when it is asked for
+more: long inputs, another pooling, an attribute. The results are the same to 1e-5.
 """
 
 from __future__ import annotations
@@ -16,18 +20,32 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith import __version__
-from bertsmith.files import atomic_path, write_text
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_path, parse_json, write_text
+from bertsmith.parallel import available_cores
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
+if TYPE_CHECKING:
+    from bertsmith.inference.embed import Embed
+
+EngineKind = Literal["torch", "onnxruntime", "auto"]
+FEW_TEXTS, FEW_TOKENS = 16, 64
+"""Requests of at most so much go through a graph; for longer ones the ragged kernels are faster."""
 GRAPH_FILE, WEIGHTS_FILE = "graph.onnx", "graph.bin"
 _PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 _CPUINFO = Path("/proc/cpuinfo")
+_LEAST_LENGTH = 1e-12
 
 
 def is_installed() -> bool:
@@ -63,14 +81,7 @@ def digest_of(*described: Any) -> str:
 
 
 def open_graph(folder: Path, threads: int) -> Any:
-    """Opens a graph that `write_optimized` wrote.
-
-    Args:
-        folder: of the graph.
-        threads: of one request.
-
-    Returns:
-        The `onnxruntime.InferenceSession`.
+    """Opens a graph that `write_optimized` wrote, as an `onnxruntime.InferenceSession` of some threads.
 
     Raises:
         Exception: the files are damaged; ONNX Runtime has errors of many kinds.
@@ -123,9 +134,7 @@ class FolderCard:
 
     Attributes:
         graph: name of the folder's graph; empty where measuring has found torch faster.
-        pooling: how the states of a text's tokens become one vector.
         prompt: what is put before every text unasked.
-        max_length: most ids in a sequence.
     """
 
     graph: str
@@ -135,14 +144,9 @@ class FolderCard:
 
 
 def card_file(folder: Path, asked: str, threads: int) -> Path:
-    """Returns where the card of a model folder is, or would be.
+    """Returns where the card of a model folder is, or would be, for what was asked: `auto` depends on the threads.
 
     The name tells size, time and number of every file, so that a change makes another card; contents are not read.
-
-    Args:
-        folder: a model folder.
-        asked: what was asked for: `auto` has an answer of its own.
-        threads: of one request, since that answer depends on it.
     """
     real = folder.resolve()
     files = []
@@ -156,7 +160,7 @@ def card_file(folder: Path, asked: str, threads: int) -> Path:
 def read_card(file: Path) -> FolderCard | None:
     """Returns a card; None where there is none, or a damaged one."""
     try:
-        return FolderCard(**json.loads(file.read_text(encoding="utf-8")))
+        return FolderCard(**parse_json(file))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -164,3 +168,126 @@ def read_card(file: Path) -> FolderCard | None:
 def write_card(file: Path, card: FolderCard) -> None:
     """Keeps a card."""
     write_text(file, json.dumps(asdict(card)))
+
+
+def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any:
+    """Loads an encoder for short requests; the whole pipeline where torch is faster, or the folder is not on this disk.
+
+    Args:
+        folder: a model folder, or a name on the Hub.
+        asked: the engine, precision and device that were asked for, since each has an answer of its own.
+        load: loads the whole pipeline with these.
+    """
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        return load()
+    threads = _threads()
+    file = card_file(path, asked, threads)
+    card = read_card(file)
+    whole: Embed | None = None
+    if card is None:
+        whole = load()
+        card = _card_of(whole)
+        write_card(file, card)
+    if not card.graph:
+        return whole or load()
+    try:
+        session = open_graph(cache_folder() / card.graph, threads)
+    except Exception:
+        # 卡片在、图却没了或坏了：完整地载入一次，图就会重新做好
+        whole = load()
+        session = open_graph(cache_folder() / card.graph, threads)
+    return QuickEmbed(card, session, load_tokenizer(path), load, whole)
+
+
+class QuickEmbed:
+    """`Embed` that answers short requests by itself; everything else is that of the whole pipeline."""
+
+    def __init__(
+        self,
+        card: FolderCard,
+        session: Any,
+        tokenizer: Tokenizer,
+        load: Callable[[], Embed],
+        whole: Embed | None = None,
+    ) -> None:
+        self.tokenizer, self.pooling, self.max_length = tokenizer, card.pooling, card.max_length
+        self._prompt, self._session, self._load, self._whole = card.prompt, session, load, whole
+        self._inputs = {each.name for each in session.get_inputs()}
+
+    def __call__(self, texts: Sequence[str], **options: Any) -> NDArray[np.float32]:
+        """Embeds texts; see `Embed.__call__`."""
+        if isinstance(texts, str):
+            vector: NDArray[np.float32] = self([texts], **options)[0]
+            return vector
+        normalize = options.get("normalize", True)
+        if not 0 < len(texts) <= FEW_TEXTS or options.keys() - {"normalize"}:
+            return self.whole(texts, **options)
+        if not all(isinstance(text, str) for text in texts):
+            return self.whole(texts, **options)
+        rows: list[list[int]] = self.tokenizer(
+            [self._prompt + text for text in texts] if self._prompt else texts, max_length=self.max_length
+        )["input_ids"]
+        lengths = [len(row) for row in rows]
+        if sum(lengths) > FEW_TOKENS or min(lengths) == 0:
+            return self.whole(texts, **options)
+        vectors = pooled(self._states(rows, max(lengths)), lengths, self.pooling)
+        if normalize:
+            vectors /= np.maximum(np.sqrt((vectors * vectors).sum(1, keepdims=True)), _LEAST_LENGTH)
+        return vectors
+
+    @property
+    def whole(self) -> Embed:
+        """The whole pipeline, loaded when it is first needed."""
+        if self._whole is None:
+            self._whole = self._load()
+        return self._whole
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what only the whole pipeline has."""
+        # 复制与序列化会查各种下划线方法：不能为此载入模型
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+    def _states(self, rows: list[list[int]], longest: int) -> NDArray[np.float32]:
+        """Runs the graph; returns [N, S, H]."""
+        ids = np.zeros((len(rows), longest), dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = row
+            mask[number, : len(row)] = 1
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        states: NDArray[np.float32] = self._session.run(
+            ["last_hidden_state"], {name: given[name] for name in self._inputs}
+        )[0]
+        return states
+
+
+def pooled(states: NDArray[np.float32], lengths: Sequence[int], pooling: str) -> NDArray[np.float32]:
+    """Returns [N, H], one vector of the states [N, S, H] of each text, whose padding is on the right.
+
+    Raises:
+        InputError: the pooling is none of `mean`, `cls`, `max`.
+    """
+    reads = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.max(0)}
+    if pooling not in reads:
+        raise InputError(f"pooling {pooling!r} is not read off a graph; use {', '.join(reads)}")
+    vectors = np.stack([reads[pooling](rows[:length]) for rows, length in zip(states, lengths, strict=True)])
+    return vectors.astype(np.float32, copy=False)
+
+
+def _card_of(whole: Embed) -> FolderCard:
+    """Returns what is to be known of a pipeline that was loaded with an engine for short requests."""
+    graph = vars(whole.engine.model.backbone).get("forward") if hasattr(whole.engine, "model") else None
+    is_plain = whole.pooling in ("mean", "cls", "max") and not whole.config.is_decoder and not whole.dims
+    name = graph.name if graph is not None and is_plain else ""
+    return FolderCard(name, whole.pooling, whole.prompt_text(), whole.max_length)
+
+
+def _threads() -> int:
+    """Returns how many threads a request takes: torch's number where torch is there, else what it would have."""
+    if "torch" in sys.modules:
+        return int(sys.modules["torch"].get_num_threads())
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdigit() and int(told) else available_cores()

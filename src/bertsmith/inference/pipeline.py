@@ -1,4 +1,4 @@
-"""The base of all pipelines, and their registry.
+"""The base of all pipelines, what they check before they compute, and how one is found for a folder.
 
 A pipeline is the few lines between the tokenizer and the engine: how inputs become sequences, and how what the model
 computes becomes a result. Everything else is here, once: loading a folder with the settings of its `task.json`,
@@ -7,32 +7,67 @@ checking that tokenizer and model fit, and being found by name. A subclass decla
     class Classify(TextPipeline, name="classify"):
         architectures = (ModelForSequenceClassification,)
 
-A pipeline is known as soon as its module is imported. Those of this package are imported when one is asked for by its
-name; one from elsewhere is found by its name when its package names the module as an entry point of the group
-`bertsmith.pipelines`.
+A pipeline is known as soon as its module is imported; one from elsewhere is found by its name when its package names
+the module as an entry point of the group `bertsmith.pipelines`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 
-from bertsmith.errors import ConfigError
-from bertsmith.inference.checks import require_fit, require_pairs
-from bertsmith.inference.engine import DEFAULT, Engine, EngineKind, InferenceConfig, SequenceRunner
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.task_file import TaskFile, read_settings
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.hub import model_folder
+from bertsmith.inference.engine import DEFAULT, PART, Engine, InferenceConfig, Precision, SequenceRunner
+from bertsmith.inference.graph_cache import EngineKind
+from bertsmith.inference.task_file import TaskFile, read_settings, read_task_file, stated_length
 from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name
-from bertsmith.options import named
+from bertsmith.model.folder import read_architecture
+from bertsmith.settings import named
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
 PipelineT = TypeVar("PipelineT", bound="Pipeline")
+CallT = TypeVar("CallT", bound=Callable[..., Any])
 Device = torch.device | str | None
 
+_HOMES = {
+    "answer": "answer",
+    **dict.fromkeys(("choose", "classify", "multilabel", "regress"), "classify"),
+    **dict.fromkeys(("embed", "similarity"), "embed"),
+    **dict.fromkeys(("tag", "features"), "tag"),
+    **dict.fromkeys(("fill-mask", "generate"), "fill_mask"),
+    **dict.fromkeys(("next-sentence", "rank"), "classify"),
+}
+"""The pipelines of this package, and the files that they are in."""
 _REGISTRY: dict[str, type[Pipeline]] = {}
+
+
+def one_or_many(call: CallT) -> CallT:
+    """Lets a pipeline that maps a list of texts to results in their order be called with one text for one result.
+
+    What goes with the texts (second texts, passages, choices) is then given for the one. The types are those of lists.
+    """
+    signature = inspect.signature(call)
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+    aligned = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD][1:]
+
+    @functools.wraps(call)
+    def either(*args: Any, **options: Any) -> Any:
+        bound = signature.bind(*args, **options)
+        given = bound.arguments
+        if not isinstance(given[aligned[0]], str):
+            return call(*args, **options)
+        given.update({name: [given[name]] for name in aligned if given.get(name) is not None})
+        return call(*bound.args, **bound.kwargs)[0]
+
+    return cast(CallT, either)
 
 
 class Pipeline:
@@ -43,13 +78,12 @@ class Pipeline:
         architectures: the models it reads; the first is loaded, and takes its part of a folder that holds more heads.
         needs_fine_tuning: whether its model has learned from labels; False for what pre-training alone makes.
         settings: what `task.json` tells it; the fields besides those of `TaskFile` are arguments of the class.
+        has_parts: whether its folders may hold words beside an encoder, see `bertsmith solve`.
         two_texts: what it reads together, in the plural (`next sentences`), where it always reads two texts.
         endpoints: paths of the server that answer with it.
         is_causal: whether its model reads from left to right (True) or both ways (False); None for either.
 
     Attributes:
-        config: of the model.
-        tokenizer: of the model.
         max_length: most ids in a sequence.
         engine: what runs the model; may be replaced.
         labels: the names of the model's outputs, in their order; None where they have none.
@@ -59,6 +93,7 @@ class Pipeline:
     architectures: ClassVar[tuple[type[PretrainedModel], ...]] = ()
     needs_fine_tuning: ClassVar[bool] = True
     settings: ClassVar[type[TaskFile]] = TaskFile
+    has_parts: ClassVar[bool] = False
     two_texts: ClassVar[str] = ""
     endpoints: ClassVar[tuple[str, ...]] = ()
     is_causal: ClassVar[bool | None] = None
@@ -66,11 +101,7 @@ class Pipeline:
     labels: list[str] | None = None
 
     def __init_subclass__(cls, *, name: str = "", **more: Any) -> None:
-        """Registers a subclass under its name; one without a name is a base of others.
-
-        Raises:
-            ConfigError: another pipeline has that name.
-        """
+        """Registers a subclass under its name; one without a name is a base of others."""
         super().__init_subclass__(**more)
         cls.name = name
         known = _REGISTRY.setdefault(name, cls) if name else cls
@@ -80,11 +111,6 @@ class Pipeline:
 
     def __init__(self, model: PretrainedModel, tokenizer: Tokenizer, inference: InferenceConfig = DEFAULT):
         """Prepares a model.
-
-        Args:
-            model: one of `architectures`.
-            tokenizer: of the model.
-            inference: where and how it computes, and how long a sequence may be.
 
         Raises:
             CheckpointError: tokenizer and model do not belong together.
@@ -114,12 +140,7 @@ class Pipeline:
     ) -> PipelineT:
         """Loads a model folder: what `bertsmith finetune` has written, or another of the same architecture.
 
-        Args:
-            folder: a model folder with its tokenizer.
-            precision: as in `InferenceConfig`.
-            device: as in `InferenceConfig`.
-            batch_tokens: as in `InferenceConfig`.
-            engine: as in `InferenceConfig`.
+        The arguments besides the folder are those of `InferenceConfig`.
 
         Raises:
             CheckpointError: the folder holds no such model, or its `task.json` is damaged or of another task.
@@ -127,9 +148,8 @@ class Pipeline:
         """
         told = cls.settings_in(folder)
         model, tokenizer = cls.model_in(folder), load_tokenizer(folder)
-        return cls.over(
-            model, tokenizer, told, precision=precision, device=device, batch_tokens=batch_tokens, engine=engine
-        )
+        how: dict[str, Any] = {"precision": precision, "device": device, "batch_tokens": batch_tokens, "engine": engine}
+        return cls.over(model, tokenizer, told, **how)
 
     @classmethod
     def over(
@@ -137,26 +157,11 @@ class Pipeline:
         model: PretrainedModel,
         tokenizer: Tokenizer,
         told: TaskFile,
-        *,
-        precision: Precision | None = None,
-        device: Device = None,
-        batch_tokens: int = 0,
-        engine: EngineKind = "torch",
+        **how: Any,
     ) -> PipelineT:
-        """Puts the pipeline over a model in memory, with the settings that a folder has; see `load`.
-
-        Args:
-            model: one of `architectures`.
-            tokenizer: of the model.
-            told: from `settings_in`.
-            precision: as in `InferenceConfig`.
-            device: as in `InferenceConfig`.
-            batch_tokens: as in `InferenceConfig`.
-            engine: as in `InferenceConfig`.
-        """
+        """Puts the pipeline over a model in memory, with the settings that a folder has: `told`, from `settings_in`."""
         # 与训练时一样长：切分的位置不同，预测就会与评估时报告的不一致
-        inference = InferenceConfig(device, precision, told.max_length, batch_tokens, engine)
-        return cls(model, tokenizer, inference, **told.arguments())
+        return cls(model, tokenizer, InferenceConfig(max_length=told.max_length, **how), **told.arguments())
 
     @classmethod
     def settings_in(cls, folder: str | Path) -> TaskFile:
@@ -165,7 +170,9 @@ class Pipeline:
         Raises:
             CheckpointError: `task.json` is damaged, or of a task that says something else.
         """
-        return read_settings(folder, cls.settings, cls.name)
+        told = read_settings(folder, cls.settings, cls.name)
+        # 别人的文件夹没有 task.json：照它的分词器说的长度读，与原来的工具一致
+        return told if told.task else replace(told, max_length=stated_length(model_folder(folder)))
 
     @classmethod
     def model_in(cls, folder: str | Path) -> Any:
@@ -195,16 +202,10 @@ def label_names(config: ModelConfig) -> list[str]:
 
 
 def all_pipelines() -> dict[str, type[Pipeline]]:
-    """Returns every pipeline that is known so far, by name."""
-    _import_own()
-    return dict(_REGISTRY)
-
-
-def _import_own() -> None:
-    """Imports the pipelines of this package, which registers them."""
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        if file.stem != "__init__":
-            import_module(f"bertsmith.inference.{file.stem}")
+    """Returns every pipeline that is known so far, by name; those of this package first."""
+    for home in set(_HOMES.values()):
+        import_module(f"bertsmith.inference.{home}")
+    return {name: _REGISTRY[name] for name in [*_HOMES, *_REGISTRY]}
 
 
 def pipeline_named(name: str) -> type[Pipeline]:
@@ -213,9 +214,101 @@ def pipeline_named(name: str) -> type[Pipeline]:
     Raises:
         ConfigError: none has that name.
     """
-    if name not in _REGISTRY:
-        _import_own()
-    if name not in _REGISTRY:
+    known = _REGISTRY if name in _REGISTRY else all_pipelines()
+    if name not in known:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
             entry.load()
-    return named(name, _REGISTRY, "pipeline")
+        known = all_pipelines()
+    return named(name, known, "pipeline")
+
+
+def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
+    """Returns the names of the pipelines that a model folder is good for.
+
+    A fine-tuned folder is used for what it was fine-tuned for, and nothing else.
+
+    Raises:
+        CheckpointError: no pipeline reads its model.
+    """
+    task = read_task_file(folder).get("task")
+    if task is not None:
+        return (str(task),)
+    architecture, pipelines = read_architecture(folder), all_pipelines()
+    read = tuple(model for pipeline in pipelines.values() for model in pipeline.architectures)
+    known = [name for name, model in architectures_by_name().items() if issubclass(model, read)]
+    if architecture not in known:
+        found = f"holds a {architecture}, which no pipeline reads"
+        holds = found if architecture else "config.json names no architecture"
+        raise CheckpointError(f"{folder}: {holds}; it must be one of {', '.join(known)}")
+    config = ModelConfig.load(folder)
+    return tuple(name for name, pipeline in pipelines.items() if pipeline.is_for(architecture, config))
+
+
+def task_of_folder(folder: str | Path) -> str:
+    """Returns the name of the one pipeline that a fine-tuned folder is for.
+
+    Raises:
+        CheckpointError: its model has no head that predicts.
+    """
+    name = pipelines_of_folder(folder)[0]
+    known = all_pipelines().get(name)
+    if known is not None and not known.needs_fine_tuning and not read_task_file(folder):
+        raise CheckpointError(
+            f"{folder}: holds a {read_architecture(folder)}, which predicts nothing here; fine-tune it first"
+        )
+    return name
+
+
+def require_parts(kind: type[Pipeline]) -> None:
+    """Makes sure that a part of a folder can be asked for.
+
+    Raises:
+        ConfigError: the folders of this pipeline have one part only.
+    """
+    if not kind.has_parts:
+        raise ConfigError(f"--only is not for {kind.name}; leave it out")
+
+
+def require_fit(tokenizer: Tokenizer, config: ModelConfig, folder: str | Path = "model folder") -> None:
+    """Makes sure that a model knows every id a tokenizer can make.
+
+    Raises:
+        CheckpointError: the vocabulary is larger than the model's.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the model knows {config.vocab_size}; "
+            "they do not belong together"
+        )
+
+
+def require_pairs(config: ModelConfig, readers: str) -> None:
+    """Makes sure that a model can tell the two texts of a sequence apart; `readers` take them: `next sentences`.
+
+    Raises:
+        ConfigError: the model knows a single segment.
+    """
+    if not config.reads_pairs:
+        raise ConfigError(f"the model knows a single segment; {readers} take two")
+
+
+def require_list(texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
+    """Makes sure that texts are a list of strings, and second texts as many.
+
+    Raises:
+        InputError: a single string was given, an item is none, or the numbers of texts differ.
+    """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise InputError("give a list of texts, not a single string: [text]")
+    if pairs is not None and len(pairs) != len(texts):
+        raise InputError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
+    # 表格里的空格子常是 None 或 NaN：说出是第几个，而不是在分词器深处出错
+    for given in (texts, () if pairs is None else pairs):
+        for number, text in enumerate(given):
+            if not isinstance(text, str):
+                raise InputError(f"text {number} of {len(given)} is {text!r}, not a string; an empty one is ''")
+
+
+def parts(count: int) -> list[slice]:
+    """Cuts a long list into `PART` inputs at a time, so that memory does not grow with it."""
+    return [slice(start, start + PART) for start in range(0, count, PART)]

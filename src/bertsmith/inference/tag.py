@@ -15,7 +15,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,14 +24,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError, InputError
-from bertsmith.inference.checks import parts, require_list
+from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.inference.answer import behind_marks
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.entities import OUTSIDE, Entity, best_path, entities_of, is_plain, transitions_of
-from bertsmith.inference.pipeline import Pipeline, label_names
-from bertsmith.inference.task_file import TaskFile
-from bertsmith.inference.windows import behind_marks
-from bertsmith.model import ModelForTokenClassification, PretrainedModel
+from bertsmith.inference.entities import (
+    IOB1,
+    OUTSIDE,
+    Entity,
+    best_path,
+    entities_of,
+    is_iob1,
+    is_plain,
+    transitions_of,
+)
+from bertsmith.inference.pipeline import Pipeline, label_names, one_or_many, parts, require_list
+from bertsmith.inference.task_file import TaskFile, read_settings
+from bertsmith.model import ModelConfig, ModelForTokenClassification, PretrainedModel
+from bertsmith.model.features import FeatureTagger, Top
 from bertsmith.tokenizer import Tokenizer
 
 OVERLAP = 4
@@ -47,10 +57,7 @@ class WordTags:
 
 @dataclass(frozen=True)
 class TextEntity:
-    """A typed stretch of a text: `text` is its characters from `start` up to, not including, `end`.
-
-    `probability` is the mean of those of its words' tags.
-    """
+    """A typed stretch of a text, `end` excluded; its probability is the mean of those of its words' tags."""
 
     type: str
     start: int
@@ -61,13 +68,13 @@ class TextEntity:
 
 @dataclass(frozen=True)
 class TagSettings(TaskFile):
-    """What `task.json` tells `Tag`.
+    """What `task.json` tells `Tag`: whether a sentence's tags are chosen together, to keep to their scheme.
 
-    Attributes:
-        constrained: the tags of a sentence are chosen together, so that they keep to their scheme.
+    `scheme` is `IOB1` where entities begin with `I-`; empty where the tags themselves say it.
     """
 
     constrained: bool = False
+    scheme: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,30 +123,18 @@ class Tag(Pipeline, name="tag"):
         inference: InferenceConfig = DEFAULT,
         *,
         constrained: bool = False,
+        scheme: str = "",
     ) -> None:
-        """Takes a model that scores every token; see `Pipeline`.
-
-        Args:
-            model: a tagger.
-            tokenizer: of the model.
-            inference: where and how.
-            constrained: as in `TagSettings`.
-        """
         super().__init__(model, tokenizer, inference)
         self.labels = label_names(model.config)
-        self.constrained = constrained
+        self.constrained, self.scheme = constrained, scheme
 
+    @one_or_many
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
-        """Finds the entities of raw texts.
+        """Finds the entities of raw texts, of any length; for each text, in order, its entities from left to right.
 
         The words are the tokenizer's: between white space, punctuation and Chinese characters each by itself. Labels
         that do not mark entities (parts of speech) give every word with its tag.
-
-        Args:
-            texts: N texts, of any length.
-
-        Returns:
-            For each text, in order, its entities from left to right.
 
         Raises:
             InputError: a single string was given.
@@ -154,27 +149,11 @@ class Tag(Pipeline, name="tag"):
         return found
 
     def tag_words(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Tags sentences that are split into words already.
-
-        Args:
-            sentences: N lists of words, of any length.
-
-        Returns:
-            For each sentence, in order, one tag a word.
-
-        Raises:
-            InputError: a string was given for a list.
-        """
+        """Tags sentences that are split into words already: one tag a word; errors as in `score_words`."""
         return [list(row.tags) for row in self.score_words(sentences)]
 
     def score_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTags]:
-        """Returns what `tag_words` does, with the probability of every tag.
-
-        Args:
-            sentences: N lists of words.
-
-        Returns:
-            For each sentence a tag and a probability in [0, 1] for each of its words.
+        """Returns a tag and its probability for each word of N lists of words.
 
         Raises:
             InputError: a string was given for a list of words.
@@ -202,7 +181,7 @@ class Tag(Pipeline, name="tag"):
 
     def _read_together(self, sentences: Sequence[WordPieces], windows: Sequence[WordWindow]) -> list[WordTags]:
         """Chooses the tags of each sentence together, among those that its scheme allows."""
-        transitions = transitions_of(self.labels)
+        transitions = transitions_of(self.labels, iob1=self.scheme == IOB1 or is_iob1(self.labels))
         if transitions is None:
             raise ConfigError(f"tags without a scheme such as BIO ({', '.join(self.labels[:4])}) constrain nothing")
         rows = self.engine.run_tokens([window.input_ids for window in windows], None, _log_probabilities)
@@ -231,6 +210,55 @@ class Tag(Pipeline, name="tag"):
         return found
 
 
+@dataclass(frozen=True)
+class FeatureSettings(TaskFile):
+    """What `task.json` says of the network.
+
+    Attributes:
+        labels: the tags, in the order of the outputs.
+        layers: which states of the encoder are its features, as in `LayerFeatures`.
+        tagger_head: what reads them.
+        tagger_head_size: width of each direction of a BiLSTM.
+    """
+
+    required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "labels", "layers", "tagger_head", "tagger_head_size")
+
+    labels: tuple[str, ...] = ()
+    layers: str | int = ""
+    tagger_head: Top = "linear"
+    tagger_head_size: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the values."""
+        super().__post_init__()
+        if self.task and not self.labels:
+            raise ValueError("labels is empty")
+        if self.tagger_head_size < (self.tagger_head == "bilstm"):
+            raise ValueError(f"tagger_head {self.tagger_head!r} and tagger_head_size {self.tagger_head_size}")
+
+
+class FeatureTag(Tag, name="features"):
+    """Tags words by a small model over a frozen encoder, as `bertsmith finetune features` has written it (§5.3)."""
+
+    architectures = (FeatureTagger,)
+
+    @classmethod
+    def is_for(cls, _architecture: str, _config: ModelConfig) -> bool:
+        """Returns False: only `task.json` tells such a folder from that of a bare encoder."""
+        return False
+
+    @classmethod
+    def model_in(cls, folder: str | Path) -> Any:
+        """Loads the encoder, and the network that `task.json` describes."""
+        told = read_settings(folder, FeatureSettings, cls.name)
+        if told.task != cls.name:
+            raise CheckpointError(
+                f"{folder}: was not written by `bertsmith finetune features`; ask for another pipeline"
+            )
+        shape = (told.layers, told.tagger_head, told.tagger_head_size)
+        return FeatureTagger.load(folder, told.labels, *shape)  # type: ignore[arg-type]
+
+
 def marks_entities(labels: Sequence[str]) -> bool:
     """Whether labels mark stretches of words: they have prefixes (BIO, BIOES), or there is an `O` for the rest."""
     return OUTSIDE in labels or not is_plain([labels])
@@ -248,11 +276,7 @@ def pieces_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) ->
 
 
 def words_in_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[WordPieces], list[NDArray[np.int64]]]:
-    """Finds the words of raw texts.
-
-    Returns:
-        For each text its W words as pieces, and [W, 2] their first characters and the ones behind their last.
-    """
+    """Finds the words of raw texts: for each its W words as pieces, and [W, 2] where they begin and end."""
     flat = tokenizer.align_words(texts)
     if not len(flat.ids):
         return [WordPieces([], []) for _ in texts], [np.zeros((0, 2), dtype=np.int64) for _ in texts]
@@ -275,12 +299,8 @@ def words_in_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[Wor
 def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_length: int) -> Iterator[WordWindow]:
     """Lays sentences out as sequences of at most `max_length` ids; every word is read in exactly one of them.
 
-    Of a single word with more pieces than a sequence holds the first ones are kept.
-
-    Args:
-        tokenizer: knows `[CLS]` and `[SEP]`.
-        sentences: the words as pieces; one without words gives no window.
-        max_length: most ids in a sequence, special tokens included.
+    Of a single word with more pieces than a sequence holds the first ones are kept. A sentence without words gives no
+    window.
 
     Yields:
         The windows, by sentence and from left to right.
@@ -304,9 +324,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_leng
 def _spans(bounds: list[int], room: int) -> Iterator[tuple[int, int, range]]:
     """Yields for each window its first word, the one behind its last, and the words that are read in it.
 
-    Args:
-        bounds: [W+1], the first piece of each of W words, and the number of pieces.
-        room: most pieces in a window, and in a word.
+    `bounds` [W+1] are the first piece of each of W words, and the number of pieces; `room` is the most in a window.
     """
     count = len(bounds) - 1
     windows = [(0, bisect_right(bounds, room) - 1)]

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from bertsmith.errors import BertsmithError, CheckpointError
-from bertsmith.files import write_text
+from bertsmith.files import from_json, parse_json, read_json, write_text
 from bertsmith.hub import model_folder
-from bertsmith.json_files import from_json, read_json
 
 TASK_FILE = "task.json"
+USAGE_FILE = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,7 @@ class TaskFile:
     max_length: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the length.
-
-        Raises:
-            ValueError: it is negative.
-        """
+        """Checks the length."""
         if self.max_length < 0:
             raise ValueError(f"max_length {self.max_length} is negative")
 
@@ -54,12 +50,7 @@ SettingsT = TypeVar("SettingsT", bound=TaskFile)
 
 
 def write_task_file(folder: str | Path, values: dict[str, Any]) -> None:
-    """Writes `task.json`.
-
-    Args:
-        folder: the model folder.
-        values: JSON: `task`, `max_length`, and what the task's `describe` says.
-    """
+    """Writes `task.json`: `task`, `max_length`, and what the task's `describe` says."""
     write_text(Path(folder) / TASK_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -82,18 +73,10 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
 
 
 def read_settings(folder: str | Path, kind: type[SettingsT], task: str) -> SettingsT:
-    """Returns those of the values of `task.json` that a dataclass has fields for.
-
-    Args:
-        folder: the model folder.
-        kind: the dataclass.
-        task: that the reader is for.
-
-    Returns:
-        The settings; made without the file where there is none, so that all fields have their defaults.
+    """Returns those of the values of `task.json` that a dataclass has fields for; all defaults where there is no file.
 
     Raises:
-        CheckpointError: the file is damaged, or lacks a value because it is of another task.
+        CheckpointError: the file is damaged, or lacks a value because it is not of the `task` that the reader is for.
     """
     values = read_task_file(folder)
     if not values:
@@ -128,3 +111,48 @@ _ADVICE = "fine-tune again, or copy the folder again"
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path}: damaged ({error}); {_ADVICE}")
+
+
+def read_told(path: Path, kind: type[Any]) -> Any:
+    """Reads a JSON file that other tools wrote; an empty one where there is no file."""
+    if not path.is_file():
+        return kind()
+    try:
+        values = parse_json(path)
+        if not isinstance(values, kind):
+            raise ValueError(f"holds no {'object' if kind is dict else 'list'}")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+    return values
+
+
+def stated_length(folder: Path) -> int:
+    """Returns how many ids a folder allows in a sequence, with the special tokens; 0 where it says nothing.
+
+    Raises:
+        CheckpointError: it says something impossible, or a file is damaged.
+    """
+    length = read_told(folder / "sentence_bert_config.json", dict).get("max_seq_length")
+    # 没有写明长度的文件夹，按分词器自己的上限截断，与 sentence-transformers 一致
+    length = length or read_told(folder / "tokenizer_config.json", dict).get("model_max_length")
+    if length is not None and (not isinstance(length, int | float) or not 3 <= length < float("inf")):
+        raise CheckpointError(
+            f"{folder}: sequences of {length!r} ids are impossible; see its sentence_bert_config.json"
+        )
+    return int(length or 0)
+
+
+def stated_prompts(folder: Path) -> tuple[dict[str, str], str]:
+    """Returns a folder's prompts by name, and the name of the one that is used unasked; empty for none.
+
+    Raises:
+        CheckpointError: they are no texts, or there is none of that name.
+    """
+    path = folder / USAGE_FILE
+    values = read_told(path, dict)
+    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name") or ""
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointError(f"{path}: damaged (prompts are not texts by name)")
+    if default not in ("", *prompts):
+        raise CheckpointError(f"{path}: the default prompt {default!r} is none of {', '.join(prompts) or 'no prompts'}")
+    return prompts, default

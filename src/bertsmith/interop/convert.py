@@ -5,6 +5,10 @@ weights. Both end as `config.json`, `model.safetensors` and the tokenizer's file
 
 Notable:
 - all is read and checked before anything is written, and the folder appears whole or not at all
+- a pickle is a small program: it is read with `weights_only=True`, and anything but tensors and plain containers is
+  refused before it is made. What a file says about itself is then checked against the model's configuration
+- the names in a model folder are the family's own table, the shapes those of a model without memory; TensorFlow's names
+  follow from them by rule. It stores a dense layer's `kernel` as [in, out], all else as the field does
 - a release says only in its folder's name whether text is to be lower-cased; see `_decide_lowercase`
 """
 
@@ -12,24 +16,25 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import atomic_path
-from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
+from bertsmith.files import atomic_path, parse_json, read_json
+from bertsmith.inference.embed import copy_sentence_files, length_limit
 from bertsmith.interop.huggingface import load_tokenizer, refuse_existing
-from bertsmith.interop.parameters import Parameter, match_parameters
-from bertsmith.interop.pytorch import find_pickled_weights, read_pickled_weights
 from bertsmith.interop.tensorflow import TensorBundle
-from bertsmith.json_files import read_json
-from bertsmith.model import BertConfig
+from bertsmith.model import BertConfig, BertForPreTraining, ModelConfig
+from bertsmith.model.folder import published_names, without_wrapper
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 
 _OPTIMIZER = re.compile(r"(^|/)(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?|global_step)$")
@@ -41,6 +46,28 @@ _RELEASE_FIELDS = (
     *("max_position_embeddings", "type_vocab_size", "initializer_range"),
 )
 """What `bert_config.json` says of the model; the first five must be there."""
+_TENSORFLOW_SPELLING = (
+    (r"^(cls\.\w+)\.weight$", r"\1.output_weights"),
+    (r"^(cls\.\w+)\.bias$", r"\1.output_bias"),
+    (r"_embeddings\.weight$", "_embeddings"),
+    (r"LayerNorm\.weight$", "LayerNorm.gamma"),
+    (r"LayerNorm\.bias$", "LayerNorm.beta"),
+    (r"\.weight$", ".kernel"),
+    (r"\.layer\.(\d+)\.", r".layer_\1."),
+)
+"""How a name in a model folder becomes TensorFlow's: patterns and replacements, one after another; then `.` is `/`."""
+
+_OPTIONAL_PARTS = ("bert.pooler.", "cls.predictions.", "cls.seq_relationship.")
+"""Each is there whole or not at all; the last one reads the first."""
+_TASK_HEADS = ("classifier.", "qa_outputs.")
+"""Heads whose shape only the task knows; taken over as they are."""
+
+_COUNTER = re.compile(r"(^|\.)embeddings\.position_ids$")
+"""0, 1, 2, ...: earlier writers stored it."""
+
+_DECODER_WEIGHT, _DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
+_BIAS = "cls.predictions.bias"
+"""The decoder's bias once more; which of the two names is stored depends on who wrote the file."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +77,6 @@ class Imported:
     Attributes:
         kind: `TensorFlow checkpoint` or `PyTorch weights`.
         architecture: the `transformers` class that fits the weights.
-        config: the model's shape.
         num_tensors: how many tensors were written.
         lowercase: whether the tokenizer lower-cases; None where there is no tokenizer.
         lowercase_reason: what decided that.
@@ -65,7 +91,7 @@ class Imported:
 
 
 def import_checkpoint(source: str | Path, out: str | Path, *, lowercase: bool | None = None) -> Imported:
-    """Makes a model folder of a foreign checkpoint.
+    """Makes a model folder of a foreign checkpoint, and says what was found.
 
     Args:
         source: a folder with `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`, as the original releases are; or
@@ -73,9 +99,6 @@ def import_checkpoint(source: str | Path, out: str | Path, *, lowercase: bool | 
         out: the model folder; it must be empty or not there yet.
         lowercase: whether the tokenizer lower-cases; None takes what the tokenizer's files say, else the name of the
             folder (`uncased`, `cased`), else whether any piece of the vocabulary has a capital letter.
-
-    Returns:
-        What was found.
 
     Raises:
         InputError: the folder is no checkpoint, or a tokenizer file cannot be used.
@@ -155,10 +178,11 @@ def _read_bundle(index: Path, config: BertConfig) -> dict[str, Tensor]:
     def spell(parameter: Parameter) -> tuple[str, tuple[int, ...]]:
         return parameter.tensorflow_name, parameter.shape[:: -1 if parameter.is_transposed else 1]
 
-    shapes = {name: entry.shape for name, entry in bundle.entries.items() if not _OPTIMIZER.search(name)}
+    names, _ = without_wrapper((name for name in bundle.entries if not _OPTIMIZER.search(name)), index, "/")
+    shapes = {name: bundle.entries[original].shape for name, original in names.items()}
     tensors = {}
     for name, parameter in match_parameters(shapes, config, str(index), spell=spell).items():
-        value = torch.from_numpy(bundle.read(name))
+        value = torch.from_numpy(bundle.read(names[name]))
         # TensorFlow 的 kernel 是 [in, out]，这里的 weight 是 [out, in]
         tensors[parameter.name] = value.T.contiguous() if parameter.is_transposed else value
     return tensors
@@ -229,3 +253,194 @@ def _decide_lowercase(source: Path, vocab: list[str]) -> tuple[bool, str]:
     if capital is None:
         return True, "no piece of the vocabulary has a capital letter"
     return False, f"the vocabulary has capital letters, as in {capital}"
+
+
+def find_pickled_weights(folder: Path) -> Path | None:
+    """Returns the file that holds the weights or lists their shards, or None."""
+    names = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = True) -> dict[str, Tensor]:
+    """Reads the weights of a BERT: under today's names, mapped where the file allows it, each of its own memory.
+
+    Args:
+        path: what `find_pickled_weights` found.
+        config: the model's shape.
+        is_tied: the masked-LM decoder is the word embedding, as in the paper; False keeps a decoder of its own.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or holds more than tensors; or a tensor is missing, unexpected, of
+            another shape, or contradicts the tensor it is tied to.
+    """
+    stored = _read_shards(path) if path.suffix == ".json" else _read_file(path)
+    names, _ = without_wrapper((name for name in stored if not _COUNTER.search(name)), path)
+    tensors = {_modern_spelling(name): stored[original] for name, original in names.items()}
+    prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
+    for name, value in tensors.items():
+        _check_tensor(name, value, path)
+    # 同一个偏置有两个名字，有的写法只存其一：两个都补上，各种读者都找得到
+    for name, other in ((_BIAS, _DECODER_BIAS), (_DECODER_BIAS, _BIAS)):
+        if other in tensors:
+            tensors.setdefault(name, tensors[other])
+    if is_tied:
+        _drop_tied(tensors, f"{prefix}embeddings.word_embeddings.weight", path)
+
+    def spell(parameter: Parameter) -> tuple[str, tuple[int, ...]]:
+        return parameter.name if prefix else parameter.name.removeprefix("bert."), parameter.shape
+
+    own_heads = (*_TASK_HEADS, _DECODER_WEIGHT, _DECODER_BIAS)
+    shapes = {name: tuple(value.shape) for name, value in tensors.items() if not name.startswith(own_heads)}
+    match_parameters(shapes, config, str(path), spell=spell)
+    return dict(_separate(tensors))
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    """Reads the shards that an index lists, and takes from each what the index says it holds."""
+    try:
+        places = parse_json(index)["weight_map"]
+        shards = {str(name): str(place) for name, place in places.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: is not a list of shards ({error!r}); copy the file again") from None
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(set(shards.values())):
+        # 索引是外来文件：分片名里的 ../ 不许指到文件夹外面去
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{index}: names the shard {shard!r}, which is not a file beside it")
+        path = index.with_name(shard)
+        if not path.is_file():
+            raise CheckpointError(f"{path}: no such file, but {index.name} lists it; copy all shards")
+        content = _read_file(path)
+        for name in (name for name, place in shards.items() if place == shard):
+            if name not in content:
+                raise CheckpointError(f"{path}: has no tensor {name}, but {index.name} says so; copy all shards")
+            tensors[name] = content[name]
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        # 2020 年以前的格式不是 zip，不能映射，只能整个读入
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        culprit = re.search(r"GLOBAL ([\w.]+)", str(error))
+        reason = f"it asks for {culprit[1]}" if culprit else "it is damaged or no pickle of tensors"
+        raise CheckpointError(f"{path}: holds something other than tensors and was not read: {reason}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
+    except Exception as error:
+        # 解读损坏的 pickle 可能抛出任何异常；对用户而言都是同一件事
+        first_line = next(iter(str(error).splitlines()), "")
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line}); copy the file again") from None
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise CheckpointError(f"{path}: is not a table of names and tensors; save it again as model.state_dict()")
+    return dict(content)
+
+
+def _modern_spelling(name: str) -> str:
+    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
+    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
+
+
+def _drop_tied(tensors: dict[str, Tensor], word_embeddings: str, path: Path) -> None:
+    """Drops the decoder's copies of the word embeddings and of its bias, if they are true copies."""
+    for name, original in ((_DECODER_WEIGHT, word_embeddings), (_DECODER_BIAS, _BIAS)):
+        copy = tensors.pop(name, None)
+        if copy is not None and original in tensors and not torch.equal(copy, tensors[original]):
+            raise CheckpointError(
+                f"{path}: {name} differs from {original}, which BERT's decoder is; to keep both, write"
+                " tie_word_embeddings false in config.json"
+            )
+
+
+def _check_tensor(name: str, value: Tensor, path: Path) -> None:
+    if value.layout != torch.strided or not value.is_floating_point() or value.device.type != "cpu":
+        raise CheckpointError(f"{path}: {name} is not a plain tensor of floating-point numbers ({value.dtype})")
+    # 步长为零的张量形状可以任意大，写盘时会把内存撑爆
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise CheckpointError(f"{path}: {name} has more numbers than the file holds for it")
+
+
+def _separate(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Gives every tensor memory of its own; safetensors writes no two tensors from one."""
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        address = value.untyped_storage().data_ptr()
+        yield name, value.clone(memory_format=torch.contiguous_format) if address in seen else value.contiguous()
+        seen.add(address)
+
+
+class Parameter(NamedTuple):
+    """A tensor of a model: its name in a model folder, and its shape there."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def tensorflow_name(self) -> str:
+        """The name in a TensorFlow checkpoint."""
+        name = self.name
+        for pattern, replacement in _TENSORFLOW_SPELLING:
+            name = re.sub(pattern, replacement, name)
+        return name.replace(".", "/")
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether TensorFlow stores it the other way round."""
+        return self.tensorflow_name.endswith("/kernel")
+
+    @property
+    def part(self) -> str:
+        """Which optional part it belongs to; empty for the encoder."""
+        return next((part for part in _OPTIONAL_PARTS if self.name.startswith(part)), "")
+
+
+def match_parameters(
+    found: Mapping[str, tuple[int, ...]],
+    config: ModelConfig,
+    place: str,
+    *,
+    spell: Callable[[Parameter], tuple[str, tuple[int, ...]]],
+) -> dict[str, Parameter]:
+    """Matches a checkpoint's tensors with the model's: the encoder, and all of every optional part there.
+
+    Args:
+        found: their names and shapes.
+        config: the model's shape.
+        place: what to call the checkpoint in the message.
+        spell: name and shape of a parameter in this kind of checkpoint.
+
+    Raises:
+        CheckpointError: a tensor is missing, unexpected or of another shape; the message names it.
+    """
+    # 先比层数：配置里写着十亿层的话，光是展开表格就会耗尽内存
+    if config.num_hidden_layers > len(found):
+        raise CheckpointError(f"{place}: {len(found)} tensors cannot be {config.num_hidden_layers} layers")
+    table = {spell(parameter)[0]: parameter for parameter in _parameters(config)}
+    parts = {"", *(table[name].part for name in found if name in table)}
+    if "cls.seq_relationship." in parts:
+        parts.add("bert.pooler.")
+    table = {name: parameter for name, parameter in table.items() if parameter.part in parts}
+    problems = [f"{name} is missing" for name in table if name not in found]
+    for name, shape in found.items():
+        if name not in table:
+            problems.append(f"{name} is unexpected")
+        elif shape != (wanted := spell(table[name])[1]):
+            problems.append(f"{name} has shape {list(shape)}, its configuration says {list(wanted)}")
+    if problems:
+        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        raise CheckpointError(f"{place}: is not the BERT its configuration describes: {shown}")
+    return table
+
+
+def _parameters(config: ModelConfig) -> Iterator[Parameter]:
+    # 解码器若不与词嵌入共享，由读取者另行处理：这里总是论文中共享的形式
+    with torch.device("meta"):
+        model = BertForPreTraining(replace(config, tie_word_embeddings=True))
+    for name, value in model.named_parameters():
+        targets = published_names(name, config.family.names)
+        # 融合的 QKV 在磁盘上是三个矩阵
+        for target, part in zip(targets, value.chunk(len(targets)), strict=True):
+            yield Parameter(target, tuple(part.shape))

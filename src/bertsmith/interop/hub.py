@@ -81,11 +81,7 @@ def push_model(
 
 
 def _repository_name(text: str) -> HubName:
-    """Reads `org/name`.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Reads `org/name`."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -113,11 +109,7 @@ def _files_of(folder: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def _told_in_one_line(name: HubName) -> Iterator[None]:
-    """Turns what goes wrong between here and the Hub into one line.
-
-    Raises:
-        InputError: the block failed.
-    """
+    """Turns what goes wrong between here and the Hub into one line."""
     try:
         yield
     except InputError:

@@ -13,11 +13,11 @@ from pathlib import Path
 from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
 from bertsmith.hub import model_folder
-from bertsmith.inference.features import FeatureTag
-from bertsmith.inference.sentence_folder import copy_sentence_files, length_limit
+from bertsmith.inference.embed import copy_sentence_files, length_limit
+from bertsmith.inference.tag import FeatureTag
 from bertsmith.inference.task_file import TASK_FILE, read_task_file
 from bertsmith.model import ModelConfig, PretrainedModel, load_any
-from bertsmith.model.feature_tagger import TENSOR_FILE
+from bertsmith.model.features import TENSOR_FILE
 from bertsmith.model.folder import read_architecture, stored_rows
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.tokenizer import load_tokenizer as read_tokenizer
@@ -82,13 +82,7 @@ def refuse_existing(out: Path) -> None:
 
 
 def load_whole_model(folder: Path) -> PretrainedModel:
-    """Loads a folder as what its `config.json` says it is.
-
-    Args:
-        folder: a model folder; one of a `BertModel` may have no pooler.
-
-    Returns:
-        The model in evaluation mode.
+    """Loads a folder as what its `config.json` says it is, in evaluation mode; one of a `BertModel` may have no pooler.
 
     Raises:
         CheckpointError: it is no model folder, names no architecture of ours, or does not fit it.
@@ -111,13 +105,7 @@ def load_whole_model(folder: Path) -> PretrainedModel:
 def load_tokenizer(
     folder: Path, config: ModelConfig, *, lowercase: bool | None = None, required: bool = False
 ) -> Tokenizer | None:
-    """Loads the tokenizer of a model folder, or returns None where there is none.
-
-    Args:
-        folder: a model folder, or a foreign checkpoint's.
-        config: of the model.
-        lowercase: as in `bertsmith.tokenizer.load_tokenizer`.
-        required: refuse a folder without a tokenizer.
+    """Loads the tokenizer of a model folder or checkpoint; None where there is none and it is not `required`.
 
     Raises:
         InputError: a file cannot be used, or is missing though required.

@@ -19,7 +19,7 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import atomic_path
 from bertsmith.hub import model_folder
-from bertsmith.inference.sentence_folder import (
+from bertsmith.inference.embed import (
     SentenceFolder,
     copy_sentence_files,
     length_limit,
@@ -122,5 +122,6 @@ class SentenceModel(PretrainedModel):
             pooled = rows.masked_fill(~real, -torch.inf).amax(1)
         else:
             pooled = rows[:, 0]
-        vectors = normalize(pooled, dim=-1) if self.says.normalize else pooled
+        kept = pooled[:, : self.says.dims or None]
+        vectors = normalize(kept, dim=-1) if self.says.normalize else kept
         return {"last_hidden_state": states, "sentence_embedding": vectors}

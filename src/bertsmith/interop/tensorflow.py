@@ -1,7 +1,9 @@
 """A reader of TensorFlow's checkpoints ("tensor bundles") that needs no TensorFlow.
 
 A bundle is `PREFIX.index`, a table from names to where the numbers are, and `PREFIX.data-00000-of-0000N`, the numbers.
-The table's values are protobuf messages (`tensor_bundle.proto` of TensorFlow), of which a handful of fields matter.
+The table's values are protobuf messages (`tensor_bundle.proto` of TensorFlow), of which a handful of fields matter. The
+table is LevelDB's (`table_format.md` there), read from its end to its start: a footer points to an index block, its
+entries point to data blocks, and there each key gives only what differs from the key before it.
 
 Notable:
 - everything in a file is checked before it is believed: the checksum of every block and of every tensor that is read,
@@ -13,18 +15,24 @@ Notable:
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import CheckpointError
-from bertsmith.interop.table import masked_crc32c, read_table, read_varint
 
 _MOST_INDEX_BYTES = 1 << 24  # BERT large: about 50 KB and 1,200 tensors, with the optimizer's slots
 _MOST_TENSORS = 1 << 16
 _MOST_DIMENSIONS = 8
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER_BYTES = 48
+_TRAILER_BYTES = 5  # one byte says how a block is compressed, four are its checksum
+_MOST_KEY_BYTES = 1 << 10
 
 _FLOATS = {1: "<f4", 2: "<f8", 14: "<u2", 19: "<f2"}
 """DataType of `types.proto` → how numpy sees the bytes."""
@@ -44,22 +52,16 @@ class BundleEntry(NamedTuple):
 
 
 class TensorBundle:
-    """An opened checkpoint.
+    """An opened checkpoint, `PREFIX.index` and its parts; a tensor is read when it is asked for.
 
     Attributes:
-        prefix: path of the checkpoint without `.index`.
         entries: tensor name → where it is.
+
+    Raises:
+        CheckpointError: the index cannot be read, is damaged, or is of a kind that BERT's releases never were.
     """
 
     def __init__(self, prefix: Path) -> None:
-        """Reads the index, not yet the tensors.
-
-        Args:
-            prefix: path of the checkpoint without `.index`.
-
-        Raises:
-            CheckpointError: the index cannot be read, is damaged, or is of a kind that BERT's releases never were.
-        """
         self.prefix = prefix
         self.entries: dict[str, BundleEntry] = {}
         self._parts: dict[int, NDArray[np.uint8]] = {}
@@ -84,13 +86,7 @@ class TensorBundle:
             raise CheckpointError(f"{path}{place}: not a readable index ({error}); copy the file again") from None
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """Reads one tensor, and checks its checksum.
-
-        Args:
-            name: one of `entries`.
-
-        Returns:
-            The numbers as float32, in the entry's shape; stored as float16, bfloat16, float32 or float64.
+        """Reads a tensor as float32, in the entry's shape; stored as float16, bfloat16, float32 or float64.
 
         Raises:
             CheckpointError: the part is missing or too short, the checksum is another, or the type is not a float.
@@ -190,3 +186,92 @@ def _read_entry(value: bytes, num_parts: int) -> BundleEntry:
     if part >= num_parts:
         raise ValueError(f"it is in part {part}, and the last one is {num_parts - 1}")
     return BundleEntry(dtype, shape, part, offset, size, checksum, is_sliced=7 in message.contents)
+
+
+def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of a whole table, in the order of the keys.
+
+    Every offset and length is checked against the file, blocks may not overlap and keys are bounded, so that a small
+    file cannot ask for endless time or memory.
+
+    Raises:
+        ValueError: the file is no table, is damaged, or has compressed blocks; the message says which.
+    """
+    if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
+        raise ValueError("it does not end as a TensorFlow index does")
+    footer = data[-_FOOTER_BYTES:-8]
+    position = 0
+    for _ in range(2):  # the first pointer is to a block of metadata, which is always empty
+        offset, position = read_varint(footer, position)
+        size, position = read_varint(footer, position)
+    end = 0
+    last = None
+    for _, pointer in _block_entries(_read_block(data, offset, size)):
+        offset, position = read_varint(pointer, 0)
+        size, _ = read_varint(pointer, position)
+        # 块必须依次排列、互不重叠：否则许多指针指向同一大块，几兆的文件就能耗掉几小时
+        if offset < end:
+            raise ValueError("its blocks overlap")
+        end = offset + size
+        for key, value in _block_entries(_read_block(data, offset, size)):
+            if last is not None and key <= last:
+                raise ValueError("its keys are out of order")
+            last = key
+            yield key, value
+
+
+def _read_block(data: bytes, offset: int, size: int) -> bytes:
+    if offset + size + _TRAILER_BYTES > len(data):
+        raise ValueError("a block lies past the end of the file")
+    compression, checksum = struct.unpack_from("<BI", data, offset + size)
+    if masked_crc32c(data[offset : offset + size + 1]) != checksum:
+        raise ValueError("the checksum of a block differs")
+    if compression:
+        name = "snappy" if compression == 1 else f"number {compression}"
+        raise ValueError(f"a block is compressed ({name}), which TensorFlow's own writer never does")
+    return data[offset : offset + size]
+
+
+def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the entries of a block; a key gives only what differs from the key before it."""
+    if len(block) < 4:
+        raise ValueError("a block is too short")
+    # 块尾是重启点数组，只为二分查找而设；顺序读取用不到
+    end = len(block) - 4 - 4 * int(struct.unpack("<I", block[-4:])[0])
+    if end < 0:
+        raise ValueError("a block is too short")
+    key, position = b"", 0
+    while position < end:
+        shared, position = read_varint(block, position)
+        fresh, position = read_varint(block, position)
+        length, position = read_varint(block, position)
+        stop = position + fresh + length
+        if shared > len(key) or shared + fresh > _MOST_KEY_BYTES or stop > end:
+            raise ValueError("an entry does not fit its block")
+        key = key[:shared] + block[position : position + fresh]
+        yield key, block[position + fresh : stop]
+        position = stop
+
+
+def masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
+    """Computes a CRC-32C in the disguise in which TensorFlow stores it: so a file can hold checksums of checksums."""
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Reads an integer of 7 bits a byte, lowest first, from a position; returns it, and the position after it.
+
+    Raises:
+        ValueError: the data ends within it, or it has more than 70 bits.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(data):
+            break
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a number is cut off or too long")

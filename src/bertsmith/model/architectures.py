@@ -48,11 +48,7 @@ class TaskModel(PretrainedModel):
             TASK_MODELS.append(cls)
 
     def __init__(self, config: ModelConfig, *, leave_out: Collection[str] = ()) -> None:
-        """Builds the model with fresh weights.
-
-        Args:
-            config: the shape; its class decides the family.
-            leave_out: our names of heads that this model does without.
+        """Builds the model with fresh weights, but for heads that it does without.
 
         Raises:
             ConfigError: the family has no such head.
@@ -306,14 +302,7 @@ class ModelForMultipleChoice(TaskModel):
     classifier: Any
 
     def forward(self, batch: RaggedBatch, num_choices: int) -> Tensor:
-        """Scores the choices of every question.
-
-        Args:
-            batch: `num_choices` sequences for each question, one question after the other.
-            num_choices: choices per question, at least 1.
-
-        Returns:
-            [N / num_choices, num_choices] logits; their softmax is over the choices of a question.
+        """Scores the choices of every question, `num_choices` sequences each: [N / num_choices, num_choices] logits.
 
         Raises:
             InputError: the sequences do not divide into questions.
@@ -342,9 +331,6 @@ def architectures_by_name() -> dict[str, type[PretrainedModel]]:
 
 def load_any(folder: str | Path) -> PretrainedModel:
     """Loads a folder as the architecture that its `config.json` names.
-
-    Args:
-        folder: a model folder.
 
     Raises:
         CheckpointError: it names none, or one that is not among `architectures_by_name()`; or see `from_pretrained`.

@@ -5,6 +5,8 @@ Notable:
 - the equation that is written here is the one that trains; `kernels/ragged_attention.py` decides in which rectangles
   it is run, and where a fused kernel computes the same faster
 - asking for the attention maps takes a path of its own, so looking never changes the numbers used in training
+- with rotary positions (Su et al. 2021) a place is an angle that turns queries and keys: the product of a query at m
+  with a key at n depends on m - n alone, so one pattern serves every place of the text, and nothing is learned
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.batch import FULL, AttentionMask, RaggedBatch
-from bertsmith.kernels.layers import Dropout, Linear
+from bertsmith.kernels.layers import Dropout, Linear, rotate
 from bertsmith.kernels.ragged_attention import ragged_attention
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.rotary import rotated
 
 Checkpointing = Literal["none", "attention", "blocks"]
 """What a training step runs again in the backward pass, instead of keeping what it gave."""
@@ -35,8 +36,12 @@ class AttentionOutput(NamedTuple):
 class MultiHeadSelfAttention(nn.Module):
     """Lets every token read every token of its own sequence (Devlin et al. 2019, §3; Vaswani et al. 2017, §3.2).
 
-    Attributes:
-        gradient_checkpointing: see `PretrainedModel.set_gradient_checkpointing`.
+    Args:
+        config: the shape.
+        num_heads: how many heads this layer has, where some were pruned; None for all of them.
+        bias: whether the projections have one.
+        rotary_base: turns queries and keys by their place, see `rotated`; None leaves them.
+        window: most tokens between a token and one that it reads; None is all of the sequence.
     """
 
     def __init__(
@@ -48,15 +53,6 @@ class MultiHeadSelfAttention(nn.Module):
         rotary_base: float | None = None,
         window: int | None = None,
     ) -> None:
-        """Builds the projections.
-
-        Args:
-            config: the shape.
-            num_heads: how many heads this layer has, where some were pruned; None for all of them.
-            bias: whether the projections have one.
-            rotary_base: turns queries and keys by their place, see `rotary.py`; None leaves them.
-            window: most tokens between a token and one that it reads; None is all of the sequence.
-        """
         super().__init__()
         self.num_heads = config.num_attention_heads if num_heads is None else num_heads
         self.head_size = config.head_size
@@ -77,9 +73,6 @@ class MultiHeadSelfAttention(nn.Module):
             batch: where each sequence starts and ends.
             need_maps: also return the attention probabilities (slower; for looking, not for training).
             mask: which tokens each token reads.
-
-        Returns:
-            `states` [T, H], and `maps`: a list of N tensors [A, S_n, S_n], or None.
         """
         qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_size)  # [T, 3, A, D]
         if self.rotary_base is not None:
@@ -108,9 +101,6 @@ class MultiHeadSelfAttention(nn.Module):
             key: [N, A, S, D].
             value: [N, A, S, D].
             hidden_keys: bool, broadcast over [N, A, S, S]: True where the key must not be read. None hides nothing.
-
-        Returns:
-            [N, A, S, D].
         """
         # 缩放 1/sqrt(D)：否则 D 较大时点积方差为 D，softmax 会饱和、梯度消失
         scores = query @ (key * self.head_size**-0.5).transpose(-1, -2)  # [N, A, S, S]
@@ -134,3 +124,42 @@ class MultiHeadSelfAttention(nn.Module):
             maps.append(probabilities)
             states.append((self.dropout(probabilities).to(value.dtype) @ value).transpose(0, 1).flatten(1))
         return torch.cat(states), maps
+
+
+def rotary_angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    """Returns the cosines and sines of a batch, each [T, D/2] float32.
+
+    Args:
+        batch: gives the place of every token in its sequence.
+        head_size: D, an even number.
+        base: θ: pair i of the dimensions turns by `base ** (-2 i / D)` radians a token, so that a larger base tells
+            places further apart from each other.
+    """
+    known, key = batch.kept, ("angles", head_size, base)
+    if key in known:
+        found: tuple[Tensor, Tensor] = known[key]
+        return found
+    if torch.compiler.is_compiling():
+        return _angles(batch, head_size, base)
+    # 推理模式造出的张量不能参与之后的训练：在它之外计算
+    with torch.inference_mode(False):
+        found = known[key] = _angles(batch, head_size, base)
+    return found
+
+
+def _angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=batch.position_ids.device)
+    # 低维转得快，分辨相邻的词；高维转得慢，分辨远近
+    angles = batch.position_ids[:, None].float() * base ** (-pairs / head_size)
+    return angles.cos(), angles.sin()
+
+
+def rotated(qkv: Tensor, batch: RaggedBatch, base: float) -> Tensor:
+    """Turns the queries and keys of every token by the angles of its place; the values stay.
+
+    Args:
+        qkv: [T, 3, A, D]; dimension i of a head is paired with i + D/2, as published models have it.
+        batch: gives the places.
+        base: see `rotary_angles`.
+    """
+    return rotate(qkv, *rotary_angles(batch, qkv.shape[-1], base))

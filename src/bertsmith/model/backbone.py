@@ -22,7 +22,14 @@ from bertsmith.kernels.layers import Linear
 from bertsmith.model.attention import Checkpointing
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import Family
-from bertsmith.model.folder import LoadReport, StoredAs, load_model_folder, read_architecture, save_model_folder
+from bertsmith.model.folder import (
+    LoadReport,
+    StoredAs,
+    load_model_folder,
+    read_architecture,
+    require_layers,
+    save_model_folder,
+)
 from bertsmith.model.heads import MaskedLMHead
 
 if TYPE_CHECKING:
@@ -67,20 +74,17 @@ class PretrainedModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, new_heads: bool | Collection[str] = False, **changes: Any) -> Self:
-        """Loads a model folder.
+        """Loads a model folder, ours or one that `transformers` wrote: in training mode, float32, on the CPU.
 
         The weights are mapped from the file, not read: a base model is there in a fraction of a second, and pages
         that are written to become private copies.
 
         Args:
-            folder: a model folder, ours or one that `transformers` wrote.
+            folder: a model folder.
             new_heads: start the heads with fresh weights, whatever the folder holds: True for all `heads` of this
                 class, or some of their names. A folder without pooler then gets a fresh one too.
             **changes: fields of the configuration to change, such as `id2label` for the classes of a new head, or
                 `hidden_dropout_prob`.
-
-        Returns:
-            The model in training mode, float32, on the CPU.
 
         Raises:
             CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or
@@ -109,15 +113,7 @@ class PretrainedModel(nn.Module):
         return _fill_from_folder(build, cls.complete_config(config, folder, fresh), folder, fresh=fresh)
 
     def save_pretrained(self, folder: str | Path, *, weights: StoredAs = "float32") -> None:
-        """Writes `config.json` and `model.safetensors`, in the names `transformers` uses.
-
-        Args:
-            folder: made when missing; files of the same names are replaced, each whole or not at all.
-            weights: as in `save_model_folder`.
-
-        Raises:
-            RunFolderError: the disk is full or the folder cannot be written.
-        """
+        """Writes `config.json` and `model.safetensors`, in the names `transformers` uses; see `save_model_folder`."""
         how: dict[str, Any] = {"architecture": self.architecture, "leave_out": self.training_heads, "weights": weights}
         save_model_folder(self, self.config, folder, **how)
 
@@ -139,9 +135,6 @@ class PretrainedModel(nn.Module):
 
         Everything else (embeddings, norms, softmax, pooler, heads, adapters) stays as it is. The compute dtype must
         be float32 and the model on the CPU.
-
-        Args:
-            enabled: whether to do so from now on.
         """
         for block in self.backbone.encoder.blocks:
             for path in self.family.layers.paths:
@@ -156,9 +149,6 @@ class PretrainedModel(nn.Module):
             what: `blocks` keeps only the input of each block: about a third more computation, and activations of one
                 block at a time instead of all L (Chen et al. 2016). `attention` keeps queries, keys and values, but no
                 [S, S] map: 8 % more time in a base model (Korthikanti et al. 2022). `none` keeps everything.
-
-        Raises:
-            ConfigError: it is none of these.
         """
         if what not in get_args(Checkpointing):
             raise ConfigError(f"gradient checkpointing {what!r} is unknown; use {', '.join(get_args(Checkpointing))}")
@@ -252,12 +242,7 @@ class Backbone(PretrainedModel):
     pooler: nn.Module | None
 
     def __init__(self, config: ModelConfig, *, need_pooler: bool = True) -> None:  # noqa: ARG002
-        """Keeps the configuration; a family's own class builds the modules.
-
-        Args:
-            config: the shape, of the family's own class.
-            need_pooler: False for uses that never read `pooled`.
-        """
+        """Keeps the configuration; a family's own class builds the modules, the pooler only where it is read."""
         super().__init__()
         self.config = config
 
@@ -305,17 +290,8 @@ class Backbone(PretrainedModel):
 def _fill_from_folder(
     build: Callable[[ModelConfig], Model], config: ModelConfig, folder: str | Path, *, fresh: tuple[str, ...]
 ) -> Model:
-    """Builds a model and fills it with the tensors of a folder.
-
-    Args:
-        build: makes the model of a configuration.
-        config: the shape.
-        folder: holds the tensors.
-        fresh: our names of the modules that get fresh weights; a missing pooler then does too.
-
-    Raises:
-        CheckpointError: see `load_model_folder`.
-    """
+    """Builds a model and fills it from a folder; `fresh` modules get new weights, and a missing pooler then too."""
+    require_layers(folder, config)
     # 在 meta 设备上搭建：不分配内存、不做随机初始化，权重随后直接来自文件
     with torch.device("meta"):
         model = build(config)
@@ -350,14 +326,9 @@ def initialize_weights(module: nn.Module, standard_deviation: float) -> None:
 
 
 def layer_numbers(model: nn.Module) -> dict[str, int]:
-    """Returns how high each parameter of a model is.
+    """Returns how high each parameter of a model is: 0 in the embeddings, 1 to L in the blocks, L + 1 above them.
 
-    Args:
-        model: holds a backbone; anything around it counts as above it.
-
-    Returns:
-        Name of the parameter → 0 in the embeddings, 1 to L in the blocks, L + 1 in what lies above them. A block that
-        runs in several layers is as high as the highest of them.
+    A block that runs in several layers is as high as the highest of them; anything around the backbone is above it.
     """
     numbers: dict[Tensor, int] = {}
     top = 1

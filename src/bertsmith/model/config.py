@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertsmith.batch import CAUSAL, FULL, AttentionMask
 from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.files import parse_json
 from bertsmith.hub import model_folder
 from bertsmith.model.family import Family, families
 
@@ -32,6 +33,9 @@ which the TensorFlow release computed under the name `gelu`."""
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 """One class of many (softmax), any number of classes (a sigmoid each), or a number (the output itself)."""
 
+
+MOST_LAYERS, MOST_ROWS = 1024, 1 << 26
+"""What is believed of a file: far above any model, and far below what building one could choke on."""
 
 NAMED_SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),
@@ -113,7 +117,11 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
                 raise ConfigError(f"{name} is {value!r}; it must be a positive whole number")
-        if self.position_limit < 1:
+            # 数字来自别人的文件：先看是否可能，再去建层、开表
+            most = MOST_LAYERS if name == "num_hidden_layers" else MOST_ROWS
+            if value > most:
+                raise ConfigError(f"{name} is {value}; no model has more than {most}")
+        if self.first_position < 0 or self.position_limit < 1:
             raise ConfigError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
         # 每个头宽度相同，[T, H] 才能按头切成 [T, A, D]
         if self.hidden_size % self.num_attention_heads:
@@ -144,10 +152,11 @@ class ModelConfig:
         self._check_pruned_heads()
 
     def _check_pruned_heads(self) -> None:
-        layers, possible = range(self.num_hidden_layers), set(range(self.num_attention_heads))
+        layers, possible = range(self.num_hidden_layers), range(self.num_attention_heads)
         for layer, heads in self.pruned_heads.items():
-            # 真子集：每层至少留一个头
-            if layer not in layers or not set(heads) < possible or len(set(heads)) < len(heads):
+            # 每层至少留一个头
+            known = layer in layers and all(head in possible for head in heads)
+            if not known or len(set(heads)) < len(heads) or len(heads) == len(possible):
                 raise ConfigError(
                     f"pruned_heads {layer}: {list(heads)}: layers count to {self.num_hidden_layers - 1}, heads to"
                     f" {self.num_attention_heads - 1}, each once, and one head at least must stay"
@@ -175,11 +184,7 @@ class ModelConfig:
 
     @staticmethod
     def shape_of(size: str) -> tuple[int, int]:
-        """Returns L and H of a size, as `named` takes it.
-
-        Raises:
-            ConfigError: the size is no name and no valid `L/H`.
-        """
+        """Returns L and H of a size, as `named` takes it."""
         return NAMED_SIZES.get(size) or _parse_layers_and_hidden(size)
 
     @classmethod
@@ -202,16 +207,16 @@ class ModelConfig:
         """
         path = model_folder(folder) / "config.json"
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = parse_json(path)
         except FileNotFoundError:
             raise CheckpointError(f"{folder}: no config.json; this is not a model folder") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: not valid JSON ({error})") from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{path}: holds no JSON object; this is not a model configuration")
         known = {each.model_type: each for each in families().values() if cls in (ModelConfig, each.config)}
         # 早期的 BERT 文件夹没有写 model_type
-        family = known.get(values.get("model_type", "bert"))
+        family = known.get(str(values.get("model_type", "bert")))
         if family is None:
             raise CheckpointError(
                 f"{path}: model_type is {values.get('model_type')!r}; {_readable(known)} can be read here"
@@ -273,12 +278,7 @@ class ModelConfig:
                 raise CheckpointError(f"{path}: {said}")
 
     def save(self, path: str | Path, *, architecture: str) -> None:
-        """Writes `config.json` as `transformers` reads it.
-
-        Args:
-            path: where to write the file.
-            architecture: the `transformers` class that fits the weights, such as `BertForPreTraining`.
-        """
+        """Writes `config.json` as `transformers` reads it, for a class such as `BertForPreTraining`."""
         chosen = {name: value for name, value in asdict(self).items() if name not in self.only}
         own = {self.published_fields.get(name, name): value for name, value in chosen.items()}
         values: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **own}
@@ -291,11 +291,7 @@ class ModelConfig:
         Path(path).write_text(text, encoding="utf-8")
 
     def changed(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed.
-
-        Raises:
-            ConfigError: a name is no field, or the result is impossible.
-        """
+        """Returns a copy with changes; ConfigError where a name is no field, or the result is impossible."""
         unknown = changes.keys() - set(self.field_names())
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")

@@ -1,8 +1,8 @@
 """`Family`: the one description through which everything else knows a kind of model.
 
 A family is a file in `families/`: its `config.json`, its modules, and the table between our tensor names and the
-published ones, described by a module-level `FAMILY`. Folders, heads, pruning, adapters, sizes, the optimizer's layers
-and the ONNX export read this description and the contract below; none of them names a layer.
+published ones, described by a `Family`. Folders, heads, pruning, adapters, sizes, the optimizer's layers and the ONNX
+export read this description and the contract below; none of them names a layer.
 
 The contract of a family's modules:
 
@@ -17,14 +17,12 @@ The contract of a family's modules:
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.options import named
+from bertsmith.settings import named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +88,7 @@ class PublishedNames:
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model, as one file in `families/` defines it.
+    """A kind of model.
 
     Attributes:
         model_type: its name in `config.json`.
@@ -116,6 +114,24 @@ class Family:
     tokenizer: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
 
 
+_OWN: dict[str, Family] = {}
+
+
+def register(family: Family) -> None:
+    """Makes a family of this package known; `families/__init__.py` does so for every file there."""
+    _OWN[family.model_type] = family
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """Returns every family by its `model_type`: those of `families/`, and those of installed packages.
+
+    A package names its own as an entry point of the group `bertsmith.families`.
+    """
+    installed: list[Family] = [entry.load() for entry in metadata.entry_points(group="bertsmith.families")]
+    return dict(sorted(_OWN.items())) | {family.model_type: family for family in installed}
+
+
 def family_named(name: str) -> Family:
     """Returns a family by its `model_type`.
 
@@ -123,17 +139,3 @@ def family_named(name: str) -> Family:
         ConfigError: there is none of that name.
     """
     return named(name, families(), "family")
-
-
-@functools.cache
-def families() -> dict[str, Family]:
-    """Returns every family by its `model_type`: those of all files in `families/`, and those of installed packages.
-
-    A package names its own as an entry point of the group `bertsmith.families`.
-    """
-    package = importlib.import_module("bertsmith.model.families")
-    names = [f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__)]
-    # 目录里有哪些文件，就有哪些家族：加一个家族不必改别处的名单
-    found: list[Family] = [importlib.import_module(name).FAMILY for name in names]
-    found += [entry.load() for entry in metadata.entry_points(group="bertsmith.families")]
-    return {family.model_type: family for family in found}

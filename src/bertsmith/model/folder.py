@@ -1,39 +1,50 @@
 """Model folders: our modules on one side, tensors under the field's names on the other.
 
 Model folders are read under the published names of their family; adapters and the tagger over frozen features, which
-are files of their own, under ours. What reads the files themselves is `stored_tensors.py`.
+are files of their own, under ours. One reader serves all of them: weights are safetensors only, mapped and not read,
+and each tensor is checked for shape, type and broken numbers. What this package writes has a checksum of all tensors
+in the header, among the notes that other tools leave alone: a weight in which a bit flipped is still a number.
+
+Matrices may be stored in 8 bits, in a file of another name that no other tool takes for floating-point weights: beside
+each there is `NAME_scale`, by which every row is multiplied.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import re
-from collections.abc import Container, Mapping
+import warnings
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, NamedTuple
 
+import google_crc32c
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.files import atomic_path, make_folder
+from bertsmith.files import atomic_path, make_folder, parse_json, read_json
 from bertsmith.hub import model_folder
 from bertsmith.model.config import ModelConfig
-from bertsmith.model.stored_tensors import (
-    CHECKSUM,
-    INT8_WEIGHTS,
-    WEIGHTS,
-    StoredTensors,
-    checksum_of,
-    in_8_bits,
-    order_notes,
-)
+from bertsmith.model.family import PublishedNames
 
-if TYPE_CHECKING:
-    from bertsmith.model.family import PublishedNames
+WEIGHTS = "model.safetensors"
+INT8_WEIGHTS = "model.int8.safetensors"
+CHECKSUM = "bertsmith_crc32c"
+"""Among the notes in the header of a file: the checksum of its tensors."""
+_SCALE = "_scale"
+WRAPPERS = (
+    *("module", "_orig_mod", "_fsdp_wrapped_module", "model", "base_model", "bert_model", "auto_model", "student"),
+)
+"""Names under which common tools keep a whole model, and so begin all names of its tensors."""
+_AT_ONCE = 1 << 24
+"""Bytes of a tensor that are looked at together."""
 
 StoredAs = Literal["float32", "bf16", "int8"]
 
@@ -45,14 +56,10 @@ PROBLEMS_SHOWN = 3
 
 
 def published_names(name: str, names: PublishedNames) -> tuple[str, ...]:
-    """Translates one of our parameter names into the one or several names on disk.
-
-    Args:
-        name: such as `backbone.encoder.blocks.0.attention.qkv.weight`.
-        names: those of the family.
+    """Translates a parameter's name, such as `backbone.encoder.blocks.0.attention.qkv.weight`, into those on disk.
 
     Raises:
-        KeyError: no module of that name is in the table.
+        KeyError: no module of that name is in the family's table.
     """
     prefix = names.prefix if name.startswith(BACKBONE) else ""
     module, _, kind = name.removeprefix(BACKBONE).rpartition(".")
@@ -113,19 +120,13 @@ def save_model_folder(
 
 
 def write_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
-    """Writes the tensors of modules to one file, each under the module's name and its own; whole or not at all.
-
-    Raises:
-        RunFolderError: the disk is full or the place cannot be written.
-    """
+    """Writes the tensors of modules to one file, each under the module's name and its own; whole or not at all."""
     _write(path, {name: value.detach().cpu().contiguous() for name, value in _own_names(modules).items()})
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with atomic_path(path) as temporary:
-        notes = {"format": "pt", CHECKSUM: checksum_of(tensors)}
-        save_file(tensors, temporary, metadata=notes)
-        order_notes(temporary, notes)
+        save_file(tensors, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(tensors)})
         _sort_notes(temporary)
 
 
@@ -179,7 +180,7 @@ def load_model_folder(
     fresh: tuple[str, ...] = (),
     optional: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Fills a model with the tensors of a folder.
+    """Fills a model with the tensors of a folder, and says what was left aside and what was left as it is.
 
     Every tensor becomes a view of the mapped file, except those that are one inside and several on disk.
 
@@ -190,9 +191,6 @@ def load_model_folder(
         fresh: our names of modules that are left as they are whatever is on disk, such as `("classifier",)` when a
             folder is about to be fine-tuned for new classes.
         optional: our names of modules that may be absent on disk and are then left as they are.
-
-    Returns:
-        What was left aside and what was left as it is.
 
     Raises:
         CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
@@ -213,13 +211,8 @@ def load_model_folder(
 def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
     """Fills modules with what `write_modules` wrote; all is checked before the first one is touched.
 
-    Args:
-        path: the file.
-        modules: of the same names and shapes, on any device.
-
     Raises:
-        CheckpointError: the file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
-            NaN. The message names file and tensors.
+        CheckpointError: as in `load_model_folder`.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: is not there; copy the whole folder")
@@ -244,12 +237,30 @@ def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 
 
 def read_architecture(folder: str | Path) -> str | None:
-    """Returns the class name that a folder's `config.json` gives its model, or None where it gives none."""
-    try:
-        names = json.loads((model_folder(folder) / "config.json").read_text(encoding="utf-8")).get("architectures")
-    except (OSError, ValueError, AttributeError):
+    """Returns the class name that a folder's `config.json` gives its model, or None where it gives none.
+
+    Raises:
+        CheckpointError: the file is there and cannot be read.
+    """
+    path = model_folder(folder) / "config.json"
+    if not path.exists():
         return None
+    names = read_json(path, dict, CheckpointError, "copy it again").get("architectures")
     return str(names[0]) if names and isinstance(names, list) else None
+
+
+def require_layers(folder: str | Path, config: ModelConfig) -> None:
+    """Makes sure that a folder has tensors enough for the layers of its configuration, before they are built.
+
+    Raises:
+        CheckpointError: it has not, or no weights.
+    """
+    has_own = any("*" in module for module in config.family.names.backbone)
+    with StoredTensors.of_folder(model_folder(folder)) as stored:
+        if has_own and config.num_hidden_layers > len(stored.names):
+            raise CheckpointError(
+                f"{stored.path}: {len(stored.names)} tensors cannot be {config.num_hidden_layers} layers"
+            )
 
 
 def stored_rows(folder: str | Path, name: str) -> int | None:
@@ -364,3 +375,196 @@ def _spelling_here(source: str, names: PublishedNames, stored: Container[str], p
 def _own_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     # state_dict 给出的是参数本身的视图，写入即改变模块
     return {f"{path}.{name}": value for path, module in modules.items() for name, value in module.state_dict().items()}
+
+
+class _File(NamedTuple):
+    """One safetensors file: open for mapping, and the place of every tensor's bytes for plain reading."""
+
+    path: Path
+    mapped: safe_open
+    header: dict[str, Any]
+    data_start: int
+
+
+class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
+    """The tensors of one safetensors file or of several, mapped: one that is used as stored costs no memory of its own.
+
+    Attributes:
+        path: the file, or the index of several; named in messages.
+        names: the modern spelling of every tensor's name → its file and its name there.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+
+    def __init__(self, path: Path, files: list[Path]) -> None:
+        self.path = path
+        self._open_files = contextlib.ExitStack()
+        self.names: dict[str, tuple[_File, str]] = {}
+        self._files = [self._open(each) for each in files]
+        for file in self._files:
+            self.names |= {_modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
+        scaled = [name for name in self.names if name + _SCALE in self.names]
+        self._scales = {name: self.names.pop(name + _SCALE) for name in scaled}
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> StoredTensors:
+        """Opens `model.safetensors`, the 8-bit file, or the files that `model.safetensors.index.json` names.
+
+        Raises:
+            CheckpointError: there are none, or one is missing or damaged.
+        """
+        index = folder / "model.safetensors.index.json"
+        for path in (folder / WEIGHTS, folder / INT8_WEIGHTS):
+            if path.is_file():
+                return cls(path, [path])._unwrapped()
+        if index.is_file():
+            return cls(index, _shards_of(index))._unwrapped()
+        raise CheckpointError(f"{folder}: no model.safetensors; {_other_weights(folder)}")
+
+    def _unwrapped(self) -> StoredTensors:
+        """Takes off what a wrapper put before all names."""
+        names, wrapper = without_wrapper(self.names, self.path)
+        self.names = {ours: self.names[theirs] for ours, theirs in names.items()}
+        self._scales = {name.removeprefix(wrapper): scale for name, scale in self._scales.items()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open_files.close()
+
+    def verify(self) -> None:
+        """Reads every file that has a checksum once, and compares; CheckpointError where they differ."""
+        for file in self._files:
+            noted = (file.mapped.metadata() or {}).get(CHECKSUM)
+            names = list(file.mapped.keys())
+            if noted is not None and checksum_of({name: file.mapped.get_tensor(name) for name in names}) != noted:
+                raise CheckpointError(f"{file.path}: damaged (its checksum differs); copy the file again")
+
+    def shape(self, name: str) -> list[int]:
+        """Returns the shape of a tensor."""
+        file, spelling = self.names[name]
+        return list(file.header[spelling]["shape"])
+
+    def read(self, names: list[str], shape: list[int]) -> Tensor | str:
+        """Reads one of our tensors of a shape from its one or several on disk, which are stacked by rows.
+
+        Returns:
+            The tensor in float32, a view of the mapped file where it is stored so; or what is wrong with it.
+        """
+        each = [shape[0] // len(names), *shape[1:]] if shape else shape
+        for name in names:
+            if self.shape(name) != each:
+                return f"{name} has shape {self.shape(name)}, the model needs {each}"
+        value = self.get(names[0]) if len(names) == 1 else self._join(names, each)
+        if not value.is_floating_point():
+            return f"{names[0]} is {value.dtype}, not a floating-point tensor"
+        # 最小值、最大值会传播 NaN：一遍扫描、不分配内存就能看出权重是否已坏
+        for name, part in zip(names, value.chunk(len(names)) if len(names) > 1 else [value], strict=True):
+            if part.numel() and not all(map(math.isfinite, map(float, torch.aminmax(part)))):
+                return f"{name} holds NaN or infinity; the run that wrote it broke, use an earlier one"
+        return value
+
+    def get(self, name: str) -> Tensor:
+        """Returns a tensor as it is: in float32 if it is floating-point."""
+        file, spelling = self.names[name]
+        tensor: Tensor = file.mapped.get_tensor(spelling)
+        if name in self._scales:
+            scale_file, scale = self._scales[name]
+            scales: Tensor = scale_file.mapped.get_tensor(scale)
+            return tensor.float() * scales[:, None]
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def _join(self, names: list[str], shape: list[int]) -> Tensor:
+        """Stacks tensors of one shape, [R, ...] each → [K R, ...]."""
+        if any(file.header[spelling]["dtype"] != "F32" for file, spelling in map(self.names.__getitem__, names)):
+            return torch.cat([self.get(name) for name in names])
+        joined = torch.empty(len(names) * shape[0], *shape[1:])
+        for name, place in zip(names, joined.split(shape[0]), strict=True):
+            file, spelling = self.names[name]
+            # 合并只能复制：直接读进目的地，不经映射，否则同一份权重要占两份内存
+            with file.path.open("rb") as handle:
+                handle.seek(file.data_start + file.header[spelling]["data_offsets"][0])
+                handle.readinto(place.numpy().data)
+        return joined
+
+    def _open(self, path: Path) -> _File:
+        try:
+            # safe_open 检查整个文件的结构，之后才可放心按文件头里的位置读
+            mapped = self._open_files.enter_context(safe_open(path, framework="pt"))
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                return _File(path, mapped, json.loads(file.read(size)), 8 + size)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: damaged or truncated ({error}); copy the file again") from None
+
+
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+    """Returns the CRC-32C of tensors with their names, in whatever order they lie."""
+    checksum = 0
+    for name, tensor in sorted(tensors.items()):
+        checksum = google_crc32c.extend(checksum, name.encode())
+        # 按字节看，不管是什么类型；映射的张量不必先复制
+        numbers = tensor.contiguous().flatten().view(torch.uint8).numpy()
+        for start in range(0, len(numbers), _AT_ONCE):
+            checksum = google_crc32c.extend(checksum, numbers[start : start + _AT_ONCE].tobytes())
+    return f"{checksum:08x}"
+
+
+def in_8_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns tensors with every matrix [out, in] rounded to 8 bits, and the scale [out] of its rows beside it."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2:
+            stored[name] = tensor
+            continue
+        # 每行一个尺度：一行里最大的数对应 127，别的行再大也不影响它的精度
+        scales = (tensor.abs().amax(1) / 127).clamp(min=1e-30)
+        stored |= {name: torch.round(tensor / scales[:, None]).to(torch.int8), name + _SCALE: scales}
+    return stored
+
+
+def _shards_of(index: Path) -> list[Path]:
+    """Reads which files an index names; each must lie beside it."""
+    try:
+        names = set(parse_json(index)["weight_map"].values())
+        shards = [index.parent / name for name in sorted(names)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not an index of safetensors files ({error})") from None
+    for shard in shards:
+        # 索引来自别处：只许指向同一文件夹里的文件
+        if shard.parent != index.parent or not shard.is_file():
+            raise CheckpointError(f"{index}: names {shard.name}, which is not in the folder; copy all parts")
+    return shards
+
+
+def _other_weights(folder: Path) -> str:
+    """Says what to do with a folder that has no safetensors."""
+    if not folder.is_dir():
+        return "there is no such folder"
+    others = [path.name for pattern in ("*.bin", "*.ckpt*", "*.h5") for path in sorted(folder.glob(pattern))]
+    if others:
+        return f"bertsmith reads safetensors weights only; convert {others[0]} with `bertsmith import`"
+    return "this is not a model folder, or its weights were not copied"
+
+
+def without_wrapper(names: Iterable[str], path: Path, separator: str = ".") -> tuple[dict[str, str], str]:
+    """Takes off, and warns of, what a wrapper (several GPUs, a compiler, a training loop) put before all names.
+
+    Returns:
+        Name without it → name with it, and what it is, such as `module._orig_mod.`; empty where there is none.
+    """
+    left, wrapper = {name: name for name in names}, ""
+    while left:
+        first = next(iter(left)).partition(separator)[0] + separator
+        # 只认所有名字共有的前缀：只有一部分带着它时，它就是模型自己的结构
+        if first.removesuffix(separator) not in WRAPPERS or not all(name.startswith(first) for name in left):
+            break
+        left, wrapper = {name.removeprefix(first): original for name, original in left.items()}, wrapper + first
+    if wrapper:
+        warnings.warn(f"{path}: every tensor's name begins with {wrapper}; read without it", stacklevel=3)
+    return left, wrapper
+
+
+def _modern_spelling(name: str) -> str:
+    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

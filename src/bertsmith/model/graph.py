@@ -39,11 +39,7 @@ LARGEST_FILE = 2**31 - 2**24
 
 
 def write_backbone(backbone: Backbone, file: Path) -> None:
-    """Writes the graph of a network without heads, with its weights inside; checked like every export.
-
-    Args:
-        backbone: in float32, on the CPU.
-        file: replaced if it is there; whole or not at all.
+    """Writes the graph of a float32 network without heads, with its weights inside; checked like every export.
 
     Raises:
         CheckpointError: the graph computes something else.
@@ -128,11 +124,7 @@ def output_names(model: PretrainedModel) -> list[str]:
 
 
 def require_packages() -> None:
-    """Makes sure that what writes and runs graphs is installed.
-
-    Raises:
-        InputError: a package is missing.
-    """
+    """Makes sure that what writes and runs graphs is installed; InputError where a package is missing."""
     for name in ("onnx", "onnxruntime", "onnxscript"):
         try:
             importlib.import_module(name)

@@ -62,15 +62,7 @@ class MaskedLMHead(nn.Module):
             self.decoder = Linear(config.embedding_size, config.vocab_size)
 
     def forward(self, states: Tensor, word_embedding: Tensor) -> Tensor:
-        """Scores every piece.
-
-        Args:
-            states: [M, H], the encoder's states at the masked positions.
-            word_embedding: [V, E], the embedding matrix that is also the decoder; E is H in BERT.
-
-        Returns:
-            [M, V] logits in the dtype of `states`.
-        """
+        """Scores every piece: states [M, H] and the embedding [V, E] that is also the decoder give logits [M, V]."""
         transformed = self.transformed(states)
         if self.decoder is not None:
             logits: Tensor = self.decoder(transformed)
@@ -108,14 +100,11 @@ class SpanBoundaryHead(nn.Module):
         self.second_norm = LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
 
     def forward(self, states: Tensor, spans: Tensor) -> Tensor:
-        """Maps boundaries to states for the decoder.
+        """Maps boundaries to states [M, E] for the decoder.
 
         Args:
             states: [T, H], the encoder's states.
             spans: [M, 3] int64: the tokens before and after each piece's span, among the T, and the piece's place.
-
-        Returns:
-            [M, E], which the decoder reads.
         """
         left, right, place = spans.unbind(1)
         place = self.place(place.clamp(max=self.PLACES - 1)).to(states.dtype)
@@ -147,9 +136,6 @@ class SequenceClassifier(nn.Module):
 
     What the outputs mean is up to `config.problem_type`: the classes of a softmax, labels with a sigmoid each, or,
     with one output, a number (the similarity of a pair).
-
-    Attributes:
-        output: the layer that has a row for each label.
     """
 
     reads: ClassVar[Reads] = "pooled"
@@ -168,11 +154,7 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece).
-
-    Attributes:
-        output: the layer that has a row for each label.
-    """
+    """Dropout and one linear layer over every token's state (§5.3; the tag is read at a word's first piece)."""
 
     reads: ClassVar[Reads] = "hidden_states"
     output: ClassVar[str] = "linear"
@@ -237,11 +219,7 @@ class Spans(NamedTuple):
     null_score: float
 
     def answer(self, null_threshold: float = 0.0) -> tuple[int, int, float] | None:
-        """Returns the best span, or None where there is none or "no answer" wins (§4.3).
-
-        Args:
-            null_threshold: τ: a span must beat the null score by more than this; tuned on dev data.
-        """
+        """Returns the best span, or None where there is none or "no answer" wins by τ, the `null_threshold` (§4.3)."""
         if not self.spans or self.spans[0][2] <= self.null_score + null_threshold:
             return None
         return self.spans[0]
@@ -257,8 +235,8 @@ def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_toke
         max_tokens: longest answer, in tokens.
 
     Returns:
-        At most `count` spans of allowed tokens alone, and the null score. Where scores are equal, the earlier start
-        comes first, then the shorter span.
+        At most `count` spans, and the null score. Where scores are equal, the earlier start comes first, then the
+        shorter span.
     """
     start, end = (score.detach().float().cpu() for score in scores)
     width = min(max_tokens, len(start))
@@ -283,11 +261,7 @@ def classifier_dropout(config: ModelConfig) -> Dropout:
 
 
 def count_labels(config: ModelConfig) -> int:
-    """Returns how many labels a classifier has.
-
-    Raises:
-        InputError: the configuration names none.
-    """
+    """Returns how many labels a classifier has; InputError where the configuration names none."""
     if not config.id2label:
         raise InputError("a classifier needs the names of its labels; give id2label")
     return len(config.id2label)

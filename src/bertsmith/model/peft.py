@@ -108,11 +108,7 @@ class Bottleneck(nn.Module):
 class LowRankUpdate(nn.Module):
     """(W + s B A) x, without building the sum: A is [r, in], B [out, r] and zero at first, s = alpha / r.
 
-    A fused layer gives several outputs side by side; each part that is changed has an A and a B of its own.
-
-    Attributes:
-        places: which of the parts are changed, from 0.
-        num_parts: of how many.
+    A fused layer gives several outputs side by side; each part that is changed (`places`) has an A and a B of its own.
     """
 
     def __init__(self, settings: AdapterSettings, layer: nn.Linear, places: tuple[int, ...], num_parts: int) -> None:
@@ -142,16 +138,11 @@ class LowRankUpdate(nn.Module):
 
 
 class AdaptedLinear(Linear):
-    """A layer with a slot for an adapter; without one it is the layer it was.
-
-    Attributes:
-        adapter: maps what the layer read and what it gave, [T, in] and [T, out], to [T, out].
-    """
+    """A layer with a slot for an adapter, which maps what the layer read and gave; without one, as it was."""
 
     adapter: nn.Module | None
 
     def __init__(self, layer: nn.Linear) -> None:
-        """Takes over the parameters of a layer."""
         with torch.device("meta"):
             super().__init__(layer.in_features, layer.out_features)
         self.weight, self.bias = layer.weight, layer.bias
@@ -200,11 +191,6 @@ def add_adapter(model: PretrainedModel, settings: AdapterSettings, name: str = "
     the model's own, which come back with `activate(model, None)`. New weights are drawn from torch's generator: seed
     it before. The optimizer is to be created afterwards.
 
-    Args:
-        model: any model.
-        settings: the kind and size.
-        name: under which it can be activated.
-
     Raises:
         ConfigError: there is an adapter of that name.
     """
@@ -213,16 +199,7 @@ def add_adapter(model: PretrainedModel, settings: AdapterSettings, name: str = "
 
 
 def empty_adapter(model: PretrainedModel, settings: AdapterSettings, config: ModelConfig) -> Adapter:
-    """Returns an adapter for a model with heads for other labels; its weights are to be filled in.
-
-    Args:
-        model: stays as it is.
-        settings: the kind and size.
-        config: the model's, with the labels of the heads.
-
-    Raises:
-        InputError: the heads need labels, and there are none.
-    """
+    """Returns an adapter for a model with heads for the labels of `config`; its weights are to be filled in."""
     with torch.device("meta"):
         skeleton = type(model)(config)
     heads = {path: skeleton.get_submodule(path).to_empty(device="cpu") for path in _head_paths(model)}
@@ -285,9 +262,6 @@ def merge_adapter(model: PretrainedModel) -> None:
 
     Other adapters are dropped: the backbone they were trained over is no more. All parameters learn again.
 
-    Args:
-        model: a model whose active adapter is of kind `lora`.
-
     Raises:
         ConfigError: no adapter is active, or it is a bottleneck.
     """
@@ -328,11 +302,7 @@ def active_adapter(model: PretrainedModel) -> Adapter | None:
 
 
 def named_adapter(model: PretrainedModel, name: str) -> Adapter:
-    """Returns an adapter of a model.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Returns an adapter of a model; ConfigError where there is none of that name."""
     loaded = _loaded(model)
     if loaded is None or name not in loaded.named:
         raise ConfigError(f"no adapter {name!r}; the model has {', '.join(adapter_names(model)) or 'none'}")

@@ -53,7 +53,7 @@ class ParameterCounts:
     @classmethod
     def of(cls, config: ModelConfig) -> ParameterCounts:
         """Counts the parameters of a configuration."""
-        return _counted(config).parameters
+        return _counted(config)[0]
 
     @property
     def total(self) -> int:
@@ -81,37 +81,27 @@ class MatmulWeights:
     next_sentence: int
 
     def attended(self, sequence_length: int) -> int:
-        """Returns how many numbers a token's queries are compared with: A D S, summed over layers.
-
-        Args:
-            sequence_length: S; a layer with a window reads at most that.
-        """
+        """Returns how many numbers a token's queries are compared with: A D S, at most a window, summed over layers."""
         return sum(width * min(sequence_length, window or sequence_length) for width, window in self.attention)
 
     @classmethod
     def of(cls, config: ModelConfig) -> MatmulWeights:
         """Counts the weights of a configuration."""
-        return _counted(config).weights
+        return _counted(config)[1]
 
 
-@dataclass(frozen=True)
-class _Counted:
-    parameters: ParameterCounts
-    weights: MatmulWeights
-
-
-_KNOWN: dict[str, _Counted] = {}
+_KNOWN: dict[str, tuple[ParameterCounts, MatmulWeights]] = {}
 """Configuration, written out → what was counted: the cost of a batch is asked for many lengths of one model."""
 
 
-def _counted(config: ModelConfig) -> _Counted:
+def _counted(config: ModelConfig) -> tuple[ParameterCounts, MatmulWeights]:
     """Counts on a model without memory."""
     key = repr(config)
     if key not in _KNOWN:
         # meta 设备上只有形状没有数：搭一个模型来数，比为每个家族各写一套公式可靠
         with torch.device("meta"):
             model = ModelForPreTraining(config, pair_head="next_sentence" in config.family.heads)
-        _KNOWN[key] = _Counted(_count_parameters(model), _count_matmul_weights(model))
+        _KNOWN[key] = _count_parameters(model), _count_matmul_weights(model)
     return _KNOWN[key]
 
 
@@ -147,13 +137,7 @@ def _width_and_window(attention: MultiHeadSelfAttention) -> tuple[int, int | Non
 
 @dataclass(frozen=True)
 class BatchCosts:
-    """What one batch of equally long sequences costs.
-
-    Attributes:
-        config: the model.
-        batch_size: N, sequences in the batch.
-        sequence_length: S, tokens in each of them, special tokens included.
-    """
+    """What one batch of N equally long sequences of S tokens, special tokens included, costs."""
 
     config: ModelConfig
     batch_size: int

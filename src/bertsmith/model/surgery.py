@@ -9,13 +9,15 @@ Notable:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.model.architectures import ModelForPreTraining
 from bertsmith.model.attention import MultiHeadSelfAttention
@@ -93,11 +95,7 @@ def keep_layers(model: PretrainedModel, layers: int | Sequence[int]) -> None:
 
 
 def layers_written(text: str) -> list[int]:
-    """Reads numbers of layers from 0, with commas, such as `0,2,4`.
-
-    Raises:
-        ConfigError: they are no numbers.
-    """
+    """Reads numbers of layers from 0, with commas, such as `0,2,4`."""
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
@@ -110,18 +108,14 @@ def _kind_of(block: nn.Module) -> tuple[object, ...]:
 
 
 def extend_positions(model: PretrainedModel, num_positions: int) -> None:
-    """Gives the model more positions, or fewer.
+    """Gives the model more positions, or fewer: up to `num_positions` tokens in a sequence.
 
     More: the learned table is stretched by linear interpolation, so that the first and the last row stay the first
     and the last. Neighbours are then closer than the model is used to: train it on before relying on it. Fewer: the
     rows of the last positions are dropped. A family that learns no positions reads as far as it is told to.
 
-    Args:
-        model: any model.
-        num_positions: longest sequence it is to read.
-
     Raises:
-        ConfigError: it is not positive.
+        ConfigError: the number is not positive.
     """
     config = model.config.with_position_limit(num_positions)
     position = model.backbone.position_table
@@ -145,9 +139,6 @@ def as_distilbert(model: PretrainedModel) -> PretrainedModel:
     """Returns a DistilBERT with a BERT's weights (Sanh et al. 2019, §3): no segments and no pooler.
 
     For a text read alone it computes what the BERT does. The second text of a pair is read as the first.
-
-    Args:
-        model: a BERT, bare or with a masked-LM head; it stays as it is.
 
     Raises:
         ConfigError: it is of another family, or has a head that a DistilBERT shapes in another way.
@@ -214,14 +205,9 @@ def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequenc
 
 @torch.no_grad()
 def cut_vocabulary(model: PretrainedModel, tokenizer: WordPieceTokenizer, used: Collection[int]) -> WordPieceTokenizer:
-    """Takes pieces out of a vocabulary and of the model: those that a text never needs.
+    """Takes pieces out of a vocabulary and of the model: all but those `used`.
 
     Special tokens, the user's own, and single characters stay, so that every word that could be spelled still can be.
-
-    Args:
-        model: any model.
-        tokenizer: the model's; it stays as it is.
-        used: ids of the pieces to keep besides.
 
     Returns:
         A tokenizer with the pieces that are left, in their old order; save it beside the model.
@@ -267,8 +253,7 @@ def extend_vocabulary(
         tokenizer: the model's; it stays as it is.
         new_pieces: whole words, and parts of words with `##`, normalised as the tokenizer does (in lower case, for
             one that lower-cases).
-        user_tokens: new pieces that are recognised wherever they are written, whatever they are made of, such as
-            `[E1]`.
+        user_tokens: new pieces that are recognised wherever they are written, such as `[E1]`.
 
     Returns:
         A tokenizer with the pieces after the old ones; save it beside the model.
@@ -297,15 +282,10 @@ def extend_vocabulary(
 
 
 def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
-    """Keeps the lower part of a model as it is while the rest is trained.
+    """Keeps the lower part of a model, the embeddings and some blocks from below, as it is while the rest is trained.
 
     Nothing is thawed: `model.requires_grad_(True)` does that. A masked-LM decoder that is tied to the word embedding
     is frozen with it.
-
-    Args:
-        model: any model.
-        embeddings: whether the three embeddings and their norm are frozen.
-        layers: how many blocks are, from below: 0 to L.
 
     Raises:
         ConfigError: there are not that many blocks, or one of them runs above them too.
@@ -366,3 +346,66 @@ def _replace(module: nn.Module, name: str, value: Tensor) -> None:
     # 克隆：切片只是旧表的视图，会让整张旧表留在内存里
     fresh = value.detach().clone(memory_format=torch.contiguous_format)
     module.register_parameter(name, nn.Parameter(fresh, requires_grad=trained))
+
+
+def head_importance(
+    model: PretrainedModel, batches: Iterable[Any], loss: Callable[[Any, Any], Tensor]
+) -> list[list[float]]:
+    """Returns the importance of every head: for each layer those of its heads, in the order that they have now.
+
+    I(head) = mean over texts of |∂loss / ∂gate|. The gate is a factor before the head's output that is always 1: its
+    gradient says how the loss would change if the head said a little less. One backward pass measures all heads. The
+    importances of a layer are scaled to length 1, as in the paper, since gradients grow and shrink between layers.
+
+    Args:
+        model: any; its weights and gradients stay as they are.
+        batches: of any kind.
+        loss: of a model on a batch; its mean over sequences, as objectives give it.
+    """
+    blocks: list[Any] = list(model.backbone.encoder.blocks)
+    attentions = list(dict.fromkeys(block.attention for block in blocks))
+    sums = [torch.zeros(attention.num_heads) for attention in attentions]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    was_training = model.training
+    model.eval().requires_grad_(False)
+    try:
+        for batch in batches:
+            gates: list[list[Tensor]] = [[] for _ in attentions]
+            with ExitStack() as stack:
+                for attention, opened in zip(attentions, gates, strict=True):
+                    stack.enter_context(_gated(attention, opened))
+                loss(model, batch).backward()
+            for total, opened in zip(sums, gates, strict=True):
+                for gate in opened:
+                    # 每条序列各自的梯度先取绝对值再相加：正负相抵会让重要的头看起来没用
+                    total += gate.grad.abs().sum(0).cpu() if gate.grad is not None else 0.0
+    finally:
+        model.train(was_training)
+        for parameter in learning:
+            parameter.requires_grad_(True)
+    scaled = [(total / total.norm().clamp(min=1e-30)).tolist() for total in sums]
+    return [scaled[attentions.index(block.attention)] for block in blocks]
+
+
+@contextmanager
+def _gated(attention: Any, opened: list[Tensor]) -> Iterator[None]:
+    """Puts a factor 1 before each head of each sequence, [N, A], and adds it to `opened`, for as long as it lasts."""
+    read: list[RaggedBatch] = []
+
+    def remember(_module: nn.Module, given: tuple[Any, ...]) -> None:
+        read[:] = [given[1]]
+
+    def multiply(_module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+        (mixed,), batch = given, read[0]
+        gate = torch.ones(batch.num_sequences, attention.num_heads, device=mixed.device, requires_grad=True)
+        opened.append(gate)
+        lengths = torch.tensor(batch.lengths, device=mixed.device)
+        per_token = gate.repeat_interleave(lengths, dim=0).to(mixed.dtype)  # [T, A]
+        return ((mixed.unflatten(1, (attention.num_heads, -1)) * per_token[..., None]).flatten(1),)
+
+    handles = [attention.register_forward_pre_hook(remember), attention.output.register_forward_pre_hook(multiply)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

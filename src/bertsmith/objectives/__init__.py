@@ -1,26 +1,43 @@
-"""What a model is trained to do: one file per objective.
+"""What a model is trained to do.
 
-Those of pre-training are found by name (`pretraining.objective_named`); those of fine-tuning belong to its tasks.
+`pretraining` reads as §3.1 of the paper and its successors; `replaced_tokens` is ELECTRA; `distillation` learns from a
+teacher; `labelled` holds the losses of fine-tuning, `vectors` those over vectors. Each is found by its name.
 """
 
-from bertsmith.objectives.causal_lm import CausalLMLoss
-from bertsmith.objectives.choice import ChoiceObjective
-from bertsmith.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
-from bertsmith.objectives.labelled import LabelledBatch
-from bertsmith.objectives.masked_lm import MaskedLMLoss
-from bertsmith.objectives.next_sentence import NSPLoss
-from bertsmith.objectives.pretraining import Objective, PreTrainingObjective, objective_named
+from bertsmith.objectives.distillation import DistilledObjective, TeacherSettings
+from bertsmith.objectives.labelled import (
+    ChoiceObjective,
+    ClassificationObjective,
+    LabelledBatch,
+    MultiLabelObjective,
+    RegressionObjective,
+    SpanObjective,
+    TaggingObjective,
+)
+from bertsmith.objectives.pretraining import (
+    CausalLMLoss,
+    Figure,
+    LossOutput,
+    MaskedLMLoss,
+    NSPLoss,
+    Objective,
+    PreTrainingObjective,
+    RunningAverages,
+    SOPLoss,
+    SpanBoundaryLoss,
+    average_of,
+    objective_named,
+)
 from bertsmith.objectives.replaced_tokens import ReplacedTokenLoss, ReplacedTokenObjective
-from bertsmith.objectives.sentence_order import SOPLoss
-from bertsmith.objectives.span_boundary import SpanBoundaryLoss
-from bertsmith.objectives.spans import SpanObjective
-from bertsmith.objectives.tagging import TaggingObjective
 
 __all__ = [
     "CausalLMLoss",
     "ChoiceObjective",
     "ClassificationObjective",
+    "DistilledObjective",
+    "Figure",
     "LabelledBatch",
+    "LossOutput",
     "MaskedLMLoss",
     "MultiLabelObjective",
     "NSPLoss",
@@ -29,9 +46,12 @@ __all__ = [
     "RegressionObjective",
     "ReplacedTokenLoss",
     "ReplacedTokenObjective",
+    "RunningAverages",
     "SOPLoss",
     "SpanBoundaryLoss",
     "SpanObjective",
     "TaggingObjective",
+    "TeacherSettings",
+    "average_of",
     "objective_named",
 ]

@@ -30,15 +30,21 @@ from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.data.stream.settings import StreamNeeds
+from bertsmith.data.stream.stream import StreamNeeds
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.hub import model_folder
 from bertsmith.model import ModelConfig, ModelForMaskedLM, ModelForReplacedTokenDetection, PretrainedModel
 from bertsmith.model.folder import stored_heads
-from bertsmith.objectives.loss_output import Figure, LossOutput, figure
-from bertsmith.objectives.loss_term import Titled
-from bertsmith.objectives.masked_lm import MASKED_LM
-from bertsmith.objectives.pretraining import LanguageModel, Objective, register
+from bertsmith.objectives.pretraining import (
+    MASKED_LM,
+    Figure,
+    LanguageModel,
+    LossOutput,
+    Objective,
+    Titled,
+    figure,
+    register,
+)
 
 DISCRIMINATOR_WEIGHT = 50.0
 """λ of §2: the loss of a yes-or-no question is much smaller than that of a piece out of 30,000."""
@@ -99,12 +105,7 @@ class ReplacedTokenOutput:
 
 
 class GeneratorAndDiscriminator(nn.Module):
-    """The two networks while they train; what they share is one module in both.
-
-    Attributes:
-        generator: predicts the hidden pieces.
-        discriminator: judges every token; what fine-tuning starts from.
-    """
+    """The two networks while they train; what they share is one module in both."""
 
     def __init__(self, generator: ModelForMaskedLM, discriminator: ModelForReplacedTokenDetection) -> None:
         super().__init__()
@@ -139,31 +140,19 @@ class ReplacedTokenObjective:
     """Masked LM of the generator, and replaced tokens of the discriminator; an `Objective`.
 
     A batch that is a share of a larger one is divided by the counts of the larger one, as in `PreTrainingObjective`.
-
-    Attributes:
-        name: by which recipes and the command line know it.
-        language_model: what the generator learns.
-        detection: what the discriminator learns.
     """
 
     name: str = "rtd"
     language_model: LanguageModel = MASKED_LM
     detection: ReplacedTokenLoss = field(default_factory=ReplacedTokenLoss)
 
+    heads = ("masked_lm", "replaced_tokens")
+    folders = ("", GENERATOR)
+
     @property
     def needs(self) -> StreamNeeds:
         """Masks without pairs, and a random number for each."""
         return StreamNeeds("none", self.language_model.targets, draws=True)
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """That of the generator and that of the discriminator."""
-        return ("masked_lm", "replaced_tokens")
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The discriminator's, and in it the generator's."""
-        return ("", GENERATOR)
 
     @property
     def terms(self) -> list[Titled]:
@@ -176,11 +165,7 @@ class ReplacedTokenObjective:
         return f"{self.language_model.loss.name}_loss"
 
     def for_masking(self, kind: str) -> Objective:
-        """Returns itself: hidden are pieces or whole words.
-
-        Raises:
-            ConfigError: spans are to be hidden.
-        """
+        """Returns itself: hidden are pieces or whole words."""
         if kind == "span":
             raise ConfigError(f"{self.name} has no span boundary loss; choose --masking token or whole-word")
         return self
@@ -190,25 +175,12 @@ class ReplacedTokenObjective:
         return generator_config(config), config
 
     def build_model(self, config: ModelConfig) -> GeneratorAndDiscriminator:
-        """Returns fresh networks.
-
-        Args:
-            config: the discriminator's shape.
-        """
+        """Returns fresh networks."""
         discriminator = ModelForReplacedTokenDetection(config)
         return GeneratorAndDiscriminator(ModelForMaskedLM(generator_config(config)), discriminator)
 
     def load_model(self, folder: str | Path, **changes: Any) -> GeneratorAndDiscriminator:
-        """Returns the networks of a folder.
-
-        Args:
-            folder: the discriminator's; a head that it lacks is fresh. The generator is the one in it, under
-                `generator`, or a fresh one over the discriminator's embedding.
-            **changes: fields of both configurations to change.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or the generator has another embedding.
-        """
+        """Returns the networks of a folder."""
         missing = {"replaced_tokens"} - stored_heads(folder)
         discriminator = ModelForReplacedTokenDetection.from_pretrained(folder, new_heads=missing, **changes)
         place = model_folder(folder) / GENERATOR
@@ -239,12 +211,7 @@ class ReplacedTokenObjective:
         return math.log(num_pieces) + DISCRIMINATOR_WEIGHT * math.log(2)
 
     def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
-        """Returns the loss and the figures of both networks.
-
-        Args:
-            model: as `build_model` makes it, wrapped or not.
-            batch: of a stream that does what the objective needs.
-        """
+        """Returns the loss and the figures of both networks."""
         output = model(batch.tokens, batch.masked_positions, batch.masked_labels, batch.masked_draws)
         predicted = self.language_model.loss(output.mlm_logits, batch.masked_labels, total=batch.global_masked)
         judged = self.detection(output.rtd_logits, output.replaced, total=batch.global_tokens)

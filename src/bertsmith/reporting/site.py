@@ -42,9 +42,10 @@ def find_site(site: Path = SITE, checkout: Path = CHECKOUT) -> Path:
             raise ConfigError(f"{script}: the documentation could not be built: {lines[-1]}")
     if (site / "index.html").is_file():
         return site
-    if script.is_file():
-        raise ConfigError("the documentation is not built; pip install -c constraints.txt -e '.[docs]' first")
-    raise ConfigError("this installation holds no documentation; install a wheel made by `make release`")
+    raise ConfigError(
+        "this installation holds no documentation; in a checkout of the repository, "
+        "pip install -c constraints.txt -e '.[docs]' and say `bertsmith docs` again"
+    )
 
 
 def is_stale(site: Path, checkout: Path) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,21 +20,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from bertsmith.data.reading.documents import without_unreadable
+from bertsmith.data.reading.sources import left_out, text_endings
 from bertsmith.errors import CheckpointError, ConfigError, InputError
-from bertsmith.files import atomic_path, claim_folder, locked, make_folder
+from bertsmith.files import (
+    atomic_path,
+    claim_folder,
+    leaving_no_trace,
+    locked,
+    make_folder,
+    require_utf8_names,
+    write_json,
+)
 from bertsmith.hub import noted_start
-from bertsmith.inference.checks import PART
 from bertsmith.inference.embed import Embed, Pooling
-from bertsmith.inference.precision import Precision
-from bertsmith.json_files import write_json
-from bertsmith.options import option
-from bertsmith.retrieval.dense import EXACT_ROWS, write_codes
-from bertsmith.retrieval.documents import digests_of, read_document
-from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.passages import PassageCutter
-from bertsmith.retrieval.ranking import USUAL_WEIGHT
+from bertsmith.inference.engine import PART, Precision
+from bertsmith.kernels.layers import on_device
+from bertsmith.retrieval.dense import EXACT_ROWS, PRODUCTS, USUAL_WEIGHT, write_codes
+from bertsmith.retrieval.lexical import LexicalSearch, folded, simplified
+from bertsmith.retrieval.passages import Document, PassageCutter, digests_of, read_document
 from bertsmith.retrieval.stored import (
     CLAIM,
     CODES,
@@ -41,6 +49,7 @@ from bertsmith.retrieval.stored import (
     FORMAT,
     LEXICAL,
     PASSAGES,
+    READING,
     VECTORS,
     Current,
     IndexedDocument,
@@ -48,7 +57,9 @@ from bertsmith.retrieval.stored import (
     checksum_of,
     fingerprint_of,
     read_passages,
+    scaled,
 )
+from bertsmith.settings import Result, built, divided, option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,17 +73,7 @@ _LONGEST_PASSAGE = 256
 class IndexSettings:
     """How documents become passages and vectors; `bertsmith index` has an option for each setting.
 
-    Attributes:
-        passage_tokens: most tokens of a passage, with headings and special tokens; 0 for what the model reads, at most
-            256.
-        overlap: tokens that neighbouring passages share; None for an eighth of a passage.
-        pooling: as in `Embed`; None as the folder says.
-        query_prompt: what the model reads before a query; None for what its folder says.
-        passage_prompt: what it reads before a passage; None for what its folder says.
-        encoding: `auto` or a codec.
-        weight: of the vectors in a hybrid search, in [0, 1]; None leaves what the index has, `USUAL_WEIGHT` at first.
-        precision: as in `InferenceConfig`.
-        batch_tokens: as in `InferenceConfig`.
+    Pooling, precision and `batch_tokens` are as in `Embed` and `InferenceConfig`.
     """
 
     passage_tokens: int = option(
@@ -89,6 +90,9 @@ class IndexSettings:
         None, shown_default="as its folder says", help="Prompt before a passage, such as 'passage: '."
     )
     encoding: str = option("auto", help="Encoding: auto, or a codec such as gb18030.")
+    simplified: bool = option(
+        False, help="Search by words finds traditional Chinese by simplified characters, and the other way round."
+    )
     weight: float | None = option(
         None,
         min=0.0,
@@ -110,7 +114,7 @@ class Indexed:
         added: files that are new.
         changed: files with other bytes than before.
         deleted: files that are gone.
-        documents: files there are now.
+        documents: files with text that there are now.
         passages: passages there are now.
         embedded: passages that had to be embedded.
     """
@@ -134,7 +138,7 @@ def build_index(
     """Makes an index of a folder, or brings it up to date; goes on where an earlier call was broken off.
 
     Args:
-        folder: holds `.txt` and `.md` files, in any subfolders.
+        folder: holds text files and documents, such as `.txt`, `.md`, `.html` and `.pdf`, in any subfolders.
         model: a model folder, or `org/name` of the Hub.
         out: the folder of the index.
         settings: how documents become passages and vectors.
@@ -147,6 +151,7 @@ def build_index(
         RunFolderError: `out` belongs to another folder, model or setting, is in use, or cannot be written.
     """
     settings, out = settings or IndexSettings(), Path(out)
+    require_utf8_names(folder, out)
     digests = dict(digests_of(folder))
     noted = noted_start(folder=model, claim=out / CLAIM)
     fingerprint = fingerprint_of(model)
@@ -159,12 +164,23 @@ def build_index(
     overlap = size // 8 if settings.overlap is None else settings.overlap
     cutter = PassageCutter(embed.tokenizer, size, overlap, before_passage)
     # 精度、批的大小与权重不改变向量的含义：换一台机器、换一个权重也能接着更新
-    free = ("precision", "batch_tokens", "weight")
+    free = ("precision", "batch_tokens", "weight", "simplified")
     decisive = {name: value for name, value in asdict(settings).items() if name not in free}
-    place = str(Path(model).resolve()) if not noted else str(model)
-    about = {"format": FORMAT, "folder": str(Path(folder).resolve()), "model": place, "fingerprint": fingerprint}
-    make_folder(out)
-    with locked(out):
+    # 随包带来的模型和 Hub 上的一样，只有名字
+    place = str(Path(model).resolve()) if Path(model).exists() else str(model)
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "folder": str(Path(folder).resolve()),
+        "model": place,
+        "fingerprint": fingerprint,
+    }
+    # 余弦与原字不写明：0.2 的索引里没有这两项
+    about |= {} if embed.similarity == "cosine" else {"similarity": embed.similarity}
+    about |= {"simplified": True} if settings.simplified else {}
+    if settings.simplified:
+        # 缺库要在算向量之前说
+        simplified("")
+    with leaving_no_trace(out, _BLOCKS), locked(make_folder(out)):
         claim_folder(out, CLAIM, {**about, **decisive, **noted})
         old = StoredIndex.open(out) if (out / CURRENT).is_file() else None
         before = {document.name: document.digest for document in old.current.documents} if old else {}
@@ -172,12 +188,12 @@ def build_index(
             added=len(digests.keys() - before.keys()),
             changed=sum(before.get(name, digest) != digest for name, digest in digests.items()),
             deleted=len(before.keys() - digests.keys()),
-            documents=len(digests),
+            documents=_with_text(old.current) if old else 0,
             passages=old.current.passages if old else 0,
             embedded=0,
         )
         weight = settings.weight if settings.weight is not None else old.current.weight if old else USUAL_WEIGHT
-        if old and not report.added + report.changed + report.deleted:
+        if old and old.current.reading == READING and not report.added + report.changed + report.deleted:
             if weight != old.current.weight:
                 write_json(out / CURRENT, replace(old.current, weight=weight), checked=True)
             _tidy(out, old.current.folder)
@@ -189,7 +205,11 @@ def build_index(
         write_json(out / CURRENT, replace(current, checksums=checksums, weight=weight), checked=True)
         # 新的一代已经生效，旧的和用过的向量才能删
         _tidy(out, current.folder)
-    return Indexed(report.added, report.changed, report.deleted, len(digests), current.passages, embedded)
+    return replace(report, documents=_with_text(current), passages=current.passages, embedded=embedded)
+
+
+def _with_text(current: Current) -> int:
+    return sum(document.passages > 0 for document in current.documents)
 
 
 def _passage_tokens(settings: IndexSettings, embed: Embed) -> int:
@@ -231,39 +251,53 @@ class _Update:
             if not table.num_rows:
                 raise InputError(f"{self.folder}: its files hold no word; there is nothing to index")
             width, embedded = self._write_vectors(new / VECTORS, table, on_progress)
-            LexicalSearch.build(_searched_texts(table)).save(new / LEXICAL)
-            if table.num_rows > EXACT_ROWS:
+            fold = simplified if self.settings.simplified else folded
+            LexicalSearch.build(_searched_texts(table), fold).save(new / LEXICAL)
+            if table.num_rows > EXACT_ROWS and self.embed.similarity in PRODUCTS:
                 write_codes(np.load(new / VECTORS, mmap_mode="r"), new / CODES)
             files = sorted(path for path in new.rglob("*") if path.is_file())
             checksums = {path.relative_to(new).as_posix(): checksum_of(path) for path in files}
         precision = str(getattr(self.embed.engine, "precision", ""))
-        return Current(number, width, precision, tuple(documents), checksums), embedded
+        return Current(number, width, precision, tuple(documents), checksums, reading=READING), embedded
 
     def _write_passages(self, path: Path, digests: dict[str, str]) -> list[IndexedDocument]:
         """Writes the passages of all documents; those of unchanged ones are copied."""
         import pyarrow as pa
 
-        columns = {"start": pa.int64(), "end": pa.int64(), "line": pa.int32(), "heading": pa.string()}
-        schema = pa.schema({"document": pa.int32(), **columns, "text": pa.string(), "digest": pa.binary(16)})
-        kept = {}
-        if self.old:
-            numbered = enumerate(self.old.current.documents)
-            kept = {
-                document.name: number for number, document in numbered if digests.get(document.name) == document.digest
-            }
+        text = {"heading": pa.string(), "text": pa.string()}
+        # 列名 line 是 0.2 定的：PDF 的这一列是页
+        columns = {"start": pa.int64(), "end": pa.int64(), "line": pa.int32(), **text}
+        schema = pa.schema({"document": pa.int32(), **columns, "digest": pa.binary(16)})
+        old = self.old if self.old and self.old.current.reading == READING else None
+        before = enumerate(old.current.documents if old else ())
+        kept = {one.name: number for number, one in before if digests.get(one.name) == one.digest}
+        paths = {self.folder / name: name for name in digests if name not in kept}
+        _, faults = without_unreadable(list(paths), self.settings.encoding)
+        if note := left_out([self.folder], text_endings(), faults):
+            warnings.warn(note, stacklevel=2)
         documents = []
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for number, (name, digest) in enumerate(digests.items()):
-                if name in kept and self.old:
-                    rows = self.old.first_rows[kept[name] : kept[name] + 2].tolist()
-                    found = self.old.passages.slice(rows[0], rows[1] - rows[0])
+                if old and name in kept:
+                    first, last = old.first_rows[kept[name] : kept[name] + 2].tolist()
+                    found = old.passages.slice(first, last - first)
                     column = pa.array([number] * found.num_rows, pa.int32())
                     writer.write_table(found.set_column(0, "document", column))
-                    documents.append(self.old.current.documents[kept[name]])
+                    documents.append(old.current.documents[kept[name]])
                     continue
-                document = read_document(self.folder, name, self.settings.encoding)
+                try:
+                    document = read_document(self.folder, name, self.settings.encoding)
+                except InputError as error:
+                    if not (self.folder / name).exists():
+                        raise
+                    # 一个二进制文件不该叫停全部：记作没有段落的文档，下次不变就不再提它
+                    if str(self.folder / name) not in faults:
+                        warnings.warn(f"left out: {error}", stacklevel=2)
+                    document = Document(name, "", (), None, {})
+                fields = {"line": "place"}
                 rows = [
-                    {"document": number, "digest": passage.digest, **_columns(passage)}
+                    {"document": number, "digest": passage.digest}
+                    | {column: getattr(passage, fields.get(column, column)) for column in columns}
                     for passage in self.cutter.cut(document)
                 ]
                 writer.write_table(pa.Table.from_pylist(rows, schema))
@@ -286,7 +320,8 @@ class _Update:
         while block := list(islice(rows, PART)):
             some = table.take(block)
             texts = map(self.cutter.read, some["heading"].to_pylist(), some["text"].to_pylist())
-            vectors = self.embed(list(texts), pooling=self.settings.pooling, prompt="")
+            normalize = scaled(self.embed, self.embed.similarity)
+            vectors = self.embed(list(texts), pooling=self.settings.pooling, prompt="", normalize=normalize)
             if not np.isfinite(vectors).all():
                 raise CheckpointError("the model gives vectors that are no numbers (NaN); it is damaged or untrained")
             known.add([digests[row] for row in block], vectors)
@@ -357,11 +392,55 @@ def _sound(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: damaged ({error}); remove it and run the same command again") from None
 
 
-def _columns(passage: Any) -> dict[str, Any]:
-    return {name: getattr(passage, name) for name in ("start", "end", "line", "heading", "text")}
-
-
 def _searched_texts(table: pa.Table) -> Iterator[str]:
     """Yields what a passage is found by: its headings and its text."""
     for batch in table.select(["heading", "text"]).to_batches():
         yield from map("{}\n{}".format, batch["heading"].to_pylist(), batch["text"].to_pylist())
+
+
+def index(
+    folder: str | Path,
+    model: str | Path,
+    out: str | Path,
+    *,
+    device: torch.device | str | None = None,
+    on_progress: Progress | None = None,
+    **settings: Any,
+) -> Result[Indexed]:
+    """Makes a folder of text searchable, or brings its index up to date: what is unchanged is not embedded again.
+
+    Examples:
+        >>> import bertsmith
+        >>> bertsmith.index("texts", "run/model", "texts.index").metrics["documents"] > 0
+        True
+        >>> hits = bertsmith.load_index("texts.index").search("who sang?", k=1)
+        >>> len(hits)
+        1
+
+    Args:
+        folder: holds text files and documents, such as `.txt`, `.md`, `.html` and `.pdf`, in any subfolders.
+        model: a model folder, or `org/name` of the Hub.
+        out: the folder of the index.
+        device: None takes the GPU where there is one.
+        on_progress: told how many passages have vectors and how many there are.
+        **settings: the options of `bertsmith index`, with underscores, such as `passage_tokens`.
+
+    Returns:
+        `metrics`: documents and passages there are now, passages that had to be embedded, and files that were added,
+        changed and deleted; `details`: the same as an object.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible, or a library is not installed.
+        InputError: the folder is missing or holds no text, or a file is unreadable or vanished meanwhile.
+        CheckpointError: the model folder is unusable, or the index is damaged.
+        RunFolderError: `out` belongs to another folder, model or setting, is in use, or cannot be written.
+    """
+    (chosen,) = divided(settings, IndexSettings, command="index")
+    # 检索的结果要指出文件和行：内存里的行没有这样的地方
+    if not isinstance(folder, (str, Path)):
+        kind = type(folder).__name__
+        raise InputError(f"folder: is a {kind}; hits name file and line, so write each text to a .txt file of a folder")
+    with on_device(device):
+        found = build_index(folder, model, out, built(IndexSettings, chosen), on_progress=on_progress)
+    names = ("documents", "passages", "embedded", "added", "changed", "deleted")
+    return Result(Path(out), {name: getattr(found, name) for name in names}, None, None, found)

@@ -1,23 +1,122 @@
-"""Search by vectors: the passages whose unit vectors have the largest product with the query's.
+"""Search by vectors: the passages whose vectors are most like the query's, as the model's folder compares them.
 
-Up to some ten thousand vectors all products are computed. Above that, FAISS looks at one bit of every number first
+Up to some ten thousand vectors all are compared. Above that, FAISS looks at one bit of every number first
 (RaBitQ, Gao and Long 2024): 48 bytes for 384 numbers, estimates that need no training and no graph. The best of these
 are then compared exactly, with the vectors on disk. The estimates can miss a neighbour, the order of what is found is
 exact. A filtered search compares all that the filter leaves.
+
+Orders of rows: the best of many scores, and one order made of several.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError
-from bertsmith.retrieval.ranking import best
+from bertsmith.inference.embed import SimilarityFunction, similarities
+from bertsmith.parallel import available_cores
 
+RANK_CONSTANT = 60
+"""What is added to every rank, so that the first place of one order does not outweigh all others (Cormack et al.)."""
+USUAL_WEIGHT = 0.4
+"""Of vectors beside words. On XQuAD's questions good vectors are best at 0.5, vectors from nothing at 0.2. Here neither
+loses much, and both are better than by reciprocal ranks (docs/notes/measurements.md, "Words and vectors")."""
+DEPTH = 100
+"""How many passages of each order are looked at where two are joined, at least."""
+
+
+def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Returns the places of the k highest scores, highest first; of equals the earlier one.
+
+    Args:
+        scores: [N] finite numbers.
+        k: at least 1; more than N gives all.
+    """
+    if k < len(scores):
+        # 先按阈值取，并列的都留下，再稳定排序：结果不取决于 partition 内部的次序
+        least = np.partition(scores, len(scores) - k)[len(scores) - k]
+        places = np.flatnonzero(scores >= least)
+    else:
+        places = np.arange(len(scores))
+    order = np.argsort(-scores[places], kind="stable")[:k]
+    found: NDArray[np.int64] = places[order]
+    return found
+
+
+def reciprocal_ranks(orders: Sequence[NDArray[np.int64]]) -> dict[int, float]:
+    """Adds up 1 / (60 + rank) over several orders (Cormack, Clarke and Büttcher 2009).
+
+    Ranks need no common scale, which cosines and BM25 scores do not have.
+
+    Args:
+        orders: rows of each, best first.
+
+    Returns:
+        row → score, for every row that stands in one of them.
+    """
+    scores: dict[int, float] = {}
+    for order in orders:
+        for rank, row in enumerate(order.tolist(), 1):
+            scores[row] = scores.get(row, 0.0) + 1.0 / (RANK_CONSTANT + rank)
+    return scores
+
+
+def weighted_scores(
+    dense: tuple[NDArray[np.int64], NDArray[np.float32]],
+    lexical: tuple[NDArray[np.int64], NDArray[np.float32]],
+    weight: float,
+) -> dict[int, float]:
+    """Adds the scores of two searches, each scaled to [0, 1] over what it found.
+
+    Args:
+        dense: rows and scores.
+        lexical: rows and scores.
+        weight: of the dense ones, in [0, 1]; the lexical ones have the rest.
+
+    Returns:
+        row → score in [0, 1]; a row that one search did not find has 0 there.
+    """
+    scores: dict[int, float] = {}
+    for (rows, found), share in ((dense, weight), (lexical, 1.0 - weight)):
+        least, most = (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
+        for row, score in zip(rows.tolist(), found.tolist(), strict=True):
+            # 全部相等时没有高低可分：都算找到，记满分
+            scaled = (score - least) / (most - least) if most > least else 1.0
+            scores[row] = scores.get(row, 0.0) + share * scaled
+    return scores
+
+
+def joined_scores(
+    dense: NDArray[np.float32], lexical: NDArray[np.float32], weight: float | None = USUAL_WEIGHT
+) -> NDArray[np.float32]:
+    """Joins the scores of all texts, as a search over both joins what it finds.
+
+    Args:
+        dense: [N].
+        lexical: [N]; 0 where a text shares no word with the query.
+        weight: of the dense ones, in [0, 1]; None adds reciprocal ranks instead.
+
+    Returns:
+        [N]; 0 for a text that is among the best `DEPTH` of neither.
+    """
+    orders = [best(dense, DEPTH), best(lexical, DEPTH)]
+    orders[1] = orders[1][lexical[orders[1]] > 0]
+    if weight is None:
+        found = reciprocal_ranks(orders)
+    else:
+        found = weighted_scores((orders[0], dense[orders[0]]), (orders[1], lexical[orders[1]]), weight)
+    joined = np.zeros(len(dense), dtype=np.float32)
+    joined[list(found)] = list(found.values())
+    return joined
+
+
+PRODUCTS = ("cosine", "dot")
+"""Similarities that are a product of two vectors; codes estimate no others."""
 EXACT_ROWS = 50_000
 """Up to so many vectors all are compared: the memory that 50,000 take is read in a few milliseconds."""
 CANDIDATES = 1_000
@@ -28,15 +127,19 @@ _BLOCK = 65_536
 class DenseSearch:
     """Finds the vectors nearest to one."""
 
-    def __init__(self, vectors: NDArray[np.float32], codes: Any = None) -> None:
+    def __init__(
+        self, vectors: NDArray[np.float32], codes: Any = None, similarity: SimilarityFunction = "cosine"
+    ) -> None:
         """Takes vectors and their codes.
 
         Args:
-            vectors: [N, H] float32 of unit length; may be mapped from a file.
+            vectors: [N, H] float32, for `cosine` of unit length; may be mapped from a file.
             codes: of `open_codes`; None compares all.
+            similarity: how two vectors are compared.
         """
         self.vectors = vectors
         self._codes = codes
+        self._similarity = similarity
 
     def search(
         self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64] | None = None
@@ -44,29 +147,40 @@ class DenseSearch:
         """Finds the nearest vectors.
 
         Args:
-            query: [H] float32 of unit length.
+            query: [H] float32, for `cosine` of unit length.
             k: how many, at least 1.
             rows: the only ones to look at, ascending; None for all.
 
         Returns:
-            [n] rows and [n] cosines, best first, n ≤ k.
+            [n] rows and [n] similarities, best first, n ≤ k.
         """
         if rows is None and self._codes is not None:
             wanted = min(max(CANDIDATES, 4 * k), len(self.vectors))
             found = self._codes.search(query[None], wanted)[1][0]
             rows = np.sort(found[found >= 0])
         if rows is None:
-            scores = self.vectors @ query
+            scores = self._compared(self.vectors, query)
         else:
             # 分块取行：过滤后仍可能有上百万行，一次取出就是整份拷贝
-            parts = [self.vectors[rows[at : at + _BLOCK]] @ query for at in range(0, len(rows), _BLOCK)]
+            blocks = (self.vectors[rows[at : at + _BLOCK]] for at in range(0, len(rows), _BLOCK))
+            parts = [self._compared(block, query) for block in blocks]
             scores = np.concatenate([np.zeros(0, dtype=np.float32), *parts])
         top = np.sort(best(scores, k))
         top = top if rows is None else rows[top]
         # 矩阵乘法的舍入与行的位置有关：逐行再算一遍，相同的向量才有相同的分
-        exact: NDArray[np.float32] = (self.vectors[top] * query).sum(axis=1)
+        near = self.vectors[top]
+        exact: NDArray[np.float32] = (
+            (near * query).sum(axis=1) if self._similarity in PRODUCTS else self._compared(near, query)
+        )
         order = best(exact, k)
         return top[order], exact[order]
+
+    def _compared(self, vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        found: NDArray[np.float32]
+        found = (
+            vectors @ query if self._similarity in PRODUCTS else similarities(query[None], vectors, self._similarity)[0]
+        )
+        return found
 
 
 def write_codes(vectors: NDArray[np.float32], path: Path) -> None:

@@ -1,14 +1,18 @@
 """Search by words: BM25 (Robertson and Zaragoza 2009), computed by the library `bm25s`.
 
-Words are lower-cased, without accents and punctuation, as the tokenizer of BERT finds them; they do not depend on a
-model. Chinese is written without spaces: every character counts as a word, and so does every pair of neighbours, which
-finds more than characters alone and, on XQuAD, no less than the words of a dictionary.
+Words are as the tokenizer of BERT finds them, without accents and punctuation; they do not depend on a model. First
+what only looks different is made alike: full-width letters, ligatures and radicals as PDF gives them (Unicode's NFKC),
+capitals, and `ß` beside `ss` (its case folding); where an index asks for it, traditional and simplified characters too,
+one by one, by the tables of OpenCC. Chinese is written without spaces: every character counts as a word, and so does
+every pair of neighbours, which finds more than characters alone and, on XQuAD, no less than the words of a dictionary.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+import unicodedata
+from collections.abc import Callable, Iterable, Set
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +20,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
-from bertsmith.retrieval.ranking import best
+from bertsmith.retrieval.dense import best
 from bertsmith.tokenizer.normalize import Normalizer
 
+Fold = Callable[[str], str]
 _CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
-_STRETCH = re.compile(rf"{_CHINESE.pattern}|(?:(?!{_CHINESE.pattern})\w)+")
+_STRETCH = re.compile(rf"[\u2e80-\u2fdf]|{_CHINESE.pattern}|(?:(?!{_CHINESE.pattern})\w)+")
 _NORMALIZER = Normalizer()
+_RADICALS = str.maketrans(
+    "⺠⻁⻄⻅⻆⻉⻋⻑⻓⻔⻘⻙⻚⻛⻜⻝⻢⻣⻤⻥⻦⻧⻨⻩⻪⻬⻮⻰",
+    "民虎西见角贝车長长门青韦页风飞食马骨鬼鱼鸟卤麦黄黾齐齿龙",
+)
+"""Radicals that stand for whole characters in text from PDF, and that NFKC leaves as they are."""
 
 
-def words_of(text: str) -> list[str]:
+def folded(text: str) -> str:
+    """Returns a text with characters that only look different made alike."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).translate(_RADICALS).casefold())
+
+
+def simplified(text: str) -> str:
+    """Returns the folded text with simplified Chinese characters for traditional ones.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+    return folded(text).translate(_simplified_characters())
+
+
+@cache
+def _simplified_characters() -> dict[int, str]:
+    try:
+        from opencc import OpenCC
+    except ImportError:
+        raise ConfigError("opencc-py is not installed; pip install 'bertsmith[search]'") from None
+    convert = OpenCC("t2s").convert
+    # 逐字对应：按词转换时，同一个字在文中和在查询里可能变成不同的字
+    codes = [code for code in range(0x3400, 0x30000) if _CHINESE.fullmatch(chr(code))]
+    return {code: simple for code in codes if (simple := convert(chr(code))) != chr(code)}
+
+
+def words_of(text: str, fold: Fold = folded) -> list[str]:
     """Returns the words of a text by which it is found."""
+    text = fold(text)
     words: list[str] = []
     chinese = ""
     for chunk in _NORMALIZER.chunks(text):
@@ -41,11 +78,11 @@ def words_of(text: str) -> list[str]:
     return words
 
 
-def places_of(text: str, words: Set[str]) -> list[tuple[int, int]]:
+def places_of(text: str, words: Set[str], fold: Fold = folded) -> list[tuple[int, int]]:
     """Returns where words stand in a text: start and end of each stretch, in order, neighbours in Chinese as one."""
     places: list[tuple[int, int]] = []
     for match in _STRETCH.finditer(text):
-        if words.isdisjoint(words_of(match[0])):
+        if words.isdisjoint(words_of(match[0], fold)):
             continue
         if places and places[-1][1] == match.start():
             places[-1] = (places[-1][0], match.end())
@@ -57,38 +94,32 @@ def places_of(text: str, words: Set[str]) -> list[tuple[int, int]]:
 class LexicalSearch:
     """Finds texts by the words they share with a query."""
 
-    def __init__(self, engine: Any, count: int) -> None:
-        """Takes what `load` and `build` make.
-
-        Args:
-            engine: a `bm25s.BM25`.
-            count: N, how many texts it knows.
-        """
-        self._engine = engine
-        self._count = count
+    def __init__(self, engine: Any, count: int, fold: Fold = folded) -> None:
+        """Takes a `bm25s.BM25` that knows N texts, and how their words were made alike; see `load` and `build`."""
+        self._engine, self._count, self.fold = engine, count, fold
 
     @classmethod
-    def build(cls, texts: Iterable[str]) -> LexicalSearch:
-        """Counts the words of N texts, at least one."""
+    def build(cls, texts: Iterable[str], fold: Fold = folded) -> LexicalSearch:
+        """Counts the words of N texts, at least one; `fold` makes them alike."""
         ids: dict[str, int] = {}
-        rows = [[ids.setdefault(word, len(ids)) for word in words_of(text)] for text in texts]
+        rows = [[ids.setdefault(word, len(ids)) for word in words_of(text, fold)] for text in texts]
         engine = _bm25s().BM25()
         # 全是标点的文本也要占一行，行号才与向量对得上
         ids.setdefault("", len(ids))
         # 一个词也没有时平均长度为零：除法没有结果，也没有谁用到它
         with np.errstate(invalid="ignore"):
             engine.index((rows, ids), show_progress=False)
-        return cls(engine, len(rows))
+        return cls(engine, len(rows), fold)
 
     def save(self, folder: Path) -> None:
         """Writes the counts as `.npy` and JSON files."""
         self._engine.save(folder, show_progress=False)
 
     @classmethod
-    def load(cls, folder: Path) -> LexicalSearch:
-        """Opens what `save` wrote; the arrays stay on disk until they are read."""
+    def load(cls, folder: Path, fold: Fold = folded) -> LexicalSearch:
+        """Opens what `save` wrote, with the same `fold`; the arrays stay on disk until they are read."""
         engine = _bm25s().BM25.load(folder, mmap=True, show_progress=False)
-        return cls(engine, engine.scores["num_docs"])
+        return cls(engine, engine.scores["num_docs"], fold)
 
     def scores(self, query: str) -> NDArray[np.float32]:
         """Scores all texts.
@@ -96,7 +127,8 @@ class LexicalSearch:
         Returns:
             [N] float32, at least 0; 0 where a text shares no word with the query.
         """
-        known = [self._engine.vocab_dict[word] for word in words_of(query) if word in self._engine.vocab_dict]
+        words = words_of(query, self.fold)
+        known = [self._engine.vocab_dict[word] for word in words if word in self._engine.vocab_dict]
         if not known:
             return np.zeros(self._count, dtype=np.float32)
         found: NDArray[np.float32] = self._engine.get_scores_from_ids(known)
@@ -105,12 +137,7 @@ class LexicalSearch:
     def search(
         self, query: str, k: int, rows: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Finds the texts with the highest scores.
-
-        Args:
-            query: words.
-            k: how many, at least 1.
-            rows: the only ones to look at, ascending; None for all.
+        """Finds the k texts with the highest scores, among some rows or all.
 
         Returns:
             [n] rows and [n] scores, best first, n ≤ k: texts that share no word with the query are left out.

@@ -5,7 +5,7 @@ file, and what comes out on top and is not its answer is a hard negative (Karpuk
 do answer the query, and nobody marked them: the very first ranks can be left out (`first_rank`), and so is whatever
 scores nearly as well as the right text (`margin`, a share of its score: Moreira et al. 2024, §3.1).
 
-    mine("pairs.tsv", "model", "mined.jsonl")  # then: bertsmith finetune embed --train mined.jsonl
+    mine("pairs.tsv", "mined.jsonl", model="model")  # then: bertsmith finetune embed --train mined.jsonl
     near_duplicates("texts.txt", "model", "alike.jsonl", 0.95)
 """
 
@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertsmith.data.reading.lines import numbered_lines
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import atomic_path, require_other_file
-from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets import ColumnName, DataSource, ReadingOptions
 from bertsmith.finetune.datasets.related import (
     RELATED,
     CorpusPassage,
@@ -32,12 +33,13 @@ from bertsmith.finetune.datasets.related import (
     VectorExample,
     related_of_beir,
 )
-from bertsmith.finetune.datasets.rows import DataSource
-from bertsmith.inference.embed import Embed
-from bertsmith.inference.precision import Precision
-from bertsmith.options import option
+from bertsmith.inference.embed import Embed, similarities
+from bertsmith.inference.engine import Precision
+from bertsmith.kernels.layers import on_device
+from bertsmith.retrieval.dense import best
 from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import best
+from bertsmith.retrieval.stored import scaled
+from bertsmith.settings import Result, built, divided, option
 
 Scorer = Callable[[str], NDArray[np.float32]]
 _BLOCK = 512
@@ -48,13 +50,8 @@ _BLOCK = 512
 class MiningSettings:
     """Which texts become negatives; `bertsmith mine` has an option for each setting.
 
-    Attributes:
-        mode: whether texts are found by vectors or by words.
-        negatives: of a query, at most.
-        first_rank: the first rank that is taken, from 1, right texts not counted.
-        last_rank: the last one.
-        margin: a negative scores at most (1 − margin) times as much as the right text that scores least.
-        precision: as in `InferenceConfig`.
+    Ranks count from 1, without the right texts; a negative scores at most (1 − margin) times as much as the right text
+    that scores least.
     """
 
     mode: Literal["dense", "lexical"] = option("dense", help="Find by vectors, or by words (BM25).")
@@ -87,7 +84,7 @@ class Mined:
     without: int
 
 
-def mine(
+def write_negatives(
     pairs: DataSource,
     model: str | Path | None,
     out: str | Path,
@@ -212,10 +209,11 @@ def _scores(
         yield from (engine.scores(query) for query in queries)
         return
     embed = Embed.load(model, precision=settings.precision)
-    known = embed(texts, prompt=embed.prompt_for("passage"))
-    asked = embed(queries, prompt=embed.prompt_for("query"))
+    normalize = scaled(embed, embed.similarity)
+    known = embed(texts, prompt=embed.prompt_for("passage"), normalize=normalize)
+    asked = embed(queries, prompt=embed.prompt_for("query"), normalize=normalize)
     for first in range(0, len(queries), _BLOCK):
-        yield from asked[first : first + _BLOCK] @ known.T
+        yield from similarities(asked[first : first + _BLOCK], known, embed.similarity)
 
 
 def _negatives(
@@ -230,3 +228,49 @@ def _negatives(
     # 没有共同词的文本得零分：那不是难例，只是别的文本
     hard = [row for row in ranked if scores[row] <= most and (settings.mode == "dense" or scores[row] > 0)]
     return hard[: settings.negatives]
+
+
+def mine(
+    pairs: DataSource,
+    out: str | Path,
+    *,
+    model: str | Path | None = None,
+    text_column: ColumnName | None = None,
+    pair_column: ColumnName | None = None,
+    encoding: str = "auto",
+    device: torch.device | str | None = None,
+    **settings: Any,
+) -> Result[Mined]:
+    """Writes pairs with their hard negatives: texts that look like an answer and are none.
+
+    Examples:
+        >>> import bertsmith
+        >>> pairs = [{"query": "who sang?", "text": "Ann sang"}, {"query": "who ate?", "text": "the man who sang ate"}]
+        >>> mined = bertsmith.mine(pairs, "mined.jsonl", mode="lexical")
+        >>> mined.metrics["pairs"], mined.folder.name
+        (2, 'mined.jsonl')
+
+    Args:
+        pairs: a file of pairs or its URL, a SQuAD file, a folder of BEIR, or rows in memory; all texts in it can become
+            negatives.
+        out: the JSON Lines to write, which `finetune("embed", ...)` reads.
+        model: a folder that makes vectors, or `org/name` of the Hub; mode `lexical` needs none.
+        text_column: name or number (from 0) of the column of queries; None finds it by its name.
+        pair_column: that of the texts that answer them.
+        encoding: of a file: `auto` or a codec.
+        device: None takes the GPU where there is one.
+        **settings: the other options of `bertsmith mine`, with underscores, such as `mode` and `negatives`.
+
+    Returns:
+        `metrics`: pairs, different texts, negatives, and pairs `without` a negative; `details`: the same as an object.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible, there is no model, or a library is not installed.
+        InputError: the pairs are missing, damaged, or none.
+        CheckpointError: the model folder is unusable.
+    """
+    (chosen,) = divided(settings, MiningSettings, command="mine")
+    reading = ReadingOptions(text_column=text_column, pair_column=pair_column, encoding=encoding)
+    with on_device(device):
+        found = write_negatives(pairs, model, out, built(MiningSettings, chosen), reading)
+    return Result(Path(out), asdict(found), None, None, found)

@@ -1,4 +1,10 @@
-"""A document cut into passages that the model reads whole.
+"""The documents of a folder, cut into passages that the model reads whole.
+
+A document is a text file, or of one of the kinds that `bertsmith.data.reading.documents` reads. Its name is the path
+below the folder, so that an index does not change when the command is given from elsewhere. A text file is one section
+without heading. Of the other kinds a section is what stands between one heading and the next, with its code behind its
+text, as a section of its own. Very long sections are cut at a blank line, so that tokenizing a book costs no more
+memory than tokenizing a chapter.
 
 Vectors are made of a limited number of tokens, and a vector of a short passage says more exactly what stands in it. So
 sections are cut into stretches of at most so many tokens, at the end of a paragraph where one lies in the second half
@@ -10,16 +16,189 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import ConfigError
-from bertsmith.retrieval.documents import Document
-from bertsmith.retrieval.sections import Section, sections_of
+from bertsmith.data.reading.document_kinds import Block, Metadata
+from bertsmith.data.reading.documents import read_blocks
+from bertsmith.data.reading.sources import (
+    check_encoding,
+    detect_encoding,
+    document_ending,
+    files_of_folder,
+    read_chunks,
+    text_endings,
+)
+from bertsmith.errors import ConfigError, InputError
 from bertsmith.tokenizer import Tokenizer
+
+_READ_AS = b"1"
+"""How the kinds of documents are read: another number makes an update read them anew. Text files have none."""
+LONGEST = 1 << 20
+"""Characters of a section; longer ones are cut."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stretch of a document under one heading.
+
+    Attributes:
+        heading: the headings it stands under, outermost first, joined by ` > `; empty for none.
+        start: its first character, behind the heading.
+        end: one past its last.
+    """
+
+    heading: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """What stands in a file.
+
+    Attributes:
+        name: the path below the folder, with `/` between its parts.
+        text: of a text file all of it, as decoded; of other kinds what `read_blocks` found. Places are characters of
+            this.
+        sections: of the text, in order; each holds more than white space.
+        blocks: first character and place in the file (line or page) of the blocks that `text` is made of; None for a
+            text file.
+        metadata: of front matter, or of the head of an e-mail; empty where there is none.
+    """
+
+    name: str
+    text: str
+    sections: tuple[Section, ...]
+    blocks: tuple[tuple[int, int], ...] | None
+    metadata: Metadata
+
+    def place_of(self, start: int) -> int:
+        """Returns where a character of blocks stands: its line; its page in a PDF; 0 where the kind has neither."""
+        assert self.blocks is not None
+        first, place = self.blocks[max(0, bisect_right(self.blocks, (start, 1 << 62)) - 1)]
+        return place + self.text.count("\n", first, start) if place and not has_pages(self.name) else place
+
+
+def has_pages(name: str) -> bool:
+    """Whether places in a file are pages rather than lines."""
+    return document_ending(name) == ".pdf"
+
+
+def digests_of(folder: str | Path) -> Iterator[tuple[str, str]]:
+    """Yields the name of every document of a folder and a digest of its bytes, in the order of the names.
+
+    A file that cannot be read, or whose name is no text, is left out with a warning.
+
+    Raises:
+        InputError: the folder is missing, or holds no document that can be read.
+    """
+    folder, found = Path(folder), 0
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; name one with files of text")
+    for path in files_of_folder(folder, text_endings()):
+        name = path.relative_to(folder).as_posix()
+        digest = hashlib.blake2b(digest_size=16, person=_READ_AS if document_ending(name) else b"")
+        try:
+            # 名字不是 UTF-8 的文件写不进索引：一开始就说，而不是全部算完之后
+            name.encode()
+            # 打开管道会一直等下去
+            if path.exists() and not path.is_file():
+                raise InputError(f"{path}: is no regular file")
+            for chunk in read_chunks(path):
+                digest.update(chunk)
+        except UnicodeError:
+            warnings.warn(f"{name!a}: left out, its name is not UTF-8; rename it", stacklevel=2)
+        except InputError as error:
+            warnings.warn(f"left out: {error}", stacklevel=2)
+        else:
+            found += 1
+            yield name, digest.hexdigest()
+    if not found:
+        raise InputError(f"{folder}: holds no file that can be read; the lines above say why")
+
+
+def read_document(folder: str | Path, name: str, encoding: str = "auto") -> Document:
+    """Reads one file.
+
+    Args:
+        folder: of the documents.
+        name: of the document.
+        encoding: `auto` or a codec.
+
+    Raises:
+        InputError: the file vanished, is no text, or cannot be read.
+    """
+    path = Path(folder) / name
+    check_encoding(encoding)
+    if document_ending(name):
+        blocks, metadata = read_blocks(path, encoding)
+        return _of_blocks(name, blocks, metadata)
+    codec = detect_encoding(path) if encoding == "auto" else encoding
+    content = b"".join(read_chunks(path))
+    try:
+        text = content.decode(codec)
+    except UnicodeError as error:
+        raise InputError(f"{path}: is not {codec} ({error.__class__.__name__}); pass another --encoding") from None
+    return Document(name, text, tuple(_cut(text, "", 0, len(text))), None, {})
+
+
+def _of_blocks(name: str, blocks: Sequence[Block], metadata: Metadata) -> Document:
+    """Puts the blocks of a document together: section by section, the code of each behind its text."""
+    pieces: list[str] = []
+    places: list[tuple[int, int]] = []
+    stretches: list[tuple[str, int, int]] = []
+    length = 0
+
+    def add(some: Sequence[Block], path: str) -> None:
+        nonlocal length
+        start = length
+        for block in some:
+            places.append((length, block.place))
+            pieces.append(f"{block.text}\n\n")
+            length += len(pieces[-1])
+        stretches.append((path, start, length))
+
+    above: list[Block] = []
+    number = 0
+    while number < len(blocks):
+        heading = blocks[number] if blocks[number].level else None
+        first = number + bool(heading)
+        number = next((n for n in range(first, len(blocks)) if blocks[n].level), len(blocks))
+        if heading:
+            above = [outer for outer in above if outer.level < heading.level]
+            if first == number and (number == len(blocks) or blocks[number].level <= heading.level):
+                # 只有标题没有正文：标题本身也要能被搜到
+                add([heading], _path(above))
+            above.append(heading)
+        for aside in (False, True):
+            add([block for block in blocks[first:number] if block.aside == aside], _path(above))
+    text = "".join(pieces)
+    sections = tuple(section for path, start, end in stretches for section in _cut(text, path, start, end))
+    return Document(name, text, sections, tuple(places), metadata)
+
+
+def _path(headings: list[Block]) -> str:
+    return " > ".join(heading.text for heading in headings if heading.text)
+
+
+def _cut(text: str, heading: str, start: int, end: int) -> Iterator[Section]:
+    while end - start > LONGEST:
+        # 先找空行，再找行尾，再找空格；都没有才硬切
+        limit = start + LONGEST
+        places = (text.rfind(mark, start + LONGEST // 2, limit) + len(mark) for mark in ("\n\n", "\n", " "))
+        place = next((place for place in places if place > start + LONGEST // 2), limit)
+        yield from _cut(text, heading, start, place)
+        start = place
+    if text[start:end].strip():
+        yield Section(heading, start, end)
+
 
 _LEAST_ROOM = 8
 """Tokens of text in a passage, at least."""
@@ -35,7 +214,7 @@ class Passage:
         heading: the headings it stands under; empty for none.
         start: its first character.
         end: one past its last.
-        line: of its first character, counted from 1.
+        place: the line of its first character, or its page, from 1; 0 where the kind of file has neither.
         text: its characters.
         read: what the model reads: the prompt, the headings, the text.
     """
@@ -43,7 +222,7 @@ class Passage:
     heading: str
     start: int
     end: int
-    line: int
+    place: int
     text: str
     read: str
 
@@ -83,15 +262,16 @@ class PassageCutter:
     def cut(self, document: Document) -> Iterator[Passage]:
         """Yields the passages of a document in order; none where it holds no word."""
         line, counted = 1, 0
-        for section in sections_of(document):
+        for section in document.sections:
             heading = self._shortened(section.heading)
             room = self._room - (len(self._tokenizer.encode(f"{heading}\n")) if heading else 0)
             for start, end in self._stretches(document.text, section, room):
-                line += document.text.count("\n", counted, start) if start >= counted else 0
-                line -= document.text.count("\n", start, counted) if start < counted else 0
+                # 从上一段数起：从头数的话，一本书要数上千遍
+                line += document.text.count("\n", counted, start) - document.text.count("\n", start, counted)
                 counted = start
+                place = line if document.blocks is None else document.place_of(start)
                 text = document.text[start:end]
-                yield Passage(section.heading, start, end, line, text, self.read(section.heading, text))
+                yield Passage(section.heading, start, end, place, text, self.read(section.heading, text))
 
     def read(self, heading: str, text: str) -> str:
         """Returns what the model reads of a passage."""

@@ -2,7 +2,7 @@
 
     index = load_index("notes.index")
     for hit in index.search("how do I renew a licence?", k=5, where={"file": "guides/*"}):
-        print(hit.score, hit.file, hit.line, hit.text)
+        print(hit.score, hit.place, hit.text)
 
 Vectors find what is said in other words, words find names and numbers. `hybrid` adds the scores of both with a weight,
 `ranks` their reciprocal ranks (Cormack, Clarke and Büttcher 2009).
@@ -10,9 +10,13 @@ Vectors find what is said in other words, words find names and numbers. `hybrid`
 
 from __future__ import annotations
 
+import errno
+import logging
+import re
+import threading
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,15 +24,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.data.reading.document_kinds import Metadata
 from bertsmith.errors import CheckpointError, ConfigError, InputError
+from bertsmith.inference.classify import Rank
 from bertsmith.inference.embed import Embed
+from bertsmith.inference.engine import Precision
 from bertsmith.inference.pipeline import Device
-from bertsmith.inference.precision import Precision
-from bertsmith.inference.rank import Rank
-from bertsmith.retrieval.dense import DenseSearch, open_codes
-from bertsmith.retrieval.lexical import LexicalSearch
-from bertsmith.retrieval.ranking import DEPTH, reciprocal_ranks, weighted_scores
-from bertsmith.retrieval.stored import CODES, LEXICAL, StoredIndex
+from bertsmith.retrieval.dense import DEPTH, DenseSearch, open_codes, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.lexical import LexicalSearch, folded, simplified
+from bertsmith.retrieval.passages import has_pages
+from bertsmith.retrieval.stored import CODES, CURRENT, LEXICAL, Claim, Current, StoredIndex, scaled, while_it_stands
 
 Mode = Literal["hybrid", "ranks", "dense", "lexical"]
 RERANKED = 50
@@ -42,12 +47,14 @@ class Hit:
     """A passage that was found.
 
     Attributes:
-        score: the higher the better; a cosine in [-1, 1] (dense), BM25 (lexical), a weighted sum in [0, 1]
-            (hybrid), a sum of reciprocal ranks (ranks), or what the cross-encoder says, in [0, 1].
+        score: the higher the better; a cosine in [-1, 1], or what the model's folder compares by (dense), BM25
+            (lexical), a weighted sum in [0, 1] (hybrid), a sum of reciprocal ranks (ranks), or what the cross-encoder
+            says, in [0, 1].
         file: the document's path below the folder that was indexed.
-        start: first character of the passage in the text of its document.
+        start: first character of the passage in the text of its file, or, of a document, in what was read of it.
         end: one past its last.
-        line: of its first character, counted from 1.
+        line: of its first character in a text or Markdown file, counted from 1; 0 in other kinds.
+        page: it begins on, counted from 1; 0 where the file has no pages.
         heading: the headings it stands under, joined by ` > `; empty for none.
         text: of the passage.
         metadata: of its document.
@@ -59,38 +66,87 @@ class Hit:
     start: int
     end: int
     line: int
+    page: int
     heading: str
     text: str
-    metadata: dict[str, str]
+    metadata: Metadata
     row: int
+
+    @property
+    def place(self) -> str:
+        """The file with the line or page, as people write it: `notes.md:12`, `paper.pdf, page 3`."""
+        return (
+            f"{self.file}:{self.line}" if self.line else f"{self.file}, page {self.page}" * bool(self.page) or self.file
+        )
 
 
 class SearchIndex:
-    """An index, open for searching."""
+    """An index, open for searching: it finds what the index held when it was opened, also while that is updated."""
 
     def __init__(
         self,
-        stored: StoredIndex,
+        folder: str | Path,
         *,
         model: str | Path | None = None,
         rerank: str | Path | None = None,
         embed: Embed | None = None,
         **how: Any,
     ) -> None:
-        """Takes an opened index; models are loaded when a search needs them.
+        """Opens an index; models are loaded when a search needs them.
 
         Args:
-            stored: the index.
+            folder: of the index.
             model: where its model lies now; None for where it lay when the index was made.
             rerank: a folder that `bertsmith finetune rank` made, or another cross-encoder; None for none.
             embed: the model of the index where it is loaded already; None loads it.
             **how: as for `load_pipeline`.
+
+        Raises:
+            CheckpointError: there is no index, another version wrote it, or it is damaged.
         """
-        self.stored = stored
-        self._model = model
-        self._rerank = rerank
-        self._embed = embed
-        self._how = how
+        self._folder, self._model, self._rerank, self._embed, self._how = Path(folder), model, rerank, embed, how
+        self._renewing = threading.Lock()
+        self._seen = self._written()
+
+        def read(claim: Claim, current: Current) -> tuple[StoredIndex, Any, LexicalSearch]:
+            stored = StoredIndex.open(folder)
+            if stored.current != current:
+                raise FileNotFoundError(errno.ENOENT, "replaced", str(stored.path))
+            codes = open_codes(stored.path / CODES) if CODES in current.checksums else None
+            # 0.2 的索引里，词没有归一
+            fold = simplified if claim.simplified else folded if current.reading > 1 else str
+            return stored, codes, LexicalSearch.load(stored.path / LEXICAL, fold)
+
+        # 读者要用的一切都在打开时打开：旧的一代随后被删，也碍不着它
+        self.stored, codes, self.lexical = while_it_stands(self._folder, read)
+        self.dense = DenseSearch(self.stored.vectors, codes, self.stored.claim.similarity)
+
+    def _written(self) -> tuple[int, int]:
+        try:
+            state = (self._folder / CURRENT).stat()
+        except OSError:
+            return 0, 0
+        return state.st_mtime_ns, state.st_ino
+
+    def newest(self) -> SearchIndex:
+        """Returns the index as the last update left it: itself where there was none since it was opened.
+
+        Where another thread opens the newer one right now, or that cannot be opened, this one goes on.
+        """
+        written = self._written()
+        if written in (self._seen, (0, 0)) or not self._renewing.acquire(blocking=False):
+            return self
+        try:
+            newer = SearchIndex(self._folder, model=self._model, rerank=self._rerank, embed=self._embed, **self._how)
+            # 已载入的模型接着用
+            vars(newer).update({name: vars(self)[name] for name in ("embed", "ranker") if name in vars(self)})
+            return newer
+        except CheckpointError as error:
+            logging.getLogger("bertsmith").warning("the update of an index is not taken up: %s", error)
+            self._seen = written
+            return self
+        finally:
+            self._renewing.release()
 
     @cached_property
     def embed(self) -> Embed:
@@ -102,23 +158,12 @@ class SearchIndex:
         """The cross-encoder; None where none was named."""
         return None if self._rerank is None else Rank.load(self._rerank, **self._how)
 
-    @cached_property
-    def dense(self) -> DenseSearch:
-        """Search by vectors."""
-        codes = self.stored.path / CODES
-        return DenseSearch(self.stored.vectors, open_codes(codes) if CODES in self.stored.current.checksums else None)
-
-    @cached_property
-    def lexical(self) -> LexicalSearch:
-        """Search by words."""
-        return LexicalSearch.load(self.stored.path / LEXICAL)
-
     def __len__(self) -> int:
         return self.stored.current.passages
 
     def load(self) -> None:
-        """Loads everything a search may need, so that the first one is as fast as the others."""
-        _ = self.embed, self.ranker, self.dense, self.lexical, self.stored.passages
+        """Loads the models that a search may need, so that the first one is as fast as the others."""
+        _ = self.embed, self.ranker
 
     def search(
         self,
@@ -138,7 +183,7 @@ class SearchIndex:
             mode: by vectors (`dense`), by words (`lexical`) or by both: their scores (`hybrid`) or ranks (`ranks`).
             weight: of the vectors in a hybrid search, in [0, 1]; None takes that of the index.
             where: only passages of documents whose `file` or field of the front matter is as the pattern with `*` and
-                `?` says.
+                `?` says; of a field with a list, one of its texts.
             ranker: a cross-encoder that is loaded already, to read the best passages once more; None takes that of the
                 index, if it has one.
 
@@ -164,20 +209,27 @@ class SearchIndex:
         wanted = k if ranker is None else max(k, RERANKED)
         scored = self._scored(query, wanted, mode, weight, rows)
         if ranker is not None and scored:
-            texts = self.stored.passages.take(_rows(scored))["text"].to_pylist()
+            found = self.stored.passages.take(_rows(scored)).select(["heading", "text"]).to_pylist()
+            # 与向量一样连标题一起读：几份手册里同一句话，靠标题才分得开
+            texts = [f"{each['heading']}\n{each['text']}" if each["heading"] else each["text"] for each in found]
             again = ranker.scores([query] * len(scored), texts).tolist()
             # sorted 是稳定的：同分时保持第一次检索的次序
             scored = sorted(zip([row for row, _ in scored], again, strict=True), key=lambda pair: -pair[1])
         return self._hits(scored[:k])
 
     def embed_query(self, query: str) -> NDArray[np.float32]:
-        """Returns [H], the unit vector of a query.
+        """Returns [H], the vector of a query; of unit length where vectors are compared so.
 
         Raises:
             CheckpointError: the model gives no numbers.
         """
         claim = self.stored.claim
-        vector: NDArray[np.float32] = self.embed([claim.query_prompt + query], pooling=claim.pooling, prompt="")[0]
+        how: dict[str, Any] = {
+            "pooling": claim.pooling,
+            "prompt": "",
+            "normalize": scaled(self.embed, claim.similarity),
+        }
+        vector: NDArray[np.float32] = self.embed([claim.query_prompt + query], **how)[0]
         if not np.isfinite(vector).all():
             raise CheckpointError(f"{self.stored.claim.model}: gives vectors that are no numbers (NaN)")
         return vector
@@ -191,6 +243,7 @@ class SearchIndex:
         if not where:
             return None
         documents = self.stored.current.documents
+        where = {unicodedata.normalize("NFC", field): pattern for field, pattern in where.items()}
         for field in where:
             if field != "file" and not any(field in document.metadata for document in documents):
                 raise InputError(f"no document has a field {field!r}; filter on file or what the front matter names")
@@ -199,7 +252,7 @@ class SearchIndex:
             np.arange(bounds[number], bounds[number + 1])
             for number, document in enumerate(documents)
             if all(
-                fnmatchcase(document.name if field == "file" else document.metadata.get(field, ""), pattern)
+                _fits(document.name if field == "file" else document.metadata.get(field, ""), pattern)
                 for field, pattern in where.items()
             )
         ]
@@ -225,20 +278,14 @@ class SearchIndex:
     def _hits(self, scored: list[tuple[int, float]]) -> list[Hit]:
         found = self.stored.passages.take(_rows(scored)).to_pylist()
         documents = self.stored.current.documents
-        return [
-            Hit(
-                score,
-                documents[passage["document"]].name,
-                passage["start"],
-                passage["end"],
-                passage["line"],
-                passage["heading"],
-                passage["text"],
-                documents[passage["document"]].metadata,
-                row,
-            )
-            for (row, score), passage in zip(scored, found, strict=True)
-        ]
+        hits = []
+        for (row, score), passage in zip(scored, found, strict=True):
+            document = documents[passage["document"]]
+            held = {name: passage[name] for name in ("start", "end", "heading", "text")}
+            line, page = (0, passage["line"]) if has_pages(document.name) else (passage["line"], 0)
+            about = {"file": document.name, "metadata": document.metadata}
+            hits.append(Hit(score=score, line=line, page=page, row=row, **about, **held))
+        return hits
 
 
 def load_index(
@@ -261,7 +308,15 @@ def load_index(
     Raises:
         CheckpointError: there is no index, another version wrote it, or it is damaged.
     """
-    return SearchIndex(StoredIndex.open(folder), model=model, rerank=rerank, precision=precision, device=device)
+    return SearchIndex(folder, model=model, rerank=rerank, precision=precision, device=device)
+
+
+def _fits(value: str | tuple[str, ...], pattern: str) -> bool:
+    """Tells whether a field, or one of its texts, is as a pattern says; `*` and `?` alone mean something in it."""
+    # 苹果系统上的名字常是分解形式（NFD）：比较之前都合成
+    escaped = re.escape(unicodedata.normalize("NFC", pattern)).replace(r"\*", ".*").replace(r"\?", ".")
+    texts = (value,) if isinstance(value, str) else value
+    return any(re.fullmatch(escaped, unicodedata.normalize("NFC", text), re.DOTALL) for text in texts)
 
 
 def _pairs(found: Found) -> list[tuple[int, float]]:

@@ -5,35 +5,49 @@
     generation-00003/      passages.arrow, vectors.npy, lexical/, and codes.faiss where there are many vectors
     .vectors/              vectors of an update that was broken off
 
-Renaming `current.json` into place is the one moment at which an update happens: whoever reads before it sees the old
-generation whole, whoever reads after it the new one.
+Renaming `current.json` into place is the one moment at which an update happens: whoever opens before it has the old
+generation whole, for as long as it is open, whoever opens after it the new one.
+
+An index as one Parquet file, for who outgrows it: what vector databases and FAISS read.
+
+A row is a passage: `id`, `file`, `start`, `end`, `line`, `page`, `heading`, `text`, `metadata` (JSON) and `vector`, a
+list of fixed size, float32 of unit length. The file's own metadata names the model and the prompts, since queries have
+to become vectors in the same way. `examples/pgvector_search.py` loads such a file into PostgreSQL.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.data.reading.document_kinds import Metadata
 from bertsmith.errors import BertsmithError, CheckpointError
+from bertsmith.files import atomic_path, read_json
 from bertsmith.hub import hub_name, model_folder, pin
-from bertsmith.inference.embed import Embed, Pooling
-from bertsmith.json_files import read_json
+from bertsmith.inference.embed import Embed, Pooling, SimilarityFunction
 from bertsmith.model.folder import fingerprint_weights
-from bertsmith.retrieval.ranking import USUAL_WEIGHT
+from bertsmith.retrieval.dense import USUAL_WEIGHT
+from bertsmith.retrieval.passages import has_pages
 from bertsmith.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+OpenedT = TypeVar("OpenedT")
+
 FORMAT = "0.3"
 """The first version of bertsmith that wrote such folders."""
+READING = 2
+"""Of words and of front matter; an index that was read in an older way is read anew by its next update."""
 CLAIM, CURRENT = "search-index.json", "current.json"
 PASSAGES, VECTORS, LEXICAL, CODES = "passages.arrow", "vectors.npy", "lexical", "codes.faiss"
 _ADVICE = "remove the folder and run bertsmith index again"
@@ -52,17 +66,13 @@ class Claim:
     """What an index is of; every update must ask for the same.
 
     Attributes:
-        format: of the folder.
         folder: of the documents.
         model: path or Hub name.
         fingerprint: of everything that decides the vectors: weights, tokenizer, pooling, length.
-        passage_tokens: as in `IndexSettings`, like the rest.
-        overlap: as there.
-        pooling: as there.
-        query_prompt: as there.
-        passage_prompt: as there.
-        encoding: as there.
+        passage_tokens: as in `IndexSettings`, like `overlap`, `pooling`, the prompts and `encoding`.
         start: the commit of a model of the Hub.
+        similarity: how its vectors are compared.
+        simplified: whether search by words takes traditional Chinese characters for simplified ones.
     """
 
     format: str
@@ -76,6 +86,8 @@ class Claim:
     passage_prompt: str
     encoding: str
     start: Start | None = None
+    similarity: SimilarityFunction = "cosine"
+    simplified: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class IndexedDocument:
     name: str
     digest: str
     passages: int
-    metadata: dict[str, str]
+    metadata: Metadata
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,7 @@ class Current:
         checksums: CRC-32C of every file of the generation, by its path in it, and of the file beside it that says what
             the index is of.
         weight: of the vectors in a hybrid search, in [0, 1].
+        reading: how words and front matter were read: `READING`, or 1 as in 0.2.
     """
 
     generation: int
@@ -115,6 +128,7 @@ class Current:
     documents: tuple[IndexedDocument, ...]
     checksums: dict[str, int]
     weight: float = USUAL_WEIGHT
+    reading: int = 1
 
     @property
     def folder(self) -> str:
@@ -129,17 +143,21 @@ class Current:
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """An index that was opened: its files are what they were when they were written.
+    """An index that was opened: its files are what they were when they were written, and stay at hand.
 
     Attributes:
         folder: of the index.
         claim: what it is of.
         current: what it holds.
+        passages: [N] rows, mapped.
+        vectors: [N, width] float32, mapped; of unit length where the model's folder compares them so.
     """
 
     folder: Path
     claim: Claim
     current: Current
+    passages: pa.Table
+    vectors: NDArray[np.float32]
 
     @classmethod
     def open(cls, folder: str | Path) -> StoredIndex:
@@ -149,54 +167,20 @@ class StoredIndex:
             CheckpointError: there is none, another version wrote it, or a file is damaged.
         """
         folder = Path(folder)
-        claim = read_claim(folder)
-        if not (folder / CURRENT).is_file():
-            raise CheckpointError(f"{folder}: the index is not finished; run the same bertsmith index again")
-        index = cls(folder, claim, _read_current(folder))
-        try:
-            index.verify()
-        except FileNotFoundError:
-            # 正在读时另一个进程换上了新的一代：再读一次就是新的
-            index = cls(folder, claim, _read_current(folder))
-            try:
-                index.verify()
-            except FileNotFoundError as error:
-                raise CheckpointError(f"{error.filename}: is missing; {_ADVICE}") from None
-        return index
 
-    def verify(self) -> None:
-        """Compares every file with its checksum.
+        def read(claim: Claim, current: Current) -> StoredIndex:
+            place = folder / current.folder
+            _verify(place, current)
+            # 映射住的文件随后被别的进程删掉，内容也还在
+            vectors = np.load(place / VECTORS, mmap_mode="r", allow_pickle=False)
+            return cls(folder, claim, current, read_passages(place / PASSAGES), vectors)
 
-        Raises:
-            CheckpointError: one differs, or cannot be read.
-            FileNotFoundError: one is missing.
-        """
-        for name, expected in self.current.checksums.items():
-            path = self.path / name
-            try:
-                found = checksum_of(path)
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-            if found != expected:
-                raise CheckpointError(f"{path}: damaged (its checksum differs); {_ADVICE}")
+        return while_it_stands(folder, read)
 
     @property
     def path(self) -> Path:
         """The folder of the generation."""
         return self.folder / self.current.folder
-
-    @cached_property
-    def passages(self) -> pa.Table:
-        """[N] rows, mapped."""
-        return read_passages(self.path / PASSAGES)
-
-    @cached_property
-    def vectors(self) -> NDArray[np.float32]:
-        """[N, width] float32 of unit length, mapped."""
-        vectors: NDArray[np.float32] = np.load(self.path / VECTORS, mmap_mode="r", allow_pickle=False)
-        return vectors
 
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
@@ -217,7 +201,7 @@ class StoredIndex:
         if model is None and start is not None:
             pin(start.name, start.commit)
         name = str(model or self.claim.model)
-        if hub_name(name) is None and not Path(name).is_dir():
+        if hub_name(name) is None and not model_folder(name).is_dir():
             raise CheckpointError(f"{self.folder}: its model {name} is gone; say with --model where it lies now")
         found = fingerprint_of(name)
         if found != self.claim.fingerprint:
@@ -226,6 +210,43 @@ class StoredIndex:
                 " that one with --model, or make another index"
             )
         return Embed.load(name, **how)
+
+
+def _verify(place: Path, current: Current) -> None:
+    """Compares every file of a generation with its checksum."""
+    for name, expected in current.checksums.items():
+        path = place / name
+        try:
+            found = checksum_of(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+        if found != expected:
+            raise CheckpointError(f"{path}: damaged (its checksum differs); {_ADVICE}")
+
+
+def while_it_stands(folder: Path, read: Callable[[Claim, Current], OpenedT]) -> OpenedT:
+    """Opens files of an index; once more where an update by another process replaced them meanwhile.
+
+    Raises:
+        CheckpointError: there is no index, another version wrote it, or a file of it is damaged or missing.
+    """
+    claim = read_claim(folder)
+    if not (folder / CURRENT).is_file():
+        raise CheckpointError(f"{folder}: the index is not finished; run the same bertsmith index again")
+    before: Current | None = None
+    while True:
+        current = read_json(folder / CURRENT, Current, CheckpointError, _ADVICE)
+        try:
+            return read(claim, current)
+        except FileNotFoundError as error:
+            # 同一代里缺文件才是损坏；换了一代，就读新的一代
+            if current == before:
+                raise CheckpointError(f"{error.filename}: is missing; {_ADVICE}") from None
+            before = current
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{folder / current.folder}: damaged ({error}); {_ADVICE}") from None
 
 
 def read_passages(path: Path) -> pa.Table:
@@ -254,10 +275,6 @@ def read_claim(folder: Path) -> Claim:
     return read_json(path, Claim, CheckpointError, _ADVICE)
 
 
-def _read_current(folder: Path) -> Current:
-    return read_json(folder / CURRENT, Current, CheckpointError, _ADVICE)
-
-
 def fingerprint_of(model: str | Path) -> str:
     """Returns a digest of everything in a model folder that decides its vectors.
 
@@ -273,6 +290,11 @@ def fingerprint_of(model: str | Path) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
+def scaled(embed: Embed, similarity: SimilarityFunction) -> bool:
+    """Tells whether vectors are scaled to length 1 before they are compared so."""
+    return embed.unit_length or similarity == "cosine"
+
+
 def checksum_of(path: Path) -> int:
     """Returns the CRC-32C of a file.
 
@@ -284,3 +306,48 @@ def checksum_of(path: Path) -> int:
         while chunk := handle.read(1 << 22):
             checksum = google_crc32c.extend(checksum, chunk)
     return checksum
+
+
+_ROWS = 8192
+
+
+def export_passages(index: str | Path, out: str | Path) -> int:
+    """Writes an index as Parquet; returns how many passages it has.
+
+    Raises:
+        CheckpointError: the folder holds no index, or a damaged one.
+        OSError: the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    stored = StoredIndex.open(index)
+    claim, documents = stored.claim, stored.current.documents
+    files = pa.array([document.name for document in documents])
+    paged = pa.array([has_pages(document.name) for document in documents])
+    fields = pa.array([json.dumps(document.metadata, ensure_ascii=False) for document in documents])
+    model = {"model": claim.model, "query_prompt": claim.query_prompt, "passage_prompt": claim.passage_prompt}
+    width, writer, nowhere = stored.vectors.shape[1], None, pa.scalar(0, pa.int32())
+    with atomic_path(Path(out)) as unfinished:
+        for first in range(0, len(stored.vectors), _ROWS):
+            passages = stored.passages.slice(first, _ROWS)
+            vectors = np.ascontiguousarray(stored.vectors[first : first + _ROWS])
+            number = passages["document"]
+            columns = {
+                "id": pa.array(range(first, first + len(vectors)), pa.int64()),
+                "file": files.take(number.combine_chunks()),
+                **{name: passages[name] for name in ("start", "end")},
+                "line": pc.if_else(on_page := paged.take(number.combine_chunks()), nowhere, passages["line"]),
+                "page": pc.if_else(on_page, passages["line"], nowhere),
+                **{name: passages[name] for name in ("heading", "text")},
+                "metadata": fields.take(number.combine_chunks()),
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width),
+            }
+            table = pa.table(columns).replace_schema_metadata({"bertsmith": json.dumps(model, ensure_ascii=False)})
+            # 一次一组行：文件再大，内存也不跟着长
+            writer = writer or pq.ParquetWriter(unfinished, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+    return len(stored.vectors)

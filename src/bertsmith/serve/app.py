@@ -1,8 +1,7 @@
-"""The application: routes, and how a body becomes an answer.
+"""The application: routes, and what stands before them.
 
-FastAPI keeps the routes and writes the OpenAPI document. The way from bytes to bytes is our own (`JsonRoute`): the
-event loop only moves bytes, and pydantic's parser, which is strict about UTF-8, depth and numbers, reads the JSON
-straight into the model in the request's thread. That is both safer and several times cheaper than FastAPI's way.
+FastAPI keeps the routes and writes the OpenAPI document. The way from bytes to bytes is our own: the event loop only
+moves bytes (`guard`), and a body becomes an answer in the request's own thread (`endpoint`).
 """
 
 from __future__ import annotations
@@ -10,45 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import operator
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from bertsmith import __version__
-from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.engine import CPU_TOKEN_BUDGET, MOST_AT_ONCE, TOKEN_BUDGET
 from bertsmith.kernels.layers import best_device
-from bertsmith.serve.admission import AdmissionController
+from bertsmith.serve import native, openai, tei
 from bertsmith.serve.batching import Batcher
+from bertsmith.serve.connection import drain_on_signal
 from bertsmith.serve.docs_page import docs_page
-from bertsmith.serve.draining import drain_on_signal
-from bertsmith.serve.endpoint import (
-    IndexRequest,
-    LimitedRequest,
-    ProblemAnswer,
-    Shape,
-    all_endpoints,
-    check_limits,
-    pipelines_at,
-)
-from bertsmith.serve.endpoints.openai import ModelsAnswer, list_models
-from bertsmith.serve.endpoints.tei import tei_info
-from bertsmith.serve.guard import CLIENT, CONTEXT, OPEN_PATHS, Guard
-from bertsmith.serve.host_check import HostCheck, is_loopback
-from bertsmith.serve.http_errors import HttpError
-from bertsmith.serve.indexes import describe_index, load_indexes
-from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.endpoint import ENDPOINTS, ProblemAnswer, Shape, answer_body
+from bertsmith.serve.guard import OPEN_PATHS, AdmissionController, ApiKeys, Guard, is_loopback
 from bertsmith.serve.metrics import CONTENT_TYPE, Metrics
-from bertsmith.serve.models import ServedModels, load_models
-from bertsmith.serve.request_context import RequestContext
+from bertsmith.serve.models import ServedModels, describe_index, load_indexes, load_models, pipelines_at
+from bertsmith.serve.request import HttpError
 from bertsmith.serve.settings import ServeSettings
+
+# 载入这些文件，它们的接口就登记好了
+_MODULES = (native, openai, tei)
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemAnswer, "description": description}
@@ -66,75 +54,27 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-_MOST_FAULTS = 100
-"""A body with more faults is refused without saying which."""
-
-
-class JsonRoute(APIRoute):
-    """A route whose endpoint maps a pydantic model to another, in a thread of the admission controller."""
+class _JsonRoute(APIRoute):
+    """A route of `ENDPOINTS`; its requests are answered in threads of the admission controller."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Returns what answers a request of this route."""
-        work = functools.partial(_answer, self.endpoint, self.endpoint.shapes)  # type: ignore[attr-defined]
+        shapes = ENDPOINTS[self.path]
 
         async def handle(request: Request) -> Response:
-            admission: AdmissionController = request.app.state.admission
+            state, scope = request.app.state, request.scope
             try:
-                require_json(request.headers.get("content-type"))
-                client = request.scope[CLIENT]
-                with admission.reading(client) as reading:
-                    body = await reading.body(request.receive, request.headers.get("content-length"))
-                    context = admission.admit(client)
-                    request.scope[CONTEXT] = context
-                    answer = await admission.perform(functools.partial(work, body), context, request.receive)
+                # 别的网页可以让浏览器不经询问就发出纯文本，JSON 却不能：所以只收 JSON
+                if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                    raise HttpError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+                async with state.admission.body(scope, request.receive) as body:
+                    work = functools.partial(answer_body, shapes, state.models, body)
+                    answer = await state.admission.perform(work, scope, request.receive)
             except HttpError as error:
-                return error_response(error)
+                return error.response()
             return Response(answer, media_type="application/json")
 
         return handle
-
-
-def _answer(
-    handler: Callable[[Any], BaseModel], shapes: Sequence[Shape], body: bytes, context: RequestContext
-) -> bytes:
-    """Turns the body of a request into the body of its answer.
-
-    Raises:
-        HttpError: the request is malformed, too large, or cannot be served.
-    """
-    request = read_request(shapes, body)
-    try:
-        check_limits(request)
-        answer = handler(request)
-    except (InputError, ConfigError) as error:
-        raise HttpError(422, "unusable_input", str(error)) from None
-    context.check()
-    return answer.__pydantic_serializer__.to_json(answer, exclude_none=True)
-
-
-def read_request(shapes: Sequence[Shape], body: bytes) -> LimitedRequest:
-    """Reads a body in the endpoint's own form, or in another that it is known by.
-
-    Raises:
-        HttpError: 422, it is in none of them.
-    """
-    for number, shape in enumerate(shapes):
-        try:
-            found: LimitedRequest = shape.request_type.__pydantic_validator__.validate_json(body)
-            return found
-        except ValidationError as error:
-            # 自己的形式不认得的字段，正好是别家形式的标志：换那一种来读
-            if not any(_has_foreign(error, other.told_by) for other in shapes[number + 1 :]):
-                raise malformed(error) from None
-    raise AssertionError("the last form is read, or refused")
-
-
-def _has_foreign(error: ValidationError, names: Sequence[str]) -> bool:
-    """Tells whether fields of these names are among those that were refused."""
-    if error.error_count() > _MOST_FAULTS:
-        return False
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    return any(fault["type"] == "extra_forbidden" and fault["loc"][0] in names for fault in faults)
 
 
 def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_browser: bool = False) -> FastAPI:
@@ -143,7 +83,8 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
     Args:
         settings: everything it is told.
         keys: who may use it; None reads them as the settings say.
-        for_browser: whether a browser that has no key is to ask its user for one.
+        for_browser: whether it is for people in browsers: one that has no key is to ask its user for it, and on an
+            address that others reach, the name it is asked by must be known.
 
     Raises:
         BertsmithError: a model folder, or the file with the keys, cannot be used.
@@ -184,14 +125,27 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
         lifespan=lifespan,
     )
     app.state.admission, app.state.models, app.state.ready = admission, models, False
-    queued = add_routes(app, settings, models, metrics)
+    _add_model_routes(app, models)
+    _add_server_routes(app, settings, models, metrics)
     app.add_exception_handler(HTTPException, _http_problem)
     if keys:
-        describe_keys(app)
-    app.add_middleware(Guard, keys=keys, metrics=metrics, admission=admission, queued=queued, for_browser=for_browser)
+        _describe_keys(app)
+    hosts: tuple[str, ...] | None = None
     # 没有密钥、只给本机用：别的网页把自己的域名指到 127.0.0.1，也不能替人来问
     if not keys and is_loopback(settings.host):
-        app.add_middleware(HostCheck, hosts=(settings.host, *settings.allowed_hosts))
+        hosts = (settings.host, *settings.allowed_hosts)
+    elif for_browser and not is_loopback(settings.host):
+        hosts = (settings.host, socket.gethostname(), *settings.allowed_hosts)
+    app.add_middleware(
+        Guard,
+        keys=keys,
+        metrics=metrics,
+        admission=admission,
+        queued=ENDPOINTS,
+        hosts=hosts,
+        any_address=not is_loopback(settings.host),
+        for_browser=for_browser,
+    )
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -202,28 +156,50 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
     return app
 
 
-def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metrics: Metrics) -> list[str]:
-    """Adds the routes of the models, and those that tell of the server; returns the paths of the former."""
+def _add_model_routes(app: FastAPI, models: ServedModels) -> None:
     there = models.pipelines
-    for one in all_endpoints():
+    for path, shapes in ENDPOINTS.items():
         # /tokenize 用不到流水线：哪个模型都答得上来
-        needed = set(pipelines_at(one.path)) or there
-        served = bool(models.indexes) if issubclass(one.request_type, IndexRequest) else bool(needed & there)
+        served = bool(models.indexes if path == "/search" else set(pipelines_at(path) or there) & there)
         app.router.add_api_route(
-            one.path,
-            one.of(models),
+            path,
+            _described(shapes),
             methods=["POST"],
             responses=_PROBLEMS,
-            route_class_override=JsonRoute,
-            tags=["models"] if served else ["not served by these models"],
+            route_class_override=_JsonRoute,
+            tags=["models" if served else "not served by these models"],
         )
 
-    def served_models() -> ModelsAnswer:
+    def served_models() -> openai.ModelsAnswer:
         """Lists the served models."""
-        return list_models(models)
+        return openai.list_models(models)
+
+    def served_model(name: str) -> openai.ModelRow:
+        """Tells of one served model."""
+        return openai.described(models.named(name))
 
     app.add_api_route("/v1/models", served_models, methods=["GET"], tags=["models"], name="list_models")
+    app.add_api_route(
+        "/v1/models/{name}", served_model, methods=["GET"], tags=["models"], responses={404: _PROBLEMS[404]}
+    )
 
+
+def _described(shapes: list[Shape]) -> Callable[[Any], Any]:
+    """Returns a function for FastAPI to describe: several forms of requests are their union. It is never called."""
+
+    def answer(request: Any) -> Any:
+        raise NotImplementedError
+
+    own = shapes[0].handler
+    answer.__name__, answer.__doc__ = own.__name__, own.__doc__
+    answer.__annotations__ = {
+        "request": functools.reduce(operator.or_, (shape.request_type for shape in shapes)),
+        "return": functools.reduce(operator.or_, (shape.answer_type for shape in shapes)),
+    }
+    return answer
+
+
+def _add_server_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metrics: Metrics) -> None:
     admission: AdmissionController = app.state.admission
 
     async def health() -> dict[str, str]:
@@ -241,7 +217,7 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
         """Tells of the server: its version, models and limits."""
         limits = settings.limits
         return {
-            **tei_info(models, settings),
+            **tei.tei_info(models, settings),
             "version": __version__,
             "models": [model.describe() for model in models],
             "indexes": [describe_index(name, index) for name, index in models.indexes.items()],
@@ -264,24 +240,18 @@ def add_routes(app: FastAPI, settings: ServeSettings, models: ServedModels, metr
         metrics.queued(admission.accepted, admission.batcher.waiting_tokens)
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
-    async def page() -> Response:
-        """Shows the endpoints in a browser, and lets one try them."""
-        return docs_page()
-
     not_ready: dict[int | str, dict[str, Any]] = {503: {"description": "Starting or stopping."}}
     app.add_api_route("/health", health, methods=["GET"], tags=["server"])
     app.add_api_route("/ready", ready, methods=["GET"], tags=["server"], responses=not_ready)
     # 有的负载均衡器用 HEAD 探活
-    probes: dict[str, Callable[..., Any]] = {"/health": health, "/ready": ready}
-    for path, probe in probes.items():
-        app.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route("/ready", ready, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/info", info, methods=["GET"], tags=["server"])
     app.add_api_route("/metrics", figures, methods=["GET"], tags=["server"], response_class=Response)
-    app.add_api_route("/docs", page, methods=["GET"], include_in_schema=False)
-    return [one.path for one in all_endpoints()]
+    app.add_api_route("/docs", docs_page, methods=["GET"], include_in_schema=False)
 
 
-def describe_keys(app: FastAPI) -> None:
+def _describe_keys(app: FastAPI) -> None:
     """Says in `/openapi.json` how a key is sent, and which paths need one."""
     described = app.openapi()
     described.setdefault("components", {})["securitySchemes"] = {
@@ -293,44 +263,11 @@ def describe_keys(app: FastAPI) -> None:
             operation["security"] = [] if path in OPEN_PATHS else [{"bearer": []}, {"header": []}]
 
 
-def require_json(content_type: str | None) -> None:
-    """Makes sure that a body says it is JSON.
-
-    A page of another origin can make a browser post plain text to any address without asking; JSON it cannot.
-
-    Raises:
-        HttpError: 415.
-    """
-    kind = (content_type or "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise HttpError(415, "not_json", "send JSON, with the header Content-Type: application/json")
-
-
-def malformed(error: ValidationError) -> HttpError:
-    """Says what is wrong with a body: the first fault, where it is, never the text itself."""
-    if error.error_count() > _MOST_FAULTS:
-        # 取出任何一个错误都要先造出全部：几十万个未知字段会让服务停上几秒
-        return HttpError(422, "invalid_request", f"body: {error.error_count()} faults; /docs shows what is taken")
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # 字段名也来自请求，可能极长：截短
-    where = ".".join(str(part)[:40] for part in fault["loc"]) or None
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if fault["type"] == "json_invalid":
-        return HttpError(422, "invalid_json", f"the body is not JSON that can be read: {fault['msg'][:200]}")
-    return HttpError(422, "invalid_request", f"{where or 'body'}: {fault['msg'][:200]}{more}", where=where)
-
-
-def error_response(error: HttpError) -> Response:
-    """Returns what a refused request gets."""
-    return Response(error.body(), error.status, error.headers(), media_type="application/json")
-
-
 async def _http_problem(_: Request, error: Exception) -> Response:
     """Gives errors of the router (404, 405) the shape of all others."""
     assert isinstance(error, HTTPException)
     words = {404: "there is no such endpoint; /docs lists them", 405: "the endpoint does not take this method"}
-    answer = error_response(
-        HttpError(error.status_code, "http_error", words.get(error.status_code, str(error.detail)[:200]))
-    )
+    said = words.get(error.status_code, str(error.detail)[:200])
+    answer = HttpError(error.status_code, "http_error", said).response()
     answer.headers.update(error.headers or {})
     return answer

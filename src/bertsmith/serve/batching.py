@@ -14,6 +14,9 @@ Notable:
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
 import threading
 import time
 from collections import Counter, OrderedDict, deque
@@ -25,23 +28,22 @@ import torch
 from torch import Tensor
 
 from bertsmith.inference.engine import Read, ReadAt, SequenceRunner, worker_count
-from bertsmith.serve.http_errors import HttpError
-from bertsmith.serve.memory import FreeMemory
-from bertsmith.serve.request_context import CURRENT, RequestContext
-from bertsmith.serve.shares import has_share
+from bertsmith.serve.request import CURRENT, HttpError, RequestContext, has_share
 
-Method = Literal["run", "run_tokens", "run_positions"]
-Observe = Callable[[int, int, float], None]
+Sequences = Sequence[Sequence[int]]
 
 _SHARE = 4
 """A request gets at most a quarter of a batch that others want as well."""
+
+_TRIM_SECONDS = 5.0
+"""How often free memory is given back to the system, at most."""
 
 
 class BatchKey(NamedTuple):
     """What jobs must have in common to be computed together."""
 
     engine: SequenceRunner
-    method: Method
+    method: Literal["run", "run_tokens", "run_positions"]
     read: Any
     typed: bool
 
@@ -50,31 +52,24 @@ class Job:
     """Sequences that a request waits for.
 
     Attributes:
-        sequences: N lists of ids.
-        token_type_ids: segments of the same lengths, or None.
-        positions: for each sequence, which tokens are read, or None.
-        tokens: of all sequences.
         taken: how many sequences have been handed to the computing threads.
-        parts: what came back so far, by the place of its first sequence; passes may end in another order.
-        done: set when all parts are there, or one has failed.
-        error: why one failed.
+        parts: rows that came back so far, by the place of their first sequence; passes may end in another order.
+        received: of how many sequences.
+        done: set when all parts are there, or one has failed with `error`.
     """
 
     def __init__(
         self,
         context: RequestContext,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        positions: Sequence[Sequence[int]] | None,
+        sequences: Sequences,
+        token_type_ids: Sequences | None,
+        positions: Sequences | None,
     ) -> None:
         self.context = context
-        self.sequences = sequences
-        self.token_type_ids = token_type_ids
-        self.positions = positions
+        self.sequences, self.token_type_ids, self.positions = sequences, token_type_ids, positions
         self.tokens = sum(map(len, sequences))
         self.arrived = time.monotonic()
-        self.taken = 0
-        self.received = 0
+        self.taken = self.received = 0
         self.parts: dict[int, Any] = {}
         self.done = threading.Event()
         self.error: Exception | None = None
@@ -87,10 +82,6 @@ class Job:
             self.received += count
             if self.received == len(self.sequences):
                 self.done.set()
-
-    def results(self) -> list[Any]:
-        """Returns the parts in the order of the sequences."""
-        return [self.parts[start] for start in sorted(self.parts)]
 
     def fail(self, error: Exception) -> None:
         """Ends the job without a result."""
@@ -113,37 +104,29 @@ class BatchingEngine:
         self.batcher = batcher
         self.engine = engine
 
-    def run(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
-    ) -> Tensor:
+    def run(self, sequences: Sequences, token_type_ids: Sequences | None, read: Read) -> Tensor:
         """Maps every sequence to one row, see `SequenceRunner`."""
         if not sequences:
             return self.engine.run(sequences, token_type_ids, read)
         parts = self._perform("run", sequences, token_type_ids, None, read)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def run_tokens(
-        self, sequences: Sequence[Sequence[int]], token_type_ids: Sequence[Sequence[int]] | None, read: Read
-    ) -> list[Tensor]:
+    def run_tokens(self, sequences: Sequences, token_type_ids: Sequences | None, read: Read) -> list[Tensor]:
         """Maps every token to one row, see `SequenceRunner`."""
         return list(chain.from_iterable(self._perform("run_tokens", sequences, token_type_ids, None, read)))
 
     def run_positions(
-        self,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        positions: Sequence[Sequence[int]],
-        read: ReadAt,
+        self, sequences: Sequences, token_type_ids: Sequences | None, positions: Sequences, read: ReadAt
     ) -> list[Tensor]:
         """Maps chosen tokens to one row each, see `SequenceRunner`."""
         return list(chain.from_iterable(self._perform("run_positions", sequences, token_type_ids, positions, read)))
 
     def _perform(
         self,
-        method: Method,
-        sequences: Sequence[Sequence[int]],
-        token_type_ids: Sequence[Sequence[int]] | None,
-        positions: Sequence[Sequence[int]] | None,
+        method: Literal["run", "run_tokens", "run_positions"],
+        sequences: Sequences,
+        token_type_ids: Sequences | None,
+        positions: Sequences | None,
         read: Any,
     ) -> list[Any]:
         context = CURRENT.get()
@@ -153,12 +136,21 @@ class BatchingEngine:
             return []
         job = Job(context, sequences, token_type_ids, positions)
         context.count(job.tokens)
-        key = BatchKey(self.engine, method, read, token_type_ids is not None)
-        return self.batcher.perform(key, job)
+        return self.batcher.perform(BatchKey(self.engine, method, read, token_type_ids is not None), job)
 
 
 class Batcher:
-    """The queue, and the threads that empty it."""
+    """The queue, and the threads that empty it.
+
+    Args:
+        budget: tokens of a pass; a longer single sequence makes a pass of its own.
+        delay: seconds that a job waits at most for others that are being read, though a thread is free.
+        most_tokens: that may wait; a job that would exceed them, or its client's share of them, is refused, unless it
+            is alone.
+        threads: cores to compute on.
+        at_once: passes that share them, at most.
+        observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
+    """
 
     def __init__(
         self,
@@ -168,31 +160,17 @@ class Batcher:
         most_tokens: int,
         threads: int,
         at_once: int = 1,
-        observe: Observe | None = None,
+        observe: Callable[[int, int, float], None] | None = None,
     ) -> None:
-        """Starts the computing threads.
-
-        Args:
-            budget: tokens of a pass; a longer single sequence makes a pass of its own.
-            delay: seconds that a job waits at most for others that are being read, though a thread is free.
-            most_tokens: that may wait; a job that would exceed them, or its client's share of them, is refused, unless
-                it is alone.
-            threads: cores to compute on.
-            at_once: passes that share them, at most.
-            observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
-        """
         self.budget = budget
         self.waiting_tokens = 0
         self.tokens_per_second = 0.0
+        self._delay, self._most_tokens, self._threads, self._observe = delay, most_tokens, threads, observe
         self._waiting_of: Counter[str] = Counter()
-        self._delay = delay
-        self._most_tokens = most_tokens
-        self._threads = threads
-        self._observe = observe
         self._queues: OrderedDict[BatchKey, deque[Job]] = OrderedDict()
         self._on_their_way = 0
         self._computing = 0
-        self._free_memory = FreeMemory()
+        self._trimmed = time.monotonic()
         self._closed = False
         self._changed = threading.Condition()
         # 每批各用一份核心：不必每步都等最慢的核心，也不因别的线程占了一个核心而全体停下
@@ -211,7 +189,11 @@ class Batcher:
     def arrive(self, context: RequestContext) -> None:
         """Says that a request is no longer on its way: its work is in the queue, or it ended without any."""
         with self._changed:
-            self._arrive(context)
+            if context.on_its_way:
+                context.on_its_way = False
+                self._on_their_way -= 1
+                if not self._on_their_way:
+                    self._changed.notify()
 
     def perform(self, key: BatchKey, job: Job) -> list[Any]:
         """Queues a job, and waits for its results.
@@ -230,12 +212,11 @@ class Batcher:
             held = self._waiting_of[client] + job.tokens
             # 队里没有人时，再大的活也收下：否则它永远排不上
             if self.waiting_tokens and (free < 0 or not has_share(client, held, free)):
-                raise HttpError(
-                    429, "queue_full", "more work waits than the server takes on", retry_after=self.seconds_to_empty()
-                )
+                said = "more work waits than the server takes on"
+                raise HttpError(429, "queue_full", said, retry_after=self.seconds_to_empty())
             self._queues.setdefault(key, deque()).append(job)
             self._count(job, job.tokens)
-            self._arrive(job.context)
+            self.arrive(job.context)
             self._changed.notify()
         try:
             job.context.wait(job.done)
@@ -244,7 +225,7 @@ class Batcher:
             raise
         if job.error is not None:
             raise job.error
-        return job.results()
+        return [job.parts[start] for start in sorted(job.parts)]
 
     def seconds_to_empty(self) -> int:
         """Returns in how many seconds the queue is likely to be empty, at least 1."""
@@ -264,13 +245,6 @@ class Batcher:
             self._changed.notify_all()
         for worker in self._workers:
             worker.join()
-
-    def _arrive(self, context: RequestContext) -> None:
-        if context.on_its_way:
-            context.on_its_way = False
-            self._on_their_way -= 1
-            if not self._on_their_way:
-                self._changed.notify()
 
     def _count(self, job: Job, tokens: int) -> None:
         """Counts tokens that wait now, or, below 0, no longer do."""
@@ -308,7 +282,19 @@ class Batcher:
                 self._observe(sum(stop - start for _, start, stop in chunks), tokens, seconds)
             # 长时间空闲时不要拖住上一批的输入和结果
             del batch, chunks
-            self._free_memory.release()
+            self._give_memory_back()
+
+    def _give_memory_back(self) -> None:
+        """Gives free memory back to the system now and then.
+
+        Every batch has other sizes, and each thread its own arena of glibc's allocator: what is freed stays with the
+        process in pieces that seldom fit the next batch.
+        """
+        with self._changed:
+            if time.monotonic() - self._trimmed < _TRIM_SECONDS:
+                return
+            self._trimmed = time.monotonic()
+        _malloc_trim()(0)
 
     def _next_batch(self) -> tuple[BatchKey, list[Chunk], int] | None:
         """Waits for work, and takes a batch of it, and the cores to use; None when the server closes."""
@@ -377,11 +363,10 @@ class Batcher:
                 if not chunk.job.done.is_set():
                     self._run(key, [chunk])
             return
-        start = 0
-        for chunk in chunks:
-            count = chunk.stop - chunk.start
-            chunk.job.receive(chunk.start, rows[start : start + count], count)
-            start += count
+        begin = 0
+        for job, start, stop in chunks:
+            job.receive(start, rows[begin : begin + stop - start], stop - start)
+            begin += stop - start
 
 
 def _forward(key: BatchKey, chunks: list[Chunk]) -> Any:
@@ -396,3 +381,11 @@ def _forward(key: BatchKey, chunks: list[Chunk]) -> Any:
 
 def _closing() -> HttpError:
     return HttpError(503, "closing", "the server is going away")
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], object]:
+    """Returns glibc's function of that name; elsewhere one that does nothing, for other allocators do it themselves."""
+    if not sys.platform.startswith("linux"):
+        return lambda _: None
+    return getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)

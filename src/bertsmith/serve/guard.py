@@ -1,23 +1,49 @@
-"""The outermost layer of the application: keys, errors, figures and the access log.
+"""What stands before the application: keys, host names, places, bodies, deadlines, figures and the access log.
 
-Nothing of a request but its method, its route and sizes gets past this file into a log; an unexpected error is logged
-by its class and place alone, because its message may quote a text.
+Notable:
+- the event loop only reads and writes bytes. A body is parsed, checked, tokenized and answered in the request's own
+  thread, so that a hostile one costs its own time alone
+- a place is taken when the body is complete, so that clients who send slowly hold none, and given back when the thread
+  has ended, so that there is a thread for every accepted request
+- a foreign web page may point its own name at 127.0.0.1 (DNS rebinding), and its script then passes for one of this
+  machine; the Host header still tells it apart, so what listens here alone answers to this machine's names only
+- nothing of a request but its method, its route and sizes gets past this file into a log; an unexpected error is
+  logged by its class and place alone, because its message may quote a text
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
+import functools
+import hmac
 import logging
+import os
+import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bertsmith.serve.admission import AdmissionController
-from bertsmith.serve.http_errors import HttpError
-from bertsmith.serve.keys import ApiKeys
+import torch
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bertsmith.errors import InputError
+from bertsmith.serve.batching import Batcher
 from bertsmith.serve.metrics import Metrics
-from bertsmith.serve.shares import client_of
+from bertsmith.serve.request import CURRENT, HttpError, RequestContext, client_of, has_share, too_late
+from bertsmith.serve.settings import ServeSettings
+
+ResultT = TypeVar("ResultT")
+
+KEYS_VARIABLE = "BERTSMITH_API_KEYS"
+"""The environment variable that holds keys, with white space or commas between: the command line of a process is seen
+by every user of a machine."""
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 """Paths that need no key: probes carry none, and the page that explains the server tells nothing of its models."""
@@ -25,49 +51,310 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 CLIENT = "bertsmith.client"
 """Where in the scope of a request it says who sent it."""
 
-CONTEXT = "bertsmith.context"
-"""Where in the scope of a request its context is."""
+_CONTEXT = "bertsmith.context"
+_SHORTEST_KEY = 16
+_FREE_BYTES = 16_384
+"""Bytes of each body that do not count against the memory set aside for bodies: 16 MiB over all connections."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+_GRACE = 0.05
+"""Seconds by which the event loop leaves the first word on a deadline to the request's own thread."""
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_HOST = re.compile(r"(?:\[(?P<bracketed>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]*)?", re.IGNORECASE)
 
 access_log = logging.getLogger("bertsmith.access")
 error_log = logging.getLogger("bertsmith.error")
 
 
+class ApiKeys:
+    """The keys that open a server; none at all leave it open.
+
+    Raises:
+        InputError: a key is too short to be one, or holds characters that a header cannot carry.
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._keys = [key.encode() for key in keys]
+        for key in self._keys:
+            # 报错不得带出密钥本身：只说长度
+            if len(key) < _SHORTEST_KEY or not key.isascii() or not key.decode().isprintable():
+                raise InputError(
+                    f"an API key of {len(key)} bytes cannot be used; take {_SHORTEST_KEY} or more plain characters, as"
+                    " `openssl rand -hex 24` prints"
+                )
+
+    @classmethod
+    def read(cls, file: str | Path | None) -> ApiKeys:
+        """Reads the keys of a file, or of the environment where no file is given.
+
+        Args:
+            file: one key a line; blank lines and those that begin with `#` are left out.
+
+        Raises:
+            InputError: the file cannot be read or holds no key, or a key cannot be used.
+        """
+        if file is None:
+            return cls(os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split())
+        try:
+            lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeError) as error:
+            raise InputError(f"{file}: the API keys cannot be read ({type(error).__name__})") from None
+        keys = [line for line in lines if line and not line.startswith("#")]
+        # 空文件多半是写错了：绝不能因此悄悄敞开大门
+        if not keys:
+            raise InputError(f"{file}: holds no API key; write one on a line")
+        return cls(keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+        """Returns which key a request carries: `Authorization: Bearer KEY`, `X-API-Key: KEY`, or as a password.
+
+        A browser sends what its user types into its prompt as `Authorization: Basic`, user and password in base64;
+        the user's name does not count.
+
+        Returns:
+            Its number from 0; 0 where no key is needed; None where the request has none.
+        """
+        if not self._keys:
+            return 0
+        given = b""
+        for name, value in headers:
+            scheme, _, secret = value.partition(b" ")
+            if name == b"x-api-key":
+                given = value.strip()
+            elif name == b"authorization" and scheme.lower() == b"bearer":
+                given = secret.strip()
+            elif name == b"authorization" and scheme.lower() == b"basic":
+                given = b""
+                with contextlib.suppress(ValueError):
+                    given = base64.b64decode(secret.strip(), validate=True).partition(b":")[2]
+        # 与每一把都比、每次都用常数时间：应答的快慢不透露猜对了几个字符，也不透露是哪一把
+        matches = [hmac.compare_digest(given, key) for key in self._keys]
+        return matches.index(True) if any(matches) else None
+
+
+def is_own_name(named: str, hosts: Collection[str], *, any_address: bool = False) -> bool:
+    """Tells whether a Host header, such as `127.0.0.1:8001` or `[::1]:8001`, names this machine.
+
+    Args:
+        named: the header.
+        hosts: names of this machine besides `localhost`, in small letters.
+        any_address: whether every address counts as one of its names: a name can be pointed elsewhere, an address
+            cannot.
+    """
+    found = _HOST.fullmatch(named)
+    if found is None:
+        return False
+    name = (found["bracketed"] or found["name"]).lower()
+    if name == "localhost" or name in hosts:
+        return True
+    try:
+        # 必须真是一个地址：只看开头的“127.”，会放过 127.evil.example 这样的域名
+        return ip_address(name).is_loopback or any_address
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether an address to listen on is reached from this machine alone."""
+    try:
+        # 必须真是一个地址：127.example 这样的名字可以指向任何机器
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class AdmissionController:
+    """Accepts a bounded number of requests at a time, each in a thread of its own, until its deadline.
+
+    Attributes:
+        free: how many more can be accepted now.
+        draining: whether the server is about to stop.
+    """
+
+    def __init__(self, settings: ServeSettings, batcher: Batcher) -> None:
+        self.settings = settings
+        self.batcher = batcher
+        self.free = settings.queue
+        self.draining = False
+        self._held: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        # 请求线程里的张量运算都很小：单线程即可，否则每个线程各养一池 OpenMP 线程，与计算线程抢核
+        self._threads = ThreadPoolExecutor(settings.queue, "request", initializer=torch.set_num_threads, initargs=(1,))
+
+    @property
+    def accepted(self) -> int:
+        """How many requests are being answered."""
+        return self.settings.queue - self.free
+
+    def require_place(self, client: str) -> None:
+        """Makes sure that one more request of a client can be accepted.
+
+        Raises:
+            HttpError: 429; it says when to come back.
+        """
+        if self.free <= 0 or not has_share(client, self._held[client], self.free):
+            raise HttpError(
+                429,
+                "queue_full",
+                f"{self.accepted} requests are being answered already, {self._held[client]} of them for this client",
+                retry_after=self.batcher.seconds_to_empty(),
+            )
+
+    @contextlib.asynccontextmanager
+    async def body(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+        """Reads the body of a request; its bytes count as held until the request is over.
+
+        Raises:
+            HttpError: it is too large (413), comes too slowly (408), or with those of others fills the memory set aside
+                for bodies (429); or the client hung up.
+        """
+        client, most, deadline = scope[CLIENT], self.settings.limits.body_bytes, self.settings.deadline
+        too_large = HttpError(
+            413, "body_too_large", f"the body has more than {most} bytes; send fewer or shorter texts"
+        )
+        parts: list[bytes] = []
+        size = counted = 0
+
+        async def read() -> bytes:
+            nonlocal size, counted
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _gone()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                # 边读边数：分块传输没有 Content-Length，不能等读完才发现太大
+                if size > most:
+                    raise too_large
+                # 小请求不计：慢慢发来的大请求占满额度时，别人的几句话仍读得进来；连接数有限，这部分内存也有限
+                more = max(0, size - _FREE_BYTES) - counted
+                if more:
+                    counted += more
+                    self._bytes[client] += more
+                    free = self.settings.reading_bytes - self._bytes.total()
+                    # 许多人各发一个大请求，合起来也会占满内存
+                    if free < 0 or not has_share(client, self._bytes[client], free):
+                        full = "too many large bodies at a time; send it again"
+                        raise HttpError(429, "bodies_full", full, retry_after=1)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+
+        try:
+            announced = dict(scope["headers"]).get(b"content-length", b"")
+            if announced.isdigit() and int(announced[:20]) > most:
+                raise too_large
+            try:
+                body = await asyncio.wait_for(read(), deadline)
+            except asyncio.TimeoutError:
+                slow = f"the body was not complete after {deadline:g} seconds"
+                raise HttpError(408, "slow_body", slow) from None
+            finally:
+                # 异常的回溯还牵着这个列表，要等垃圾回收才放手：被拒绝的请求体必须立刻放掉
+                parts.clear()
+            yield body
+        finally:
+            self._bytes[client] -= counted
+            # 不留下零：来过的地址不能越攒越多
+            if not self._bytes[client]:
+                del self._bytes[client]
+
+    async def perform(self, work: Callable[[RequestContext], ResultT], scope: Scope, receive: Receive) -> ResultT:
+        """Takes a place for a request whose body is complete, and does its work in a thread, while somebody waits.
+
+        Raises:
+            HttpError: there is no place (429), it took too long (504), the client hung up, or the work was refused.
+        """
+        client = scope[CLIENT]
+        self.require_place(client)
+        self.free -= 1
+        self._held[client] += 1
+        context = RequestContext(time.monotonic() + self.settings.deadline, self.settings.limits, client)
+        scope[_CONTEXT] = context
+        self.batcher.announce(context)
+        answer = asyncio.get_running_loop().run_in_executor(self._threads, self._work, work, context)
+        answer.add_done_callback(functools.partial(self._release, client))
+
+        async def hang_up() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        hung_up = asyncio.ensure_future(hang_up())
+        try:
+            left = context.deadline - time.monotonic() + _GRACE
+            either: set[asyncio.Future[Any]] = {answer, hung_up}
+            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            # 客户端已挂断或已超时：告诉线程停手，它在队列里的工作随即撤出
+            reason = _gone() if hung_up.done() else too_late()
+            context.end(reason)
+            raise reason
+        finally:
+            hung_up.cancel()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, work: Callable[[RequestContext], ResultT], context: RequestContext) -> ResultT:
+        CURRENT.set(context)
+        try:
+            context.check()
+            return work(context)
+        finally:
+            CURRENT.set(None)
+            self.batcher.arrive(context)
+
+    def _release(self, client: str, answer: asyncio.Future[Any]) -> None:
+        self.free += 1
+        self._held[client] -= 1
+        if not self._held[client]:
+            del self._held[client]
+        # 已无人等待的请求若以异常结束，取出异常，免得事件循环把它（连同文本）写进日志
+        if not answer.cancelled():
+            answer.exception()
+
+
+def _gone() -> HttpError:
+    """The error of a request whose client hung up; nobody reads it."""
+    return HttpError(499, "hung_up", "the client hung up; the work was dropped")
+
+
 class Guard:
-    """Stands before an application."""
+    """The one middleware before the application.
+
+    Args:
+        app: what it stands before.
+        keys: that open it.
+        metrics: are told of every request.
+        admission: says whether there is a place.
+        queued: paths whose requests need a place.
+        hosts: names under which it may be asked besides this machine's own; None allows any name.
+        any_address: whether it may also be asked for by any address, as what listens to other machines is.
+        for_browser: whether a browser without a key is to ask its user for one.
+    """
 
     def __init__(
         self,
-        app: Application,
+        app: ASGIApp,
         *,
         keys: ApiKeys,
         metrics: Metrics,
         admission: AdmissionController,
         queued: Collection[str],
+        hosts: Collection[str] | None = None,
+        any_address: bool = False,
         for_browser: bool = False,
     ) -> None:
-        """Takes its place.
-
-        Args:
-            app: what it stands before.
-            keys: that open it.
-            metrics: are told of every request.
-            admission: says whether there is a place.
-            queued: paths whose requests need a place.
-            for_browser: whether a browser without a key is to ask its user for one.
-        """
-        self.app = app
-        self.challenge = (
-            'Basic realm="bertsmith; the password is an API key", charset="UTF-8"' if for_browser else "Bearer"
-        )
-        self.keys = keys
-        self.metrics = metrics
-        self.admission = admission
+        self.app, self.keys, self.metrics, self.admission = app, keys, metrics, admission
         self.queued = frozenset(queued)
+        self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self.any_address = any_address
+        basic = 'Basic realm="bertsmith; the password is an API key", charset="UTF-8"'
+        self.challenge = basic if for_browser else "Bearer"
         self._refused = 0
         self._said = time.monotonic()
 
@@ -76,10 +363,9 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = time.perf_counter()
-        status = 499
+        begun, status = time.perf_counter(), 499
 
-        async def watch(message: MutableMapping[str, Any]) -> None:
+        async def watch(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -89,6 +375,7 @@ class Guard:
             await send(message)
 
         try:
+            self._require_name(scope)
             key = self.keys.admit(scope["headers"])
             if key is None and scope["path"] not in OPEN_PATHS:
                 said = "give an API key of this server: Authorization: Bearer KEY"
@@ -99,59 +386,46 @@ class Guard:
                 self.admission.require_place(client)
             await self.app(scope, receive, watch)
         except HttpError as error:
-            await send_error(watch, error)
+            await error.response()(scope, receive, watch)
         except Exception as error:
             # 只记错误的类别和位置，不记它的文字：里面可能引用了用户的文本
-            error_log.error("%s %s failed: %s", scope["method"], _route(scope), _place(error))
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+            error_log.error("%s %s failed: %s at %s", scope["method"], _route(scope), type(error).__name__, where)
             if status == 499:
-                await send_error(watch, HttpError(500, "internal_error", "the server failed; its log says where"))
+                failed = HttpError(500, "internal_error", "the server failed; its log says where")
+                await failed.response()(scope, receive, watch)
         finally:
             self._count(scope, status, time.perf_counter() - begun)
 
+    def _require_name(self, scope: Scope) -> None:
+        named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        if self.hosts is None or is_own_name(named, self.hosts, any_address=self.any_address):
+            return
+        said = "this listens for its own machine alone; ask for localhost or 127.0.0.1, or start it with --host"
+        if self.any_address:
+            said = "this is not its name; ask for it by its address, or start it with --allow-host NAME"
+        raise HttpError(403, "foreign_host", said)
+
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        context = scope.get(CONTEXT)
+        context = scope.get(_CONTEXT)
         items, tokens = (0, 0) if context is None else (context.items, context.tokens)
         route = scope["path"] if scope["path"] in self.queued else _route(scope)
         self.metrics.answered(route, status, seconds, items, tokens)
         self.metrics.queued(self.admission.accepted, self.admission.batcher.waiting_tokens)
-        if status == 429:
-            self._log_refused()
+        if status != 429:
+            method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+            figures = (1000 * seconds, items, tokens)
+            access_log.info("%s %s %d %.1fms items=%d tokens=%d", method, route, status, *figures)
             return
-        access_log.info(
-            "%s %s %d %.1fms items=%d tokens=%d", _method(scope), route, status, 1000 * seconds, items, tokens
-        )
-
-    def _log_refused(self) -> None:
-        """Logs at most once a second that requests were refused: a line for each would be the next overload."""
+        # 每秒最多说一次：每次拒绝都写一行，就是下一场过载
         self._refused += 1
-        now = time.monotonic()
-        if now - self._said >= 1:
-            access_log.warning(
-                "the queue is full: refused %d requests with 429 since this was last said", self._refused
-            )
-            self._refused, self._said = 0, now
-
-
-async def send_error(send: Send, error: HttpError) -> None:
-    """Answers with an error."""
-    body = error.body()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers()}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+        if time.monotonic() - self._said >= 1:
+            said = "the queue is full: refused %d requests with 429 since this was last said"
+            access_log.warning(said, self._refused)
+            self._refused, self._said = 0, time.monotonic()
 
 
 def _route(scope: Scope) -> str:
     """The route's template; paths that match none share one name, so that nobody can fill the log or the figures."""
     return getattr(scope.get("route"), "path", "unmatched")
-
-
-def _method(scope: Scope) -> str:
-    method = scope["method"]
-    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "OTHER"
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}"

@@ -27,40 +27,27 @@ class Metrics:
     """The figures of one process."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "bertsmith_requests", "Requests answered, by status.", ["endpoint", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "bertsmith_request_seconds",
-            "From the first byte of a request to the last of its answer.",
-            ["endpoint"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._items = Counter("bertsmith_items", "Texts of answered requests.", ["endpoint"], registry=registry)
-        self._tokens = Counter("bertsmith_tokens", "Tokens that models read.", ["endpoint"], registry=registry)
-        self._sequences = Histogram(
-            "bertsmith_batch_sequences", "Sequences in a forward pass.", buckets=_SIZES, registry=registry
-        )
-        self._batch_tokens = Histogram(
-            "bertsmith_batch_tokens", "Tokens in a forward pass.", buckets=_TOKENS, registry=registry
-        )
-        self._batch_seconds = Histogram(
-            "bertsmith_batch_seconds", "Seconds of a forward pass.", buckets=_SECONDS, registry=registry
-        )
-        self._queue = Gauge(
-            "bertsmith_queue_requests",
-            "Requests accepted and not answered yet.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self._queue_tokens = Gauge(
-            "bertsmith_queue_tokens",
-            "Tokens that wait to be computed.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
+        self._registry = CollectorRegistry()
+
+        def counter(name: str, said: str, *labels: str) -> Counter:
+            return Counter(f"bertsmith_{name}", said, labels, registry=self._registry)
+
+        def histogram(name: str, said: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"bertsmith_{name}", said, labels, buckets=buckets, registry=self._registry)
+
+        def gauge(name: str, said: str) -> Gauge:
+            return Gauge(f"bertsmith_{name}", said, registry=self._registry, multiprocess_mode="livesum")
+
+        self._requests = counter("requests", "Requests answered, by status.", "endpoint", "status")
+        said = "From the first byte of a request to the last of its answer."
+        self._seconds = histogram("request_seconds", said, _SECONDS, "endpoint")
+        self._items = counter("items", "Texts of answered requests.", "endpoint")
+        self._tokens = counter("tokens", "Tokens that models read.", "endpoint")
+        self._sequences = histogram("batch_sequences", "Sequences in a forward pass.", _SIZES)
+        self._batch_tokens = histogram("batch_tokens", "Tokens in a forward pass.", _TOKENS)
+        self._batch_seconds = histogram("batch_seconds", "Seconds of a forward pass.", _SECONDS)
+        self._queue = gauge("queue_requests", "Requests accepted and not answered yet.")
+        self._queue_tokens = gauge("queue_tokens", "Tokens that wait to be computed.")
 
     def answered(self, endpoint: str, status: int, seconds: float, items: int, tokens: int) -> None:
         """Counts an answered request."""
@@ -87,26 +74,14 @@ class Metrics:
         folder = os.environ.get(SHARED_FOLDER)
         if folder is None:
             return generate_latest(self._registry)
-        _forget_the_dead(Path(folder))
+        for file in Path(folder).glob("gauge_live*_*.db"):
+            try:
+                os.kill(int(file.stem.rpartition("_")[2]), 0)
+            except ProcessLookupError:
+                # 被 kill -9 的进程来不及收尾，它的队列长度会永远留在总和里
+                file.unlink(missing_ok=True)
+            except PermissionError:
+                pass
         together = CollectorRegistry()
         MultiProcessCollector(together, folder)  # type: ignore[no-untyped-call]
         return generate_latest(together)
-
-
-def _forget_the_dead(folder: Path) -> None:
-    """Removes the gauges of processes that are gone: a killed worker has no queue any longer."""
-    for file in folder.glob("gauge_live*_*.db"):
-        pid = file.stem.rpartition("_")[2]
-        # 被 kill -9 的进程来不及收尾，它的队列长度会永远留在总和里
-        if pid.isdecimal() and not _is_alive(int(pid)):
-            file.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,24 +1,24 @@
-"""The models of a server: which pipelines a folder is good for, loaded, with the batching engine behind them."""
+"""The models of a server, with the batching engine behind them, and the indexes that they search."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from bertsmith.errors import CheckpointError
 from bertsmith.hub import model_folder
-from bertsmith.inference.pipeline import Pipeline, pipeline_named
-from bertsmith.inference.task_detection import pipelines_of_folder
+from bertsmith.inference.pipeline import Pipeline, all_pipelines, pipeline_named, pipelines_of_folder
+from bertsmith.inference.words import WORDS_FILE
 from bertsmith.model import ModelConfig
+from bertsmith.retrieval.search import SearchIndex
+from bertsmith.retrieval.stored import fingerprint_of, read_claim
 from bertsmith.serve.batching import Batcher, BatchingEngine
-from bertsmith.serve.http_errors import HttpError
-from bertsmith.serve.request_context import CURRENT, RequestContext
+from bertsmith.serve.request import CURRENT, HttpError, RequestContext
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import Tokenizer, load_tokenizer
-
-if TYPE_CHECKING:
-    from bertsmith.retrieval import SearchIndex
 
 _WARM_UP_SECONDS = 120.0
 
@@ -32,16 +32,15 @@ class ServedModel:
         folder: where it lies; never told to clients.
         created: when it was written, in seconds since 1970.
         pipelines: by name.
-        tokenizer: of the model.
-        config: of the model.
+        tokenizer: None where the folder holds words alone, as `bertsmith solve` may leave it; so is `config`.
     """
 
     name: str
     folder: str
     created: int
     pipelines: Mapping[str, Any]
-    tokenizer: Tokenizer
-    config: ModelConfig
+    tokenizer: Tokenizer | None
+    config: ModelConfig | None
 
     def has(self, kind: type[Pipeline]) -> bool:
         """Tells whether one of its pipelines is of a kind."""
@@ -49,24 +48,22 @@ class ServedModel:
 
     def describe(self) -> dict[str, Any]:
         """Returns what `/info` says of it."""
-        config = self.config
         pipeline = next(iter(self.pipelines.values()))
-        said: dict[str, Any] = {
-            "name": self.name,
-            "pipelines": list(self.pipelines),
-            "layers": config.num_hidden_layers,
-            "hidden_size": config.hidden_size,
-            "vocab_size": self.tokenizer.vocab_size,
-            "max_length": pipeline.max_length,
-        }
+        engine = pipeline.engine.engine
+        said: dict[str, Any] = {"name": self.name, "pipelines": list(self.pipelines)}
+        if self.config is not None and self.tokenizer is not None:
+            said |= {
+                "layers": self.config.num_hidden_layers,
+                "hidden_size": self.config.hidden_size,
+                "vocab_size": self.tokenizer.vocab_size,
+                "max_length": pipeline.max_length,
+            }
         if pipeline.labels is not None:
             said["labels"] = list(pipeline.labels)
-        engine = pipeline.engine.engine
-        said["precision"], said["engine"] = engine.precision, engine.kind
+        said |= {"precision": engine.precision, "engine": engine.kind}
         if engine.choice is not None:
             said["precision_choice"] = str(engine.choice)
-        said["device"] = str(engine.device)
-        return said
+        return said | {"device": str(engine.device)}
 
 
 class ServedModels:
@@ -78,7 +75,7 @@ class ServedModels:
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
         self._models = {model.name: model for model in models}
-        self.indexes: Mapping[str, SearchIndex] = {}
+        self.indexes: dict[str, SearchIndex] = {}
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models.values())
@@ -97,19 +94,18 @@ class ServedModels:
         if name is None:
             return next(iter(self))
         if name not in self._models:
-            there = ", ".join(self._models)
-            raise HttpError(
-                404, "model_not_found", f"no model of that name is served; there are: {there}", where="model"
-            )
+            said = f"no model of that name is served; there are: {', '.join(self._models)}"
+            raise HttpError(404, "model_not_found", said, where="model")
         return self._models[name]
 
     def asked(self, name: str | None) -> list[ServedModel]:
-        """Returns the model a request names, or all of which one may answer.
-
-        Raises:
-            HttpError: 404; it names the models there are.
-        """
+        """Returns the model a request names, or all of which one may answer."""
         return list(self) if name is None else [self.named(name)]
+
+    def at(self, path: str, name: str | None) -> tuple[ServedModel, Any]:
+        """Returns the model a request at a path asks for, and its pipeline, see `pipeline`."""
+        model, _, pipeline = self.pipeline(name, pipelines_at(path))
+        return model, pipeline
 
     def pipeline(self, name: str | None, kinds: Sequence[str]) -> tuple[ServedModel, str, Any]:
         """Returns the model a request asks for, and its pipeline for an endpoint.
@@ -131,12 +127,29 @@ class ServedModels:
                     return model, kind, model.pipelines[kind]
         able = [model.name for model in self if model.pipelines.keys() & set(kinds)]
         there = f"these can: {', '.join(able)}" if able else "no model of this server can"
-        raise HttpError(
-            422,
-            "wrong_model",
-            f"the model is not made for this endpoint ({' or '.join(kinds)}); {there}",
-            where="model",
-        )
+        said = f"the model is not made for this endpoint ({' or '.join(kinds)}); {there}"
+        raise HttpError(422, "wrong_model", said, where="model")
+
+    def index(self, name: str | None) -> tuple[str, SearchIndex]:
+        """Returns the index that a request asks for, and its name; the first where it names none.
+
+        Raises:
+            HttpError: there is none (422), or none of that name (404).
+        """
+        if not self.indexes:
+            raise HttpError(422, "no_index", "this server searches nothing; start it with --index")
+        name = next(iter(self.indexes)) if name is None else name
+        if name not in self.indexes:
+            said = f"no index of that name is served; there are: {', '.join(self.indexes)}"
+            raise HttpError(404, "index_not_found", said, where="index")
+        # 索引更新之后，下一个问题就用新的
+        self.indexes[name] = self.indexes[name].newest()
+        return name, self.indexes[name]
+
+
+def pipelines_at(path: str) -> tuple[str, ...]:
+    """Returns the names of the pipelines that answer at a path."""
+    return tuple(name for name, pipeline in all_pipelines().items() if path in pipeline.endpoints)
 
 
 def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
@@ -155,21 +168,46 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
             # 换上排队的引擎：流水线照常调用，计算却与别的请求合并成一批
             pipeline.engine = BatchingEngine(batcher, pipeline.engine)
             pipelines[kind] = pipeline
-        config, tokenizer = ModelConfig.load(folder), load_tokenizer(folder)
-        created = int((model_folder(folder) / "config.json").stat().st_mtime)
-        model = ServedModel(name, folder, created, pipelines, tokenizer, config)
-        warm_up(model)
-        loaded.append(model)
+        local, has_encoder = model_folder(folder), all(one.tokenizer is not None for one in pipelines.values())
+        created = int((local / ("config.json" if has_encoder else WORDS_FILE)).stat().st_mtime)
+        encoder = (load_tokenizer(folder), ModelConfig.load(folder)) if has_encoder else (None, None)
+        loaded.append(ServedModel(name, folder, created, pipelines, *encoder))
+        context = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
+        context.on_its_way = False
+        CURRENT.set(context)
+        try:
+            for pipeline in pipelines.values():
+                pipeline(*pipeline.smallest_input())
+        finally:
+            CURRENT.set(None)
     return ServedModels(loaded)
 
 
-def warm_up(model: ServedModel) -> None:
-    """Runs every pipeline of a model on a word or two."""
-    context = RequestContext(time.monotonic() + _WARM_UP_SECONDS, Limits())
-    CURRENT.set(context)
-    context.on_its_way = False
-    try:
-        for pipeline in model.pipelines.values():
-            pipeline(*pipeline.smallest_input())
-    finally:
-        CURRENT.set(None)
+def load_indexes(given: Iterable[tuple[str, str]], models: ServedModels) -> dict[str, SearchIndex]:
+    """Opens indexes; queries become vectors by the served model that made the index, together with other requests.
+
+    Args:
+        given: (name, folder) of each.
+        models: those that are served.
+
+    Raises:
+        CheckpointError: a folder holds no index, a damaged one, or one of a model that is not served.
+    """
+    able = {fingerprint_of(model.folder): model.pipelines["embed"] for model in models if "embed" in model.pipelines}
+    found = {}
+    for name, folder in given:
+        claim = read_claim(Path(folder))
+        # 换一个模型，查询与段落的向量就不在同一个空间里：指纹必须相同
+        embed = able.get(claim.fingerprint)
+        if embed is None:
+            raise CheckpointError(
+                f"{folder}: no served model made this index; add --model {claim.model}, or where it lies now"
+            )
+        found[name] = SearchIndex(folder, embed=embed)
+    return found
+
+
+def describe_index(name: str, index: SearchIndex) -> dict[str, Any]:
+    """Returns what `/info` says of an index."""
+    current, model = index.stored.current, Path(index.stored.claim.model).name
+    return {"name": name, "documents": len(current.documents), "passages": current.passages, "model": model}

@@ -22,8 +22,7 @@ import uvicorn
 
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.serve.connection import patient_connection
-from bertsmith.serve.host_check import is_loopback
-from bertsmith.serve.keys import ApiKeys
+from bertsmith.serve.guard import ApiKeys, is_loopback
 from bertsmith.serve.settings import ServeSettings
 
 SETTINGS_VARIABLE = "BERTSMITH_SERVE_SETTINGS"

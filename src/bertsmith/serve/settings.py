@@ -1,7 +1,7 @@
 """What a server is told: which models, where it listens, how much it takes on.
 
 One frozen value: the options of `bertsmith serve` are made from it, and it travels as JSON to the worker processes. API
-keys are no part of it: every process reads them from the environment or from their file (`keys`).
+keys are no part of it: every process reads them from the environment or from their file (`guard.ApiKeys`).
 """
 
 from __future__ import annotations
@@ -9,33 +9,29 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bertsmith.cores import available_cores
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.files import from_json
 from bertsmith.hub import hub_name, model_folder
-from bertsmith.inference.engine import EngineKind
-from bertsmith.inference.precision import Precision
-from bertsmith.options import option, settings_of
+from bertsmith.inference.engine import Precision
+from bertsmith.inference.graph_cache import EngineKind
+from bertsmith.inference.words import WORDS_FILE
+from bertsmith.parallel import available_cores
+from bertsmith.settings import option, settings_of
 
 _LONGEST = 86_400.0
-"""Seconds that anything may be told to wait."""
+"""Seconds that anything may be told to wait: more, some systems cannot, and it makes no sense."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one request may ask for.
-
-    Attributes:
-        items: texts, second texts and choices together.
-        characters: of all its texts together.
-        tokens: that the model would read for it, special tokens and overlapping windows included.
-    """
+    """The most that one request may ask for; `tokens` are those the model would read, overlapping windows included."""
 
     panel: ClassVar[str] = "Limits of a request"
 
@@ -56,16 +52,9 @@ class ServeSettings:
     Attributes:
         models: (name, folder) of each model; the first one answers requests that name none.
         indexes: (name, folder) of each index that can be searched.
-        threads: that compute, in each process; 0 divides the processor's cores among the processes.
-        precision: of the matmuls, as in `load_pipeline`; None as the engine chooses.
-        engine: what short batches run on, as in `load_pipeline`.
-        queue: requests that a process has accepted and not answered; one more is refused with 429.
-        deadline: seconds in which a request is answered; after them it gets 504 and its work is dropped.
-        batch_delay_ms: milliseconds that a computing thread waits for requests that are already being read.
-        drain: seconds between SIGTERM and the end of accepting, in which `/ready` says 503.
-        limits: of one request.
-        allowed_hosts: names besides this machine's own under which a server without keys, on loopback, may be asked.
-        key_file: a file with one API key a line; None where the environment has them, or nobody needs one.
+
+    Raises:
+        ConfigError: a number is out of range, or no model is given.
     """
 
     models: tuple[tuple[str, str], ...]
@@ -95,11 +84,6 @@ class ServeSettings:
     )
 
     def __post_init__(self) -> None:
-        """Checks the ranges that the options declare, and the durations.
-
-        Raises:
-            ConfigError: a number is out of range, or no model is given.
-        """
         if not self.models:
             raise ConfigError("no model to serve; pass --model DIR")
         for setting in settings_of(type(self)):
@@ -112,7 +96,6 @@ class ServeSettings:
                 raise ConfigError(f"{name} {value} is above {most}")
         seconds = {"deadline": self.deadline, "batch delay": self.batch_delay_ms / 1000, "drain": self.drain}
         for name, duration in seconds.items():
-            # 更久的等待有的操作系统不支持，也没有意义
             if not 0 <= duration <= _LONGEST or (name == "deadline" and duration == 0):
                 raise ConfigError(f"{name} {duration} is no duration in seconds, at most a day")
 
@@ -138,36 +121,8 @@ class ServeSettings:
     @classmethod
     def from_json(cls, text: str) -> ServeSettings:
         """Reads what `to_json` wrote."""
-        values = json.loads(text)
-        for kind in ("models", "indexes"):
-            values[kind] = tuple((name, folder) for name, folder in values[kind])
-        return cls(
-            **values
-            | {
-                "cors_origins": tuple(values["cors_origins"]),
-                "allowed_hosts": tuple(values["allowed_hosts"]),
-                "limits": Limits(**values["limits"]),
-            }
-        )
-
-
-def named_indexes(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads what `--index` was given: `DIR`, or `NAME=DIR`.
-
-    Returns:
-        (name, folder) of each; a folder without a name is called as it is called on disk.
-
-    Raises:
-        InputError: a name is unusable or used twice.
-    """
-    indexes: dict[str, str] = {}
-    for text in given:
-        name, separator, folder = text.partition("=")
-        if not separator or Path(text).is_dir():
-            name, folder = Path(text).resolve().name, text
-        _require_name(name, folder, indexes)
-        indexes[name] = folder
-    return tuple(indexes.items())
+        found: ServeSettings = from_json(cls, json.loads(text))
+        return found
 
 
 def served(models: Sequence[str] | None, indexes: Sequence[str] | None) -> ServeSettings:
@@ -187,34 +142,40 @@ def served(models: Sequence[str] | None, indexes: Sequence[str] | None) -> Serve
     return ServeSettings(named_models(models or ()), found)
 
 
-def _require_name(name: str, folder: str, taken: Collection[str]) -> None:
-    if not _NAME.fullmatch(name):
-        raise InputError(f"{name!r} cannot be a name; use letters, digits, dots and dashes: NAME={folder}")
-    if name in taken:
-        raise InputError(f"two are called {name!r}; give them names: NAME={folder}")
-
-
 def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads what `--model` was given: `DIR`, or `NAME=DIR`; a model of the Hub is downloaded.
-
-    Returns:
-        (name, folder) of each; a folder without a name is called as it is called on disk or on the Hub.
+    """Reads what `--model` was given, `DIR` or `NAME=DIR`, as (name, folder); a model of the Hub is downloaded.
 
     Raises:
         CheckpointError: the Hub does not give a model.
         InputError: a folder does not exist or holds no `config.json`, or a name is unusable or used twice.
     """
-    models: dict[str, str] = {}
+    found = []
+    for name, place in named_indexes(given):
+        # 就地换成本机的文件夹：各个工作进程此后读到的是同一个提交
+        folder = str(model_folder(place)) if place else place
+        # 只有词的模型没有 config.json
+        if not any((Path(folder) / name).is_file() for name in ("config.json", WORDS_FILE)):
+            raise InputError(f"{folder!r} is not a model folder: it has no config.json")
+        found.append((name, folder))
+    return tuple(found)
+
+
+def named_indexes(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Reads what `--index` was given, as (name, folder); without a name, it is that on disk or on the Hub.
+
+    Raises:
+        InputError: a name is unusable or used twice.
+    """
+    found: dict[str, str] = {}
     for text in given:
         name, separator, folder = text.partition("=")
         # 目录名里可以有等号：整段就是一个存在的目录时，不当作“名字=目录”
         if not separator or Path(text).is_dir():
             remote = hub_name(text)
             name, folder = Path(remote.repository if remote else text).resolve().name, text
-        # 就地换成本机的文件夹：各个工作进程此后读到的是同一个提交
-        folder = str(model_folder(folder)) if folder else folder
-        if not (Path(folder) / "config.json").is_file():
-            raise InputError(f"{folder or text!r} is not a model folder: it has no config.json")
-        _require_name(name, folder, models)
-        models[name] = folder
-    return tuple(models.items())
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{name!r} cannot be a name; use letters, digits, dots and dashes: NAME={folder}")
+        if name in found:
+            raise InputError(f"two are called {name!r}; give them names: NAME={folder}")
+        found[name] = folder
+    return tuple(found.items())

@@ -3,9 +3,9 @@
 BertClassifier("run/model").fit(texts, labels).predict(more)
 """
 
-from bertsmith.sklearn.embedder import BertEmbedder as BertEmbedder
-from bertsmith.sklearn.tagger import BertTagger as BertTagger
-from bertsmith.sklearn.texts import BertClassifier as BertClassifier
-from bertsmith.sklearn.texts import BertRegressor as BertRegressor
+from bertsmith.sklearn.estimators import BertClassifier as BertClassifier
+from bertsmith.sklearn.estimators import BertEmbedder as BertEmbedder
+from bertsmith.sklearn.estimators import BertRegressor as BertRegressor
+from bertsmith.sklearn.estimators import BertTagger as BertTagger
 
 __all__ = ["BertClassifier", "BertEmbedder", "BertRegressor", "BertTagger"]

@@ -13,30 +13,217 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from bertsmith.errors import ConfigError
+from bertsmith.data.reading.tables import Cell
+from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.finetune.job import usual_rate
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings, runs_in
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.hub import model_folder
-from bertsmith.inference.loading import load_pipeline
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.embed import Embed, SentenceFolder, write_sentence_folder
+from bertsmith.inference.engine import Precision
 from bertsmith.inference.pipeline import Pipeline
 from bertsmith.kernels.layers import best_device
-from bertsmith.options import divided
-from bertsmith.sklearn.folders import PackedPipeline, files_in, write_folder
-from bertsmith.sklearn.inputs import EstimatorError, as_value_error
+from bertsmith.settings import divided
+
+
+class EstimatorError(BertsmithError, ValueError):
+    """Wrong data or a wrong parameter; a `ValueError`, as scikit-learn has it."""
+
+
+@contextmanager
+def as_value_error() -> Iterator[None]:
+    """Raises the errors of bertsmith inside the block as `EstimatorError`, with the same line."""
+    try:
+        yield
+    except EstimatorError:
+        raise
+    except BertsmithError as error:
+        raise EstimatorError(str(error)) from error
+
+
+def texts_of(inputs: Any) -> list[tuple[str, str | None]]:
+    """Returns each input as a text and a second one, None where there is none.
+
+    Args:
+        inputs: N texts: a list, an array, a series; or N rows of one or two texts: a list of pairs, an array [N, 2], a
+            data frame of one or two columns.
+
+    Raises:
+        EstimatorError: it is a single text, has no rows, or one of them is no text, or missing.
+    """
+    found = []
+    for number, row in enumerate(rows_of(inputs)):
+        cells = list(row) if isinstance(row, (list, tuple)) else [row]
+        if not 1 <= len(cells) <= 2:
+            raise EstimatorError(f"X: row {number} (from 0) has {len(cells)} columns; give a text, or a pair of texts")
+        text, *pair = (_text(number, cell) for cell in cells)
+        found.append((text, pair[0] if pair else None))
+    if len({pair is None for _, pair in found}) > 1:
+        raise EstimatorError("X: some rows are single texts and some are pairs; give one kind")
+    return found
+
+
+def rows_of(inputs: Any) -> list[Any]:
+    """Returns N rows as Python's own lists and values.
+
+    Raises:
+        EstimatorError: it is a single text, a sparse matrix, cannot be counted, or is empty.
+    """
+    # 稀疏矩阵多半是词袋特征，被错放在这里：说清楚要的是文本
+    if issparse(inputs):
+        raise EstimatorError("X: is a sparse matrix, and sparse input is not supported; give the texts themselves")
+    if not isinstance(inputs, Iterable) and hasattr(inputs, "__array__"):
+        inputs = np.asarray(inputs)
+    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
+        raise EstimatorError(f"X: is a {type(inputs).__name__}; give a list of texts, such as [text]")
+    # 数据框迭代出来的是列名：取它的值
+    values = inputs.to_numpy() if hasattr(inputs, "to_numpy") else inputs
+    rows = list(values.tolist() if hasattr(values, "tolist") else values)
+    if not rows:
+        raise EstimatorError("X: holds no row: 0 samples; give at least one")
+    return rows
+
+
+def targets_of(targets: Any, count: int) -> list[Any]:
+    """Returns the label of each of `count` rows.
+
+    Raises:
+        EstimatorError: there are none, or not as many as rows.
+    """
+    if targets is None:
+        raise EstimatorError("y is None: this estimator requires y to be passed; give a label for each row")
+    found = rows_of(targets)
+    if len(found) != count:
+        raise EstimatorError(f"X has {count} rows and y has {len(found)}; give a label for each row")
+    return [label[0] if isinstance(label, list) and len(label) == 1 else label for label in found]
+
+
+def weights_of(weights: Any, count: int) -> list[float] | None:
+    """Returns the weight of each of `count` rows; None where all are alike.
+
+    Raises:
+        EstimatorError: there are not as many as rows, one is no finite number from 0, or all are 0.
+    """
+    if weights is None:
+        return None
+    rows = rows_of(weights)
+    if len(rows) != count or not all(isinstance(row, (int, float)) for row in rows):
+        raise EstimatorError(
+            f"X has {count} rows; sample_weight has {len(rows)}, or not numbers; give one for each row"
+        )
+    found = np.array(rows, dtype=np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
+    if len(wrong) or not found.any():
+        reason = f"row {wrong[0]} (from 0) is {found[wrong[0]]}" if len(wrong) else "all are 0"
+        raise EstimatorError(f"sample_weight: {reason}; give finite numbers from 0, one of them positive")
+    return None if (found == found[0]).all() else found.tolist()
+
+
+def is_missing(value: Any) -> bool:
+    """Tells None, NaN, NaT and `pd.NA` from values: what has no value is not equal to itself, or says nothing of it."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):
+        # pd.NA 的比较还是 pd.NA，不能当作真假；数组没有单一的真假，但不是缺失
+        return not hasattr(value, "__len__")
+
+
+def _text(number: int, value: Any) -> str:
+    place = f"X: row {number} (from 0)"
+    # 空文本照收，与 TfidfVectorizer 一致：一批里的一条空文本不该让整批失败
+    if isinstance(value, str) and not value.strip():
+        return ""
+    if not is_missing(value) and not isinstance(value, str):
+        raise EstimatorError(f"{place}: the text is a {type(value).__name__}, not text")
+    with as_value_error():
+        return Cell(place, "text", None if is_missing(value) else value).text()
+
+
+WEIGHTS, TEXTS = (".safetensors",), (".json", ".txt", ".model")
+"""Endings of what a model folder is made of; anything else in it is left out."""
+
+
+@dataclass(frozen=True)
+class PackedPipeline:
+    """A pipeline as its files.
+
+    Attributes:
+        name: of the pipeline.
+        files: path inside the folder → its bytes: safetensors, JSON and text.
+        precision: in which it computes; None for the usual one.
+    """
+
+    name: str
+    files: Mapping[str, bytes] = field(repr=False)
+    precision: Precision | None = None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, texts: Mapping[str, bytes], precision: Precision | None = None) -> PackedPipeline:
+        """Packs a pipeline; `texts` are files that the run wrote beside the weights, such as `task.json`."""
+        with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
+            write_folder(pipeline, Path(place))
+            return cls(pipeline.name, {**texts, **files_in(Path(place))}, precision)
+
+    def unpacked(self) -> Any:
+        """Returns the pipeline."""
+        with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
+            for name, content in self.files.items():
+                path = Path(place) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            return load_pipeline(self.name, place, precision=self.precision)
+
+
+def write_folder(pipeline: Pipeline, folder: Path) -> None:
+    """Writes the model and the tokenizer of a live pipeline, and how it pools where it makes vectors.
+
+    Raises:
+        ConfigError: the pipeline has no model of its own to save, or pools in a way that no folder can say.
+    """
+    model = getattr(pipeline.engine, "model", None)
+    if model is None or getattr(pipeline.engine, "kind", "torch") != "torch":
+        raise ConfigError("the pipeline runs on another engine than torch; load it with engine='torch'")
+    model.save_pretrained(folder)
+    pipeline.tokenizer.save(folder, model_max_length=pipeline.config.position_limit)
+    if isinstance(pipeline, Embed):
+        if pipeline.pooling not in ("mean", "cls", "max"):
+            raise ConfigError(f"pooling {pipeline.pooling} has no place in a model folder; use mean, cls or max")
+        says = SentenceFolder(
+            pooling=pipeline.pooling,
+            max_length=pipeline.max_length,
+            normalize=pipeline.unit_length,
+            prompts=pipeline.prompts,
+            default_prompt=pipeline.default_prompt,
+            similarity=pipeline.similarity,
+            dims=pipeline.dims,
+        )
+        write_sentence_folder(folder, says, pipeline.hidden_size)
+
+
+def files_in(folder: Path, *, weights: bool = True) -> dict[str, bytes]:
+    """Returns the files of a model folder by their paths inside it; with or without the weights."""
+    endings = (*TEXTS, *WEIGHTS) if weights else TEXTS
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in endings
+    }
+
 
 Model = str | Path | Pipeline
 """A model folder, `org/name` of the Hub, or a live pipeline."""
@@ -67,15 +254,23 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
     verbose: bool = False
     settings: Mapping[str, Any] | None = None
 
-    def _fine_tune(self, task: Task[Any, Any], examples: Sequence[Any], labels: Sequence[Any]) -> FineTuningResult:
-        """Fine-tunes on examples; `labels` say which of them are of one kind."""
+    def _fine_tune(
+        self,
+        task: Task[Any, Any],
+        examples: Sequence[Any],
+        labels: Sequence[Any],
+        weights: Sequence[float] | None = None,
+    ) -> FineTuningResult:
+        """Fine-tunes on examples; `labels` say which of them are of one kind, `weights` how much each counts."""
         (chosen,) = divided(dict(self.settings or {}), FineTuningSettings, command="finetune")
         for name, own in (("epochs", "n_epochs"), ("seed", "random_state"), *_OWN):
             if name in chosen:
                 raise ConfigError(f"settings: {name} is the parameter {own} of the estimator; set it there")
         # None 表示用 numpy 的全局状态，和 scikit-learn 的约定一样
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        train, dev = self._split(examples, labels, seed)
+        learned, held = self._split(labels, seed)
+        train, dev = [examples[n] for n in learned], [examples[n] for n in held]
+        of_rows = None if weights is None else [weights[n] for n in learned]
         with ExitStack() as stack:
             start = self._start(stack)
             run = Path(self.run_folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-")))
@@ -93,7 +288,15 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
                 raise ConfigError("settings: a bottleneck adapter makes no model folder; use lora, or no adapter")
             console = Console() if self.verbose else None
             result = fine_tune(
-                task, start, train, dev, run, settings, console=console, device=self.device or best_device()
+                task,
+                start,
+                train,
+                dev,
+                run,
+                settings,
+                weights=of_rows,
+                console=console,
+                device=self.device or best_device(),
             )
             self._precision = runs_in(settings.precision)
             self.pipeline_ = load_pipeline(task.name, run / "model", precision=self._precision, device=self.device)
@@ -111,19 +314,18 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
             raise EstimatorError(f"model is a {type(self.model).__name__}; give a model folder, org/name or a pipeline")
         return model_folder(self.model)
 
-    def _split(self, examples: Sequence[Any], labels: Sequence[Any], seed: int) -> tuple[list[Any], list[Any]]:
-        """Divides examples into those that are learned and those that choose the epoch, kind by kind."""
+    def _split(self, labels: Sequence[Any], seed: int) -> tuple[list[int], list[int]]:
+        """Divides the numbers of examples into those that are learned and those that choose the epoch, by kind."""
         if not 0 <= self.validation_fraction < 1:
             raise EstimatorError(f"validation_fraction {self.validation_fraction} is outside [0, 1)")
         kinds: dict[Any, list[int]] = {}
-        for number in np.random.default_rng(seed).permutation(len(examples)).tolist():
+        for number in np.random.default_rng(seed).permutation(len(labels)).tolist():
             kinds.setdefault(labels[number], []).append(number)
         held = [n for group in kinds.values() for n in group[: round(self.validation_fraction * len(group))]]
         if not self._can_choose([labels[number] for number in held]):
             # 数据太少，留不出能分高下的验证行：用全部行来选轮次
-            return list(examples), list(examples)
-        out = set(held)
-        return [one for n, one in enumerate(examples) if n not in out], [examples[n] for n in sorted(held)]
+            return list(range(len(labels))), list(range(len(labels)))
+        return sorted({*range(len(labels))} - {*held}), sorted(held)
 
     def _can_choose(self, held: Sequence[Any]) -> bool:
         """Tells whether held-out rows with these labels can tell good epochs from bad ones."""

@@ -150,13 +150,7 @@ ENTITY_OF_SLOT = {
 
 
 def draw_stories(seed: int, count: int, *, split: str = "train") -> Iterator[Story]:
-    """Yields stories; story i of a split is the same whoever draws it.
-
-    Args:
-        seed: the world's seed.
-        count: how many.
-        split: stories of different splits are different draws, so that a test set is unseen.
-    """
+    """Yields stories; story i of a split is the same whoever draws it, and splits are different draws."""
     for index in range(count):
         yield draw_story(generator(seed, f"tinyworld/story/{split}", index))
 
@@ -256,9 +250,6 @@ def caption_odds(pattern: str, filled: Mapping[str, str], blank: str) -> dict[st
         pattern: one of `CAPTIONS`.
         filled: slot → word, of its other slots.
         blank: the slot that is hidden.
-
-    Returns:
-        word → probability, adding up to 1.
     """
     odds: dict[str, float] = {}
     for facts, subject in _all_facts():

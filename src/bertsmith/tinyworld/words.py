@@ -32,98 +32,55 @@ class Corner:
     reading: str
 
 
-CORNERS: tuple[Corner, ...] = (
-    Corner(
-        name="farm",
-        places=("barn", "field", "stable"),
-        jobs=("farmer", "shepherd"),
-        animals=("cow", "sheep", "horse", "goat"),
-        foods=("cheese", "butter", "corn", "potato"),
-        work=(("stacks", "hay"), ("mends", "fence"), ("ploughs", "soil")),
-        reading="almanac",
-    ),
-    Corner(
-        name="harbour",
-        places=("pier", "lighthouse", "beach"),
-        jobs=("sailor", "fisher"),
-        animals=("crab", "gull", "seal", "turtle"),
-        foods=("herring", "oyster", "shrimp", "seaweed"),
-        work=(("casts", "net"), ("paints", "boat"), ("ties", "rope")),
-        reading="chart",
-    ),
-    Corner(
-        name="forest",
-        places=("cabin", "clearing", "cave"),
-        jobs=("hunter", "woodcutter"),
-        animals=("fox", "owl", "bear", "squirrel"),
-        foods=("mushroom", "chestnut", "blackberry", "root"),
-        work=(("chops", "wood"), ("follows", "trail"), ("lights", "fire")),
-        reading="legend",
-    ),
-    Corner(
-        name="street",
-        places=("bakery", "shop", "square"),
-        jobs=("baker", "grocer"),
-        animals=("mouse", "cat", "sparrow", "pigeon"),
-        foods=("bread", "cake", "bun", "pie"),
-        work=(("kneads", "dough"), ("sweeps", "floor"), ("fills", "basket")),
-        reading="recipe",
-    ),
-    Corner(
-        name="school",
-        places=("classroom", "library", "yard"),
-        jobs=("teacher", "pupil"),
-        animals=("hamster", "parrot", "rabbit", "goldfish"),
-        foods=("sandwich", "biscuit", "apple", "yogurt"),
-        work=(("writes", "lesson"), ("cleans", "board"), ("draws", "picture")),
-        reading="poem",
-    ),
-    Corner(
-        name="garden",
-        places=("orchard", "greenhouse", "lawn"),
-        jobs=("gardener", "beekeeper"),
-        animals=("bee", "hedgehog", "snail", "butterfly"),
-        foods=("pear", "plum", "carrot", "honey"),
-        work=(("waters", "rose"), ("plants", "seed"), ("trims", "hedge")),
-        reading="catalogue",
-    ),
-    Corner(
-        name="mountain",
-        places=("peak", "valley", "hut"),
-        jobs=("climber", "guide"),
-        animals=("eagle", "marmot", "mule", "lynx"),
-        foods=("stew", "sausage", "porridge", "jerky"),
-        work=(("carries", "pack"), ("clears", "path"), ("climbs", "ridge")),
-        reading="map",
-    ),
-    Corner(
-        name="inn",
-        places=("kitchen", "cellar", "tavern"),
-        jobs=("cook", "waiter"),
-        animals=("dog", "goose", "rooster", "pig"),
-        foods=("soup", "roast", "omelette", "dumpling"),
-        work=(("stirs", "pot"), ("washes", "plate"), ("sets", "table")),
-        reading="menu",
-    ),
-    Corner(
-        name="river",
-        places=("mill", "bridge", "landing"),
-        jobs=("miller", "rower"),
-        animals=("duck", "otter", "frog", "swan"),
-        foods=("trout", "salmon", "cress", "eel"),
-        work=(("grinds", "grain"), ("pushes", "raft"), ("repairs", "wheel")),
-        reading="letter",
-    ),
-    Corner(
-        name="castle",
-        places=("tower", "hall", "gate"),
-        jobs=("guard", "tailor"),
-        animals=("raven", "falcon", "pony", "peacock"),
-        foods=("grape", "ham", "almond", "tart"),
-        work=(("polishes", "shield"), ("sews", "cloak"), ("locks", "door")),
-        reading="scroll",
-    ),
-)
+_CORNERS = """
+farm | barn field stable | farmer shepherd | cow sheep horse goat | cheese butter corn potato
+stacks hay, mends fence, ploughs soil | almanac
+
+harbour | pier lighthouse beach | sailor fisher | crab gull seal turtle | herring oyster shrimp seaweed
+casts net, paints boat, ties rope | chart
+
+forest | cabin clearing cave | hunter woodcutter | fox owl bear squirrel | mushroom chestnut blackberry root
+chops wood, follows trail, lights fire | legend
+
+street | bakery shop square | baker grocer | mouse cat sparrow pigeon | bread cake bun pie
+kneads dough, sweeps floor, fills basket | recipe
+
+school | classroom library yard | teacher pupil | hamster parrot rabbit goldfish | sandwich biscuit apple yogurt
+writes lesson, cleans board, draws picture | poem
+
+garden | orchard greenhouse lawn | gardener beekeeper | bee hedgehog snail butterfly | pear plum carrot honey
+waters rose, plants seed, trims hedge | catalogue
+
+mountain | peak valley hut | climber guide | eagle marmot mule lynx | stew sausage porridge jerky
+carries pack, clears path, climbs ridge | map
+
+inn | kitchen cellar tavern | cook waiter | dog goose rooster pig | soup roast omelette dumpling
+stirs pot, washes plate, sets table | menu
+
+river | mill bridge landing | miller rower | duck otter frog swan | trout salmon cress eel
+grinds grain, pushes raft, repairs wheel | letter
+
+castle | tower hall gate | guard tailor | raven falcon pony peacock | grape ham almond tart
+polishes shield, sews cloak, locks door | scroll
+"""
+"""Name | places | jobs | animals | foods, and below them work | reading."""
+
+
+def _corner(rows: str) -> Corner:
+    name, places, jobs, animals, foods, work, reading = rows.replace("\n", " | ").split(" | ")
+    verbs = tuple((verb, thing) for verb, thing in map(str.split, work.split(", ")))
+    return Corner(
+        name,
+        tuple(places.split()),
+        tuple(jobs.split()),
+        tuple(animals.split()),
+        tuple(foods.split()),
+        verbs,
+        reading,
+    )
+
+
+CORNERS = tuple(map(_corner, _CORNERS.strip().split("\n\n")))
 
 WOMEN = ("Anna", "Clara", "Emma", "Greta", "Ida", "Julia", "Lena", "Maria", "Nora", "Rosa", "Sofia", "Tilda")
 MEN = ("Adam", "Boris", "David", "Felix", "Hugo", "Ivan", "Karl", "Leo", "Max", "Oscar", "Paul", "Tom")

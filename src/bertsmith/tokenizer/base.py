@@ -1,8 +1,9 @@
 """The interface of every tokenizer: what the other rooms may ask, whichever kind of pieces a model reads.
 
 Two kinds implement it: `WordPieceTokenizer` (BERT's own, written here) and `LibraryTokenizer` (byte-level BPE, Unigram
-and the rest, through the `tokenizers` library). It is a base class and not a protocol because the rows of model inputs
-(`__call__`) and the small questions about special tokens are the same for all of them, and should be written once.
+and the rest, through the `tokenizers` library). The rows of model inputs (`__call__`) and the questions about special
+tokens are the same for all, and written once. Scripts of the field are full of
+`tokenizer(a, b, truncation=True, padding=True, return_tensors="pt")`: such words are put into our own here.
 """
 
 from __future__ import annotations
@@ -19,22 +20,25 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
 from bertsmith.parallel import parallel_map
-from bertsmith.tokenizer.batches import collector_paused, split_batches
-from bertsmith.tokenizer.calling import (
-    Columns,
-    PaddingWord,
-    TruncationWord,
-    as_ids,
-    length_of,
-    padding_of,
-    second_of,
-    truncation_of,
+from bertsmith.tokenizer.encoding import (
+    Encoding,
+    FlatIds,
+    FlatTokens,
+    Layout,
+    Padding,
+    Template,
+    Tokens,
+    Truncation,
+    as_arrays,
+    build_rows,
+    collector_paused,
+    pair_up,
+    split_batches,
 )
-from bertsmith.tokenizer.encoding import Encoding, Layout, as_arrays, build_rows, pair_up
-from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens
 from bertsmith.tokenizer.settings import SpecialTokens
-from bertsmith.tokenizer.template import Template
 
+TruncationWord = Truncation | Literal[True, "do_not_truncate"]
+PaddingWord = Padding | Literal[True, "do_not_pad"]
 TokenizerT = TypeVar("TokenizerT", bound="Tokenizer")
 
 _BATCH_CHARS = 1 << 20
@@ -64,15 +68,9 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Turns a text into ids, without special tokens around them.
+        """Turns a text into ids in [0, vocab_size), without special tokens around them.
 
-        Args:
-            text: any text.
-            parse_special: recognise special tokens written in the text, such as `[MASK]`; otherwise they are
-                ordinary characters.
-
-        Returns:
-            The ids, each in [0, vocab_size).
+        Special tokens written in the text, such as `[MASK]`, are ordinary characters unless `parse_special` is set.
         """
 
     @abstractmethod
@@ -95,34 +93,17 @@ class Tokenizer(ABC):
     def align_words(self, texts: Iterable[str]) -> FlatTokens:
         """Finds the words of texts, and encodes each as `encode_words` does.
 
-        A word lies between white space; a punctuation mark and a Chinese character are words by themselves.
-
-        Args:
-            texts: any texts; all tokens are held in memory.
-
-        Returns:
-            The tokens of all words that are cut into any; their places lead back to the characters of their word.
+        A word lies between white space; a punctuation mark and a Chinese character are words by themselves. The places
+        of the tokens are those of their word.
         """
 
     @abstractmethod
     def spell(self, piece: str) -> list[int]:
-        """Spells a piece that is not in the vocabulary with those that are.
-
-        Raises:
-            InputError: no text is ever cut into the piece.
-        """
+        """Spells a piece that is not in the vocabulary with those that are."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Joins ids to readable text.
-
-        Args:
-            ids: ids in [0, vocab_size).
-            skip_special_tokens: leave `[CLS]`, `[PAD]` and the like out.
-
-        Raises:
-            InputError: an id is not in the vocabulary.
-        """
+        """Joins ids to readable text."""
 
     @abstractmethod
     def piece_text(self, index: int) -> str:
@@ -138,8 +119,7 @@ class Tokenizer(ABC):
 
         Args:
             folder: where; created if it is missing.
-            model_max_length: most ids that the model beside it reads, with special tokens: where `transformers` cuts
-                long texts. None where there is no model.
+            model_max_length: most ids that the model beside it reads, where `transformers` cuts; None without a model.
 
         Raises:
             RunFolderError: the folder cannot be written.
@@ -148,11 +128,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def template(self) -> Template:
-        """Where special tokens stand around one text and two.
-
-        Raises:
-            InputError: the vocabulary lacks one of them.
-        """
+        """Where special tokens stand around one text and two."""
 
     @property
     @abstractmethod
@@ -165,14 +141,7 @@ class Tokenizer(ABC):
         """[V], True for pieces that go on with the word of the piece before them."""
 
     def continuations(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tells which pieces of a text go on with the word of the piece before them.
-
-        Args:
-            ids: [T] ids in the order of a text.
-
-        Returns:
-            [T]; of the first one, and of one behind a special token, only what its piece says.
-        """
+        """Tells which pieces of a text go on with the word of the piece before them."""
         return self.continuing[ids]
 
     @abstractmethod
@@ -182,14 +151,7 @@ class Tokenizer(ABC):
         """Yields the tokens of texts and their second texts, one sample after the other."""
 
     def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
-        """Turns a corpus of any size into arrays, batch by batch, over several processes if wanted.
-
-        Args:
-            texts: any texts; read a few batches of about a million characters ahead.
-            workers: processes; 1 works right here.
-
-        Returns:
-            An iterator over the ids of consecutive texts, in the order of the texts whatever `workers` is.
+        """Turns a corpus of any size into arrays, in batches of about a million characters and the order of the texts.
 
         Raises:
             InputError: `texts` is one string or holds something else, or `workers` is below 1.
@@ -198,15 +160,7 @@ class Tokenizer(ABC):
         return parallel_map(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers=workers)
 
     def tokenize(self, text: str, *, parse_special: bool = False) -> list[str]:
-        """Cuts a text into pieces.
-
-        Args:
-            text: any text.
-            parse_special: as in `encode`.
-
-        Returns:
-            The pieces, spelled as the vocabulary spells them.
-        """
+        """Cuts a text into pieces."""
         return [self.vocab[index] for index in self.encode(text, parse_special=parse_special)]
 
     def __call__(
@@ -236,8 +190,7 @@ class Tokenizer(ABC):
             text: one text, or a list of them.
             pair: the second text, or as many of them as there are texts.
             text_pair: the same, by the name that `transformers` gives it.
-            max_length: most tokens in a row, special ones included; None is no limit, or `model_max_length` where
-                `truncation` or `padding="max_length"` asks for one.
+            max_length: most tokens in a row, special ones included; None: `model_max_length` where one is asked for.
             truncation: which text gives way: the longer one (`longest_first` or True), always the first, always the
                 second, or none (False); None is the longer one where `max_length` is given.
             padding: fill rows up to the longest of the batch (`longest` or True) or to `max_length`; False leaves them
@@ -247,9 +200,9 @@ class Tokenizer(ABC):
             parse_special: recognise special tokens written in the texts.
             add_special_tokens: put `[CLS]` and `[SEP]` around the texts.
             return_tensors: "np" gives int64 arrays instead of lists, "pt" torch tensors.
-            return_attention_mask: False leaves the column out.
-            return_token_type_ids: False leaves the column out.
-            return_special_tokens_mask: False leaves the column out.
+            return_attention_mask: False leaves the column out, as do the next two.
+            return_token_type_ids: see above.
+            return_special_tokens_mask: see above.
             return_offsets_mapping: give `offsets` as `offset_mapping`, too.
             return_overflowing_tokens: as `return_overflowing`, with `overflow_to_sample_mapping` besides.
             return_length: give `length`, the number of tokens of each row.
@@ -262,25 +215,36 @@ class Tokenizer(ABC):
         Raises:
             InputError: the options contradict each other, or a text cannot be cut as asked.
         """
-        samples = pair_up(text, second_of(pair, text_pair))
+        if pair is not None and text_pair is not None:
+            raise InputError("pair and text_pair are the same thing; give one of them")
+        samples = pair_up(text, text_pair if pair is None else pair)
+        # True == 1：用 is 判断，免得把数字当成开关
+        filled: Padding = "longest" if padding is True else False if padding == "do_not_pad" else padding
+        limit = self._length_limit(max_length, truncation, filled)
+        if truncation is None or truncation is True:
+            truncation = "longest_first"
+        elif truncation == "do_not_truncate":
+            truncation = False
         pad_id = self.piece_to_id.get(self.special_tokens.pad)
-        filled = padding_of(padding)
-        limit = length_of(max_length, self.model_max_length, truncation, filled)
-        gives_way = truncation_of("longest_first" if truncation is None else truncation)
         overflows = return_overflowing or return_overflowing_tokens
         around = self.template if add_special_tokens else replace(self.template, before=(), between=(), after=())
-        layout = Layout(around, pad_id, limit, gives_way, filled, stride, overflows)
+        layout = Layout(around, pad_id, limit, truncation, filled, stride, overflows)
         with collector_paused():
             # 逐条生成：一条的中间结果用完即释放，内存总是热的
             encoding = build_rows(self._aligned(samples, parse_special=parse_special), layout)
-        encoding = Columns(
-            attention_mask=return_attention_mask,
-            token_type_ids=return_token_type_ids,
-            special_tokens_mask=return_special_tokens_mask,
-            offsets_mapping=return_offsets_mapping,
-            overflowing_tokens=return_overflowing_tokens,
-            length=return_length,
-        ).of(encoding)
+        for name, is_wanted in (
+            ("attention_mask", return_attention_mask),
+            ("token_type_ids", return_token_type_ids),
+            ("special_tokens_mask", return_special_tokens_mask),
+        ):
+            if not is_wanted:
+                del encoding[name]
+        if return_offsets_mapping:
+            encoding["offset_mapping"] = encoding["offsets"]
+        if return_overflowing_tokens:
+            encoding["overflow_to_sample_mapping"] = encoding["overflow_to_sample"]
+        if return_length:
+            encoding["length"] = [len(row) for row in encoding["input_ids"]]
         if return_tensors is not None:
             return as_arrays(encoding, return_tensors)
         if isinstance(text, str) and not overflows:
@@ -292,22 +256,13 @@ class Tokenizer(ABC):
         return [self.decode(row, skip_special_tokens) for row in rows]
 
     def convert_ids_to_tokens(self, ids: int | Iterable[int], skip_special_tokens: bool = False) -> str | list[str]:
-        """Returns the piece of an id, or the pieces of many, spelled as the vocabulary spells them.
-
-        Raises:
-            InputError: an id is not in the vocabulary.
-        """
+        """Returns the piece of an id, or the pieces of many, spelled as the vocabulary spells them."""
         if isinstance(ids, (int, np.integer)):
-            return self.vocab[self._known_id(int(ids))]
-        known = [self._known_id(index) for index in as_ids(ids)]
-        return [self.vocab[index] for index in known if not (skip_special_tokens and index in self.special_ids)]
+            return self.vocab[self._known_ids([int(ids)])[0]]
+        return [self.vocab[index] for index in self._known_ids(ids, skip_special_tokens)]
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
-        """Returns the id of a piece, or those of many; of a piece that is not in the vocabulary that of `[UNK]`.
-
-        Raises:
-            InputError: it is not there, and the vocabulary has no `[UNK]`.
-        """
+        """Returns the id of a piece, or those of many; of a piece that is not in the vocabulary that of `[UNK]`."""
         if isinstance(tokens, str):
             found = self.piece_to_id.get(tokens, self.unk_token_id)
             if found is None:
@@ -319,10 +274,26 @@ class Tokenizer(ABC):
         """Returns piece → id."""
         return dict(self.piece_to_id)
 
-    def _known_id(self, index: int) -> int:
-        if not 0 <= index < len(self.vocab):
-            raise InputError(f"id {index} is not in the vocabulary of {len(self.vocab)} pieces")
-        return index
+    def _known_ids(self, ids: Iterable[int], skip_special_tokens: bool = False) -> list[int]:
+        """Checks ids; a tensor or an array is one thing whose elements are no integers of Python."""
+        known: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(map(int, ids))
+        for index in known:
+            if not 0 <= index < len(self.vocab):
+                raise InputError(
+                    f"id {index} is not in the vocabulary of {len(self.vocab)} pieces; use the model's own tokenizer"
+                )
+        return [index for index in known if not (skip_special_tokens and index in self.special_ids)]
+
+    def _length_limit(self, max_length: int | None, truncation: TruncationWord | None, padding: Padding) -> int | None:
+        """Returns the most tokens of a row: what was given, or the model's limit where the call asks for a limit."""
+        # 没有说 truncation 就是不限长；说了（True 或某种方式）却没给长度，用模型能读的长度
+        is_asked = truncation not in (None, False, "do_not_truncate") or padding == "max_length"
+        if max_length is not None or not is_asked:
+            return max_length
+        if self.model_max_length is None:
+            asked = "padding='max_length'" if padding == "max_length" else f"truncation={truncation!r}"
+            raise InputError(f"{asked} needs max_length, since this tokenizer's folder names no limit; give it")
+        return self.model_max_length
 
     def __len__(self) -> int:
         return len(self.vocab)

@@ -16,11 +16,12 @@ from contextlib import ExitStack
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from bertsmith.errors import RunFolderError
 from bertsmith.parallel import parallel_map
-from bertsmith.tokenizer.batches import split_batches
-from bertsmith.tokenizer.cache import ChunkCache
+from bertsmith.tokenizer.encoding import split_batches
+from bertsmith.tokenizer.lookup import ChunkCache
 from bertsmith.tokenizer.normalize import Normalizer
 from bertsmith.tokenizer.settings import WrittenTokens
 
@@ -32,6 +33,22 @@ _BATCH_CHARS = 1 << 22
 _CACHE_CAPACITY = 3 << 20
 
 
+class WordCounts(NamedTuple):
+    """The words of a text and, apart from them, what is in words of more characters than are asked for.
+
+    Attributes:
+        words: word → how often it occurs.
+        parts: the same of the parts, of as many characters as are asked for, that long words are cut into.
+        long_words: how many long words there are.
+        long_share: share of the characters of the text that they hold.
+    """
+
+    words: dict[str, int]
+    parts: dict[str, int]
+    long_words: int
+    long_share: float
+
+
 def count_words(
     texts: Iterable[str],
     normalizer: Normalizer,
@@ -41,21 +58,18 @@ def count_words(
     user_tokens: tuple[str, ...] = (),
     max_words: int = MAX_WORDS,
     on_text: Callable[[int], None] | None = None,
-) -> dict[str, int]:
+) -> WordCounts:
     """Counts the normalised words of a corpus, in one pass.
 
     Args:
-        texts: the corpus; any cut into strings gives the same counts as long as no word is cut.
+        texts: any cut into strings gives the same counts as long as no word is cut.
         normalizer: how text becomes words.
         workers: processes that count.
-        max_word_chars: longer words are left out: the tokenizer makes them `[UNK]`.
+        max_word_chars: longer words are counted apart, in parts.
         user_tokens: tokens that are no words where they are written.
         max_words: distinct words in memory and in the result; of more, the most frequent ones are kept (ties broken
             by the text of the word), counted exactly.
         on_text: told now and then how many characters are counted.
-
-    Returns:
-        How often each word occurs.
 
     Raises:
         InputError: `texts` is one string, or holds something that is not a string.
@@ -63,15 +77,26 @@ def count_words(
         BertsmithError: a worker process was killed.
     """
     counter = _BatchCounter(normalizer, max_word_chars, user_tokens)
-    done = 0
+    done = long_words = long_chars = 0
     with tempfile.TemporaryDirectory(prefix="bertsmith-words-") as folder:
-        totals = _Totals(Path(folder), max_words)
-        for chars, counts in parallel_map(counter, split_batches(texts, _BATCH_CHARS), workers=workers):
-            totals.add(counts)
-            done += chars
+        totals, parts = (_Totals(Path(folder), name, max_words) for name in ("words", "parts"))
+        for batch in parallel_map(counter, split_batches(texts, _BATCH_CHARS), workers=workers):
+            totals.add(batch.words)
+            parts.add(batch.parts)
+            done += batch.chars
+            long_words += batch.long_words
+            long_chars += batch.long_chars
             if on_text is not None:
                 on_text(done)
-        return totals.result()
+        return WordCounts(totals.result(), parts.result(), long_words, long_chars / max(1, done))
+
+
+class _BatchCounts(NamedTuple):
+    chars: int
+    words: dict[str, int]
+    parts: dict[str, int]
+    long_words: int
+    long_chars: int
 
 
 class _BatchCounter:
@@ -82,41 +107,42 @@ class _BatchCounter:
         self._normalizer = normalizer
         self._max_word_chars = max_word_chars
         self._written = WrittenTokens(dict.fromkeys(user_tokens, 0)) if user_tokens else None
-        self._words = ChunkCache(self._chunk_words, _CACHE_CAPACITY)
+        self._words = ChunkCache(lambda chunk: tuple(normalizer.words(chunk)), _CACHE_CAPACITY)
 
     def __reduce__(self) -> tuple[type["_BatchCounter"], tuple[Normalizer, int, tuple[str, ...]]]:
         return _BatchCounter, self._settings
 
-    def __call__(self, texts: list[str]) -> tuple[int, dict[str, int]]:
-        """Counts the words of some texts.
-
-        Args:
-            texts: the batch.
-
-        Returns:
-            How many characters were read, and how often each word occurs.
-        """
-        parts: Iterable[str] = texts
+    def __call__(self, texts: list[str]) -> _BatchCounts:
+        """Counts the words of some texts."""
+        stretches: Iterable[str] = texts
         if self._written is not None:
-            parts = chain.from_iterable(map(self._written.stretches, texts))
+            stretches = chain.from_iterable(map(self._written.stretches, texts))
         # 先在 C 里数原始块，再对每个不同的块取一次词
-        chunks = Counter(chain.from_iterable(map(self._normalizer.chunks, parts)))
+        chunks = Counter(chain.from_iterable(map(self._normalizer.chunks, stretches)))
         counts: dict[str, int] = {}
-        lookup, known = self._words.__getitem__, counts.get
+        parts: Counter[str] = Counter()
+        long_words = long_chars = 0
+        lookup, known, most = self._words.__getitem__, counts.get, self._max_word_chars
         for chunk, count in chunks.items():
-            for word in lookup(chunk):
+            words = lookup(chunk)
+            # 块不长，词就不会长：绝大多数块不必逐词量
+            if len(chunk) > most // 4:
+                for word in (word for word in words if len(word) > most):
+                    for at in range(0, len(word), most):
+                        parts[word[at : at + most]] += count
+                    long_words, long_chars = long_words + count, long_chars + count * len(word)
+                words = tuple(word for word in words if len(word) <= most)
+            for word in words:
                 counts[word] = known(word, 0) + count
-        return sum(map(len, texts)), counts
-
-    def _chunk_words(self, chunk: str) -> tuple[str, ...]:
-        return tuple(word for word in self._normalizer.words(chunk) if len(word) <= self._max_word_chars)
+        return _BatchCounts(sum(map(len, texts)), counts, dict(parts), long_words, long_chars)
 
 
 class _Totals:
     """The sums of many counts: in memory as long as there is room, else in sorted files, never approximate."""
 
-    def __init__(self, folder: Path, max_words: int) -> None:
+    def __init__(self, folder: Path, name: str, max_words: int) -> None:
         self._folder = folder
+        self._name = name
         self._max_words = max_words
         self._words: dict[str, int] = {}
         # 第 n 层的每个文件由 64 个上一层的文件归并而成：每个词只重写几遍，而不是每次归并都从头写
@@ -158,12 +184,8 @@ class _Totals:
         self._words.clear()
 
     def _write_run(self, level: int, counts: Iterable[tuple[str, int]]) -> None:
-        """Writes a sorted file; where it is the last of as many as are merged, merges them into one of the next level.
-
-        Raises:
-            RunFolderError: there is no room.
-        """
-        run = self._folder / f"{self._written}.tsv"
+        """Writes a sorted file; the last of as many as are merged merges them into one of the next level."""
+        run = self._folder / f"{self._name}-{self._written}.tsv"
         self._written += 1
         try:
             with run.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.batches import split_batches
+from bertsmith.tokenizer.encoding import split_batches
 
 _BATCH_CHARS = 1 << 20
 
@@ -45,12 +45,7 @@ class Coverage:
         return self.pieces / max(1, self.words)
 
     def costliest(self, count: int, *, min_frequency: int = 2) -> list[str]:
-        """Returns the words whose own piece would save most pieces.
-
-        Args:
-            count: at most so many.
-            min_frequency: rarer words are left out: a vector needs to be seen to be learned.
-        """
+        """Returns at most `count` words whose own piece would save most; a vector needs to be seen to be learned."""
         frequent = [
             (word, times * (pieces - 1)) for word, (times, pieces) in self.costly.items() if times >= min_frequency
         ]
@@ -59,13 +54,7 @@ class Coverage:
 
 
 def measure_coverage(tokenizer: Tokenizer, texts: Iterable[str], *, max_characters: int = 50_000_000) -> Coverage:
-    """Counts what a tokenizer makes of a text.
-
-    Args:
-        tokenizer: any.
-        texts: lines or documents.
-        max_characters: so much is read, from the beginning.
-    """
+    """Counts what a tokenizer makes of the first `max_characters` of lines or documents."""
     characters, words, pieces, whole, unknown = 0, 0, 0, 0, 0
     times: Counter[str] = Counter()
     sizes: dict[str, int] = {}

@@ -1,54 +1,77 @@
 """The tokenizer's files: what is read, what is written, and what is refused.
 
-A tokenizer folder holds `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`: the four
-files the field reads. `vocab.txt` alone is enough to load, and so is a folder with `tokenizer.json` only, which is
-what newer versions of `transformers` write. A folder that asks for other rules than BERT's is refused with the rule
-named: ids that are nearly right would make every model silently worse.
+A tokenizer folder holds `vocab.txt` (one piece a line, the line number is the id), `tokenizer_config.json`,
+`special_tokens_map.json` and `tokenizer.json`: the four files the field reads. `vocab.txt` alone is enough to load, and
+so is a folder with `tokenizer.json` only, which is what newer versions of `transformers` write. A file the field has
+published loads with its published ids; a damaged one, or a folder that asks for other rules than BERT's, is refused
+with the rule named: ids that are nearly right would make every model silently worse.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, write_text
-from bertsmith.json_files import read_json
+from bertsmith.files import make_folder, read_json, write_text
 from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens
-from bertsmith.tokenizer.vocabulary import check_vocab, read_vocab
 
-# What transformers calls BERT's WordPiece, and its copies for models that share it; each also with "Fast" at the end.
+
+def read_vocab(path: Path, unk_token: str) -> list[str]:
+    r"""Reads a `vocab.txt`.
+
+    A byte order mark, Windows line ends and blank lines at the end are tolerated. So is one blank line between
+    pieces: it holds its place, and no text ever meets it (line 344 of the published Chinese vocabulary is one).
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}: line {line} is not UTF-8; save the vocabulary as UTF-8") from error
+    # 只按 \n 切：splitlines 会在 U+2028 等字符处断行，而它们可能就是词表里的一项
+    vocab = [line.removesuffix("\r") for line in text.split("\n")]
+    while vocab and not vocab[-1]:
+        vocab.pop()
+    check_vocab(vocab, str(path), unk_token)
+    return vocab
+
+
+def check_vocab(vocab: list[str], place: str, unk_token: str) -> None:
+    """Refuses a vocabulary no tokenizer can work with.
+
+    A `##` piece may be there twice: the published Chinese vocabulary repeats 53 of them. The last place counts, as in
+    the original release and in `tokenizers`. Any other repetition means a damaged file.
+    """
+    if not vocab:
+        raise InputError(f"{place}: the vocabulary is empty; give one piece per line")
+    if len(set(vocab)) != len(vocab):
+        seen: dict[str, int] = {}
+        for number, piece in enumerate(vocab, 1):
+            # 已发布的中文词表就有重复的 ## 片段，拒绝它们等于拒绝该词表
+            if piece in seen and not piece.startswith("##"):
+                what = f"piece {piece!r}" if piece else "a blank line"
+                raise InputError(f"{place}: {what} is on line {seen[piece]} and again on line {number}; remove one")
+            seen[piece] = number
+    if unk_token not in vocab:
+        raise InputError(f"{place}: has no {unk_token}, the piece for words it cannot spell; add a line {unk_token}")
+
+
+# Whose tokenizer transformers calls BERT's WordPiece and its copies; each is `NAMETokenizer` and `NAMETokenizerFast`.
 _BERT_CLASSES = (
-    "BertTokenizer",
-    "ConvBertTokenizer",
-    "DPRContextEncoderTokenizer",
-    "DPRQuestionEncoderTokenizer",
-    "DPRReaderTokenizer",
-    "DistilBertTokenizer",
-    "ElectraTokenizer",
-    "LayoutLMTokenizer",
-    "LxmertTokenizer",
-    "MobileBertTokenizer",
-    "PreTrainedTokenizer",
-    "RealmTokenizer",
-    "RetriBertTokenizer",
-    "SqueezeBertTokenizer",
-    "TokenizersBackend",
+    *("Bert", "ConvBert", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader", "DistilBert", "Electra", "LayoutLM"),
+    *("Lxmert", "MobileBert", "PreTrained", "Realm", "RetriBert", "SqueezeBert"),
 )
+# 编号的空缺要用占位符填满：多到不像话的不信
+_MOST_VACANT = 1 << 20
 _ROLES = tuple(f"{role}_token" for role in SpecialTokens._fields)
 
 
 def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
-    """Reads a tokenizer folder, or a vocabulary file alone.
-
-    Args:
-        path: a folder, a `vocab.txt`, or a `tokenizer.json`.
-
-    Returns:
-        The pieces in the order of their ids, and the settings (the defaults, for a vocabulary file alone).
-
-    Raises:
-        InputError: something is missing or malformed, or the tokenizer works by other rules.
-    """
+    """Reads a tokenizer folder, or a vocabulary file alone."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt")
     folder = path if path.is_dir() else None
@@ -78,7 +101,10 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
         strip_accents=_optional_flag(config, "strip_accents", settings.strip_accents, config_file),
         tokenize_chinese_chars=_flag(config, "tokenize_chinese_chars", settings.tokenize_chinese_chars, config_file),
     )
-    added = [(token, json_file) for token in content.get("added_tokens") or ()]
+    listed = content.get("added_tokens") or []
+    if not isinstance(listed, list):
+        raise InputError(f"{json_file}: added_tokens is not a list of tokens; save the tokenizer again")
+    added = [(token, json_file) for token in listed]
     decoder = config.get("added_tokens_decoder", {})
     rows: list[tuple[str, Any]] = list(decoder.items()) if isinstance(decoder, dict) else [("", None)]
     if not all(index.isdecimal() and isinstance(token, dict) for index, token in rows):
@@ -92,21 +118,13 @@ def read_tokenizer(path: Path) -> tuple[list[str], Settings]:
 
 
 def write_tokenizer(folder: Path, vocab: list[str], settings: Settings, model_max_length: int | None = None) -> None:
-    """Writes the four files, each one whole or not at all.
-
-    Args:
-        folder: where; created if it is missing.
-        vocab: the pieces in the order of their ids.
-        settings: how text becomes words.
-        model_max_length: most ids that the model beside it reads, with the special tokens; None where there is none.
-
-    Raises:
-        RunFolderError: the folder cannot be written.
-    """
+    """Writes the four files, each one whole or not at all."""
     ids = {piece: index for index, piece in enumerate(vocab)}
     special = {role: token for role, token in zip(_ROLES, settings.special_tokens, strict=True) if token in ids}
+    # transformers 的 BertTokenizer 不看 tokenizer.json 里的最长词长，总是 100：换成按文件读的类，编号才一致
+    usual = settings.max_word_chars == Settings().max_word_chars
     config: dict[str, Any] = {
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": "BertTokenizer" if usual else "PreTrainedTokenizerFast",
         "do_lower_case": settings.lowercase,
         "strip_accents": settings.strip_accents,
         "tokenize_chinese_chars": settings.tokenize_chinese_chars,
@@ -120,9 +138,9 @@ def write_tokenizer(folder: Path, vocab: list[str], settings: Settings, model_ma
         config["added_tokens_decoder"] = {str(token.pop("id")): token for token in added}
     files = {
         "vocab.txt": "".join(f"{piece}\n" for piece in vocab),
-        "tokenizer_config.json": _dump(config),
-        "special_tokens_map.json": _dump(special),
-        "tokenizer.json": _dump(_json_tokenizer(ids, settings)),
+        "tokenizer_config.json": dump_json(config),
+        "special_tokens_map.json": dump_json(special),
+        "tokenizer.json": dump_json(_json_tokenizer(ids, settings)),
     }
     make_folder(folder)
     for name, text in files.items():
@@ -186,14 +204,18 @@ def _parse_json_tokenizer(content: dict[str, Any], settings: Settings, path: Pat
     if not isinstance(model, dict) or model.get("type", "WordPiece") != "WordPiece":
         raise InputError(f"{path}: is not a WordPiece tokenizer; give the folder of a BERT model")
     ids = model.get("vocab")
-    if not isinstance(ids, dict) or not all(isinstance(index, int) and 0 <= index < 1 << 24 for index in ids.values()):
+    most = len(ids) + _MOST_VACANT if isinstance(ids, dict) else 0
+    if not isinstance(ids, dict) or not all(isinstance(index, int) and 0 <= index < most for index in ids.values()):
         raise InputError(f"{path}: its vocabulary is not a table of pieces and their ids; save the tokenizer again")
-    normalizer = content.get("normalizer") or {}
+    normalizer, words = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
+    unk, longest = model.get("unk_token", settings.special_tokens.unk), model.get("max_input_chars_per_word", 100)
+    if not (isinstance(normalizer, dict) and isinstance(words, dict) and isinstance(unk, str) and type(longest) is int):
+        raise InputError(f"{path}: a part of it has the wrong type; save the tokenizer again")
     # 规则与 BERT 不同的分词器一律拒绝：差一点点的编号比报错更糟
     for name, found, wanted in (
         ("normalizer", normalizer.get("type"), "BertNormalizer"),
         ("clean_text", normalizer.get("clean_text", True), True),
-        ("pre_tokenizer", (content.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
+        ("pre_tokenizer", words.get("type"), "BertPreTokenizer"),
         ("continuing_subword_prefix", model.get("continuing_subword_prefix", "##"), "##"),
     ):
         if found != wanted:
@@ -202,8 +224,8 @@ def _parse_json_tokenizer(content: dict[str, Any], settings: Settings, path: Pat
         lowercase=_flag(normalizer, "lowercase", True, path),
         strip_accents=_optional_flag(normalizer, "strip_accents", None, path),
         tokenize_chinese_chars=_flag(normalizer, "handle_chinese_chars", True, path),
-        special_tokens=settings.special_tokens._replace(unk=model.get("unk_token", settings.special_tokens.unk)),
-        max_word_chars=model.get("max_input_chars_per_word", settings.max_word_chars),
+        special_tokens=settings.special_tokens._replace(unk=unk),
+        max_word_chars=longest,
     )
     # 编号可以有空缺（词表有重复片段时，前一个位置无人使用），空缺处放占位符，后面的编号才不会错位
     vocab = [f"[vacant{index}]" for index in range(max(ids.values(), default=-1) + 1)]
@@ -249,12 +271,15 @@ def _older_added_tokens(config: dict[str, Any], path: Path) -> list[tuple[dict[s
     ids = _read_json(path)
     if not all(isinstance(index, int) for index in ids.values()):
         raise InputError(f"{path}: is not a table of tokens and their ids; save the tokenizer again")
-    listed = [
-        token
-        for name in ("additional_special_tokens", "extra_special_tokens")
-        for token in _special_list(config, name, path.with_name("tokenizer_config.json"))
-    ]
-    special = {token.get("content") if isinstance(token, dict) else token for token in listed}
+    special: set[Any] = set()
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        found = config.get(name) or []
+        # 新版本给额外的特殊词元起名字：要的是词元，不是名字
+        tokens = list(found.values()) if isinstance(found, dict) else found
+        if not isinstance(tokens, list) or not all(isinstance(token, str | dict) for token in tokens):
+            place = path.with_name("tokenizer_config.json")
+            raise InputError(f"{place}: {name} is not a list of tokens; save the tokenizer again")
+        special |= {token.get("content") if isinstance(token, dict) else token for token in tokens}
     # 旧格式不记匹配方式：transformers 读它时，特殊词元按原样匹配，其余先规范化再匹配
     return [
         ({"content": token, "id": index, "special": token in special, "normalized": token not in special}, path)
@@ -262,24 +287,8 @@ def _older_added_tokens(config: dict[str, Any], path: Path) -> list[tuple[dict[s
     ]
 
 
-def _special_list(config: dict[str, Any], name: str, path: Path) -> list[Any]:
-    found = config.get(name) or []
-    # 新版本给额外的特殊词元起名字：要的是词元，不是名字
-    tokens = list(found.values()) if isinstance(found, dict) else found
-    if not isinstance(tokens, list) or not all(isinstance(token, str | dict) for token in tokens):
-        raise InputError(f"{path}: {name} is not a list of tokens; save the tokenizer again")
-    return tokens
-
-
 def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules: bool) -> None:
-    """Refuses a folder whose settings name another way of cutting text than BERT's.
-
-    Args:
-        config: what the folder says.
-        folder: the tokenizer folder.
-        path: for the message.
-        has_rules: a `tokenizer.json` spells the rules out, whatever they are called.
-    """
+    """Refuses a folder whose settings name another way of cutting text than BERT's."""
     # 日语 BERT 同样只有 vocab.txt，却先用 MeCab 切词：当作普通 BERT 读，编号悄悄就错了
     for name, wanted in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
         if config.get(name) not in (None, wanted):
@@ -293,7 +302,8 @@ def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules:
         # 更早的文件夹把类名写在模型的设置里
         path = folder / "config.json"
         kind = _read_json(path).get("tokenizer_class")
-    if kind is not None and str(kind).removesuffix("Fast") not in _BERT_CLASSES:
+    known = ("TokenizersBackend", *(f"{name}Tokenizer{fast}" for name in _BERT_CLASSES for fast in ("", "Fast")))
+    if kind is not None and str(kind) not in known:
         raise InputError(
             f"{path}: tokenizer_class is {kind!r}, which may cut text by other rules than BERT's;"
             " save it as a fast tokenizer, whose tokenizer.json spells the rules out"
@@ -301,11 +311,7 @@ def _check_rules(config: dict[str, Any], folder: Path, path: Path, *, has_rules:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Reads `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none.
-
-    Raises:
-        InputError: one of them is damaged.
-    """
+    """Reads `tokenizer_config.json`, and the names in `special_tokens_map.json` where it gives none."""
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -321,18 +327,7 @@ def read_length_limit(path: Path) -> int | None:
 
 
 def special_names(config: dict[str, Any], path: Path) -> dict[str, str]:
-    """Finds what the special tokens are called; a name may be written plainly or as an added token.
-
-    Args:
-        config: what `tokenizer_config.json` says.
-        path: that file, for the message.
-
-    Returns:
-        Names by role (`pad`, `mask`, …), of the roles that the file names.
-
-    Raises:
-        InputError: a name is no string.
-    """
+    """Finds what the special tokens are called; a name may be written plainly or as an added token."""
     names = {}
     for role, field in zip(_ROLES, SpecialTokens._fields, strict=True):
         value = config.get(role)
@@ -361,5 +356,6 @@ def _optional_flag(content: dict[str, Any], name: str, default: bool | None, pat
     return None if value is None else _flag(content, name, value, path)
 
 
-def _dump(content: dict[str, Any]) -> str:
+def dump_json(content: Mapping[str, Any]) -> str:
+    """Returns the text of a JSON file."""
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"

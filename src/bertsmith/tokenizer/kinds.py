@@ -14,14 +14,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 from bertsmith.errors import InputError
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.batches import split_batches
-from bertsmith.tokenizer.learn import AlphabetError, Progress
+from bertsmith.tokenizer.encoding import split_batches
+from bertsmith.tokenizer.files import dump_json
+from bertsmith.tokenizer.learn import AlphabetError, Note, Progress
 from bertsmith.tokenizer.library import LibraryTokenizer, import_library
 from bertsmith.tokenizer.settings import BERT_TOKENS, SpecialTokens, check_user_tokens
 from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
@@ -29,15 +31,14 @@ from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
 TokenizerKind = Literal["wordpiece", "bpe", "unigram"]
 SpecialLayout = Literal["bert", "roberta"]
 
-ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-_ORDER: dict[str, tuple[str, ...]] = {
-    "bert": BERT_TOKENS,
-    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-}
+_NAMES = {"bert": BERT_TOKENS, "roberta": SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")}
+_ORDER: dict[str, tuple[str, ...]] = {"bert": BERT_TOKENS, "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
 _USUAL: dict[str, SpecialLayout] = {"bpe": "roberta", "unigram": "bert"}
 _BATCH_CHARS = 1 << 18
 _SCORE_DIGITS = 6
 _CHARACTER_STEP = 1e-4
+SPECIAL_WORDS = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK)\]|</?s>|<(?:pad|unk|mask)>", re.IGNORECASE)
+"""Names of special tokens, as text holds them that a model wrote."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -54,6 +55,7 @@ def learn_tokenizer(
     user_tokens: Sequence[str] = (),
     workers: int = 1,
     on_progress: Progress | None = None,
+    on_note: Note | None = None,
 ) -> Tokenizer:
     """Learns a tokenizer from text.
 
@@ -65,14 +67,12 @@ def learn_tokenizer(
         lowercase: lower-case words and strip accents.
         min_frequency: a pair seen less often is not merged; `unigram` has no such limit.
         special_layout: which special tokens, see above; None takes what is usual for the kind.
-        limit_alphabet: as in `WordPieceTokenizer.train`, for `wordpiece` only.
-        num_unused: as in `WordPieceTokenizer.train`, for `wordpiece` only.
+        limit_alphabet: keep only the most frequent characters; words with others become `[UNK]`; `wordpiece` only.
+        num_unused: reserve this many `[unusedN]` places after `[PAD]`; `wordpiece` only.
         user_tokens: tokens that are to be one piece wherever they are written, such as `<url>`.
         workers: processes that count words for `wordpiece`; the library takes all cores.
         on_progress: told now and then what is done and how far.
-
-    Returns:
-        A tokenizer with the learned vocabulary.
+        on_note: told what was left out or may not be expected, such as special tokens that the text holds as words.
 
     Raises:
         InputError: no words in the text, an option that the kind does not have, or a value out of range.
@@ -81,10 +81,20 @@ def learn_tokenizer(
     """
     if kind not in get_args(TokenizerKind):
         raise InputError(f"kind {kind!r} is unknown; use {', '.join(get_args(TokenizerKind))}")
+    written: Counter[str] = Counter()
+    # 换成空格而不是学成词片：网上抓来的模型输出里满是 [SEP]，"[sep" 这样的词片只会白占词表
+    texts = _without_special(texts, written, replaced=kind != "wordpiece", users=user_tokens)
+
+    def tell_written() -> None:
+        if written and on_note is not None:
+            listed = ", ".join(f"{token} {count:,} times" for token, count in written.most_common(5))
+            treated = "read as plain characters" if kind == "wordpiece" else "left out of the learning"
+            on_note(f"special tokens stand in the text as words ({listed}); they are {treated}, never ids of their own")
+
     if kind == "wordpiece":
         if special_layout not in (None, "bert"):
             raise InputError("a WordPiece vocabulary has BERT's special tokens; leave special_layout out")
-        return WordPieceTokenizer.train(
+        learned = WordPieceTokenizer.train(
             texts,
             vocab_size=vocab_size,
             lowercase=lowercase,
@@ -94,7 +104,10 @@ def learn_tokenizer(
             user_tokens=user_tokens,
             workers=workers,
             on_progress=on_progress,
+            on_note=on_note,
         )
+        tell_written()
+        return learned
     if limit_alphabet is not None or num_unused:
         raise InputError(f"limit_alphabet and num_unused belong to wordpiece; leave them out for {kind}")
     layout = special_layout or _USUAL[kind]
@@ -104,7 +117,7 @@ def learn_tokenizer(
     library = import_library()
     made = _untrained(library, kind, lowercase)
     # 掩码的词片带着它前面的空格，所以 [MASK] 也吞掉自己前面的空格
-    mask = _tokens(layout).mask
+    mask = _NAMES[layout].mask
     special = [library.AddedToken(name, lstrip=name == mask, special=True) for name in _ORDER[layout]]
     feed = _Feed(texts, on_progress, cut=kind == "unigram")
     settings: dict[str, Any] = {
@@ -118,7 +131,7 @@ def learn_tokenizer(
             raise _too_small(vocab_size, len(special) + len(users), f"{len(alphabet)} bytes")
         trainer = library.trainers.BpeTrainer(**settings, min_frequency=min_frequency, initial_alphabet=alphabet)
     else:
-        trainer = library.trainers.UnigramTrainer(**settings, unk_token=_tokens(layout).unk)
+        trainer = library.trainers.UnigramTrainer(**settings, unk_token=_NAMES[layout].unk)
     with _all_cores():
         try:
             made.train_from_iterator(feed, trainer)
@@ -126,6 +139,7 @@ def learn_tokenizer(
             if "not large enough" not in str(error):
                 raise
             raise _too_small(vocab_size, len(special) + len(users), "the characters of this text") from None
+    tell_written()
     if not feed.has_words:
         raise InputError("the texts hold no words to learn a vocabulary from; give at least one line of text")
     if on_progress is not None:
@@ -133,6 +147,25 @@ def learn_tokenizer(
     made.post_processor = _processor(library, layout, made)
     made.add_tokens([library.AddedToken(token, normalized=False) for token in users])
     return LibraryTokenizer(_in_order(made, len(special)), _config(layout))
+
+
+def _without_special(
+    texts: Iterable[str], written: Counter[str], *, replaced: bool, users: Sequence[str]
+) -> Iterable[str]:
+    """Counts the special tokens that texts hold as words, and replaces them by a space if asked to."""
+    if isinstance(texts, str):
+        return texts
+
+    def each() -> Iterator[str]:
+        for text in texts:
+            if isinstance(text, str) and ("[" in text or "<" in text):
+                found = [token for token in SPECIAL_WORDS.findall(text) if token not in users]
+                written.update(found)
+                if replaced and found:
+                    text = SPECIAL_WORDS.sub(lambda match: match[0] if match[0] in users else " ", text)
+            yield text
+
+    return each()
 
 
 class _Feed:
@@ -185,7 +218,7 @@ def _untrained(library: Any, kind: str, lowercase: bool) -> Any:
 
 
 def _processor(library: Any, layout: str, made: Any) -> Any:
-    names = _tokens(layout)
+    names = _NAMES[layout]
     cls, sep = ((name, made.token_to_id(name)) for name in (names.cls, names.sep))
     if layout == "roberta":
         return library.processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
@@ -212,23 +245,18 @@ def _in_order(made: Any, num_special: int) -> str:
         rare = sorted(piece for piece in characters if scores[piece] <= limit)
         scores |= dict(zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True))
         model["vocab"] = special + sorted(map(list, scores.items()), key=lambda row: (-row[1], row[0]))
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+    return dump_json(content)
 
 
 def _config(layout: str) -> dict[str, Any]:
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    config |= {f"{role}_token": name for role, name in _tokens(layout)._asdict().items()}
     # 两段同属一个句段的模型没有句段向量：transformers 也就不要给出 token_type_ids
     types = [] if layout == "roberta" else ["token_type_ids"]
     return {
-        **config,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{role}_token": name for role, name in _NAMES[layout]._asdict().items()},
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
-
-
-def _tokens(layout: str) -> SpecialTokens:
-    return BERT_TOKENS if layout == "bert" else ROBERTA_TOKENS
 
 
 def _too_small(vocab_size: int, reserved: int, alphabet: str) -> AlphabetError:

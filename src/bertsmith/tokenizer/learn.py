@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary from texts.
+"""Learning a WordPiece vocabulary from texts: count words, then merge pairs of pieces.
 
 Notable:
 - words are counted first (`count`); everything after costs what the *distinct* words cost, not the corpus
@@ -7,26 +7,38 @@ Notable:
   letters happen to occur nowhere else (the score ranks a pair seen twice first if its halves are seen twice).
   The released BERT vocabularies' training code was never published; `tokenizers` merges by frequency, too
 - equal counts are ordered by the text of the pair, so the result depends on nothing but the word counts
+- merging (Sennrich et al. 2016, §3.2) costs what changes: every piece is one character, a word a short string of them;
+  a merge is `str.replace` in the words that hold the pair, and changes only the pair counts beside it. A heap finds the
+  next pair; counts that fell since an entry was made are noticed when it comes up, and put back
 """
 
+import functools
+import heapq
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.options import option, settings_of
-from bertsmith.tokenizer.batches import collector_paused
-from bertsmith.tokenizer.characters import is_standalone
+from bertsmith.settings import option, settings_of
 from bertsmith.tokenizer.count import count_words
-from bertsmith.tokenizer.merge import merge_pairs
-from bertsmith.tokenizer.normalize import Normalizer
+from bertsmith.tokenizer.encoding import collector_paused
+from bertsmith.tokenizer.normalize import Normalizer, is_standalone
 from bertsmith.tokenizer.settings import BERT_TOKENS
 
 # (stage, done, total): "counting" in characters with an unknown total (0), "merging" in pieces
 Progress = Callable[[str, int, int], None]
+Note = Callable[[str], None]
+"""Told, in a sentence, what was left out or treated in a way that the user may not expect."""
 
 MAX_WORD_CHARS = 100
+"""Longer words are `[UNK]` for BERT; a vocabulary of text that is made of such words reads them whole."""
+MOST_WORD_CHARS = 2000
+"""Longest word that such a vocabulary reads: a sentence of a corpus is no longer."""
+LEAST_LONG_SHARE = 0.01
+"""Share of a text in long words from which it counts as made of them, as Thai or DNA is: they are no mere addresses."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -36,11 +48,7 @@ class AlphabetError(InputError):
 
 @dataclass(frozen=True)
 class VocabularySettings:
-    """What a learned vocabulary holds.
-
-    Raises:
-        InputError: a number is out of range.
-    """
+    """What a learned vocabulary holds."""
 
     vocab_size: int = option(30522, min=1, help="Maximum number of pieces.")
     min_frequency: int = option(2, min=1, help="Do not merge pairs seen less often.")
@@ -59,6 +67,15 @@ class VocabularySettings:
                 raise InputError(f"{name}={value} is too small; give at least {least:.0f}")
 
 
+class Learned(NamedTuple):
+    """A vocabulary, the longest word that it reads, and how many words of its text exceed `MAX_WORD_CHARS`."""
+
+    vocab: list[str]
+    max_word_chars: int
+    long_words: int
+    long_share: float
+
+
 def learn_vocab(
     texts: Iterable[str],
     normalizer: Normalizer,
@@ -66,18 +83,11 @@ def learn_vocab(
     *,
     workers: int = 1,
     on_progress: Progress | None = None,
-) -> list[str]:
-    """Learns a vocabulary from texts: counts words, then merges pieces.
-
-    Args:
-        texts: the corpus, read once.
-        normalizer: how text becomes words.
-        settings: what the vocabulary holds.
-        workers: processes that count.
-        on_progress: told the stage, what is done and the total (0 where it is unknown).
+) -> Learned:
+    """Learns a vocabulary from texts, read once: counts words, then merges pieces.
 
     Returns:
-        The vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
+        Of the vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
         sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
 
     Raises:
@@ -89,7 +99,7 @@ def learn_vocab(
         if on_progress is not None:
             on_progress(stage, done, total)
 
-    words = count_words(
+    counted = count_words(
         texts,
         normalizer,
         workers=workers,
@@ -97,6 +107,10 @@ def learn_vocab(
         user_tokens=settings.user_tokens,
         on_text=lambda done: tell("counting", done, 0),
     )
+    words, is_long = counted.words, counted.long_share >= LEAST_LONG_SHARE
+    if is_long:
+        # 不用空格的文字（泰文、DNA）整行就是一个“词”：切成几段来学，不能当作没有
+        words = dict(Counter(words) + Counter(counted.parts))
     # 孤立的代理字符（JSON 里半个 😀）写不进 UTF-8 的词表；含它的词编码时反正是 [UNK]，不学
     if _SURROGATE.search("".join(set().union(*words))):
         words = {word: count for word, count in words.items() if not _SURROGATE.search(word)}
@@ -108,11 +122,8 @@ def learn_vocab(
     pad, *special = BERT_TOKENS
     head = [pad, *unused_tokens(settings.num_unused), *special, *settings.user_tokens]
     # 用户的词元若恰是单个字符，就不必在字母表里再占一处
-    alphabet = [
-        piece
-        for piece in _alphabet(words, kept, normalizer.tokenize_chinese_chars)
-        if piece not in settings.user_tokens
-    ]
+    whole_alphabet = _alphabet(words, kept, normalizer.tokenize_chinese_chars)
+    alphabet = [piece for piece in whole_alphabet if piece not in settings.user_tokens]
     needed = len(head) + len(alphabet)
     if settings.vocab_size < needed:
         raise AlphabetError(
@@ -120,14 +131,10 @@ def learn_vocab(
             f" character pieces of this text; give it at least {needed}, or limit the alphabet"
         )
     with collector_paused():
-        return merge_pairs(
-            words,
-            head,
-            alphabet,
-            settings.vocab_size,
-            settings.min_frequency,
-            lambda done, total: tell("merging", done, total),
-        )
+        on_piece = functools.partial(tell, "merging")
+        vocab = merge_pairs(words, head, alphabet, settings.vocab_size, settings.min_frequency, on_piece)
+    most = MOST_WORD_CHARS if is_long else MAX_WORD_CHARS
+    return Learned(vocab, most, counted.long_words, counted.long_share)
 
 
 def unused_tokens(count: int) -> list[str]:
@@ -154,3 +161,153 @@ def _alphabet(words: Mapping[str, int], kept: set[str], tokenize_chinese_chars: 
     # 标点和汉字永远独立成词，它们的 ## 形式用不上，不占词表
     pieces -= {"##" + char for char in kept if is_standalone(char, tokenize_chinese_chars)}
     return sorted(pieces)
+
+
+_SURROGATES = range(0xD800, 0xE000)
+_TELL_EVERY = 1000
+
+
+def merge_pairs(
+    words: Mapping[str, int],
+    head: Sequence[str],
+    alphabet: Sequence[str],
+    size: int,
+    min_frequency: int,
+    on_piece: Callable[[int, int], None] | None = None,
+) -> list[str]:
+    """Merges the most frequent pair, again and again, until the vocabulary is full or no pair is left.
+
+    Args:
+        words: how often each word occurs; none empty.
+        head: pieces that come first and are no part of words.
+        alphabet: the one-character pieces; any other character of a word is added to nothing and merged with nothing.
+        size: most pieces, with the head.
+        min_frequency: pairs seen less often are not merged.
+        on_piece: told now and then how many pieces there are, and `size`.
+
+    Returns:
+        The head, the alphabet and the merged pieces in the order of their merges.
+    """
+    pieces = [*head, *alphabet]
+    taken = set(pieces)
+    symbols = _Symbols()
+    spelled, counts = _spell(words, symbols)
+    pair_counts, places = _count_pairs(spelled, counts)
+
+    def entry(pair: str) -> tuple[int, str, str, str]:
+        # 同频时按两个片段的文本排序，结果才与读入顺序无关
+        return -pair_counts[pair], symbols.piece(pair[0]), symbols.piece(pair[1]), pair
+
+    heap = [entry(pair) for pair, count in pair_counts.items() if count >= min_frequency]
+    heapq.heapify(heap)
+    while heap and len(pieces) < size:
+        negative, left, right, pair = heapq.heappop(heap)
+        count = pair_counts.get(pair, 0)
+        if count != -negative:
+            # 旧条目：计数只会被别的合并减少，按现值放回即可
+            if count >= min_frequency:
+                heapq.heappush(heap, entry(pair))
+            continue
+        merged = left + right.removeprefix("##")
+        if merged not in taken:
+            taken.add(merged)
+            pieces.append(merged)
+            if on_piece is not None and len(pieces) % _TELL_EVERY == 0:
+                on_piece(len(pieces), size)
+        for grown in _merge_pair(pair, symbols.symbol(merged), spelled, counts, pair_counts, places):
+            if pair_counts[grown] >= min_frequency:
+                heapq.heappush(heap, entry(grown))
+    return pieces
+
+
+class _Symbols:
+    """One character for every piece, in the order in which they turn up."""
+
+    def __init__(self) -> None:
+        # 跳过代理区：内存里虽无妨，但换一种实现就可能出错
+        self._free = (chr(place) for place in range(sys.maxunicode + 1) if place not in _SURROGATES)
+        self._symbols: dict[str, str] = {}
+        self._pieces: dict[str, str] = {}
+
+    def symbol(self, piece: str) -> str:
+        """Gives the character that stands for a piece."""
+        symbol = self._symbols.get(piece)
+        if symbol is None:
+            symbol = self._symbols[piece] = next(self._free)
+            self._pieces[symbol] = piece
+        return symbol
+
+    def piece(self, symbol: str) -> str:
+        """Gives the piece that a character stands for."""
+        return self._pieces[symbol]
+
+
+def _spell(words: Mapping[str, int], symbols: _Symbols) -> tuple[list[str], list[int]]:
+    """Spells every word of at least two characters in one-character pieces; with the counts beside."""
+    spelled: list[str] = []
+    counts: list[int] = []
+    inside = {char: symbols.symbol("##" + char) for char in sorted(set().union(*(word[1:] for word in words)))}
+    table = str.maketrans(inside)
+    for word in sorted(words):
+        if len(word) > 1:
+            spelled.append(symbols.symbol(word[0]) + word[1:].translate(table))
+            counts.append(words[word])
+    return spelled, counts
+
+
+def _count_pairs(spelled: Sequence[str], counts: Sequence[int]) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """Counts every pair of neighbours, and lists the words each one is in."""
+    pair_counts: defaultdict[str, int] = defaultdict(int)
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for index, (word, count) in enumerate(zip(spelled, counts, strict=True)):
+        for start in range(len(word) - 1):
+            pair = word[start : start + 2]
+            pair_counts[pair] += count
+            places[pair].append(index)
+    return pair_counts, places
+
+
+def _merge_pair(
+    pair: str,
+    new: str,
+    spelled: list[str],
+    counts: Sequence[int],
+    pair_counts: dict[str, int],
+    places: dict[str, list[int]],
+) -> set[str]:
+    """Replaces a pair in all words that hold it, and books the changed pair counts."""
+    grown: set[str] = set()
+    for index in places.pop(pair):
+        word = spelled[index]
+        start = word.find(pair)
+        if start < 0:
+            continue
+        count = counts[index]
+        end = start + 2
+        if word.find(pair, start + 1) < 0:
+            # 绝大多数词里这一对只出现一次：只有左右两个邻对变化
+            spelled[index] = word[:start] + new + word[end:]
+            fresh = []
+            if start:
+                pair_counts[word[start - 1 : start + 1]] -= count
+                fresh.append(word[start - 1] + new)
+            if end < len(word):
+                pair_counts[word[end - 1 : end + 1]] -= count
+                fresh.append(new + word[end])
+        else:
+            spelled[index] = replaced = word.replace(pair, new)
+            for place in range(len(word) - 1):
+                pair_counts[word[place : place + 2]] -= count
+            fresh = []
+            for place in range(len(replaced) - 1):
+                neighbours = replaced[place : place + 2]
+                if new in neighbours:
+                    fresh.append(neighbours)
+                else:
+                    pair_counts[neighbours] += count
+        for neighbours in fresh:
+            pair_counts[neighbours] += count
+            places[neighbours].append(index)
+            grown.add(neighbours)
+    del pair_counts[pair]
+    return grown

@@ -7,9 +7,10 @@ Notable:
 - a special token written in a text is plain text unless the caller asks for it. The library can be told not to look for
   such tokens, but that is not enough: a Unigram model may still *spell* a text with the piece `</s>`. So plain text is
   read by a copy of the model in which no special piece can be spelled
-- rows, windows and padding are built by `encoding`, as for WordPiece; the library only gives ids and offsets
 - words are counted by one rule for all kinds: a piece with the sign of a space (`Ġ`, `▁`), a punctuation mark and a
   Chinese character begin one. The library's own words would make a whole Chinese sentence a single word
+- the library runs a `tokenizer.json`; which special tokens stand where, what they are called, which pieces begin a word
+  and which could be forged by a text it does not tell: these are questions to the file itself
 - the library is imported when such a tokenizer is made, not before
 """
 
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +33,15 @@ from numpy.typing import NDArray
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.files import make_folder, write_text
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.batches import split_batches
-from bertsmith.tokenizer.calling import as_ids
-from bertsmith.tokenizer.characters import CJK
-from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens, join_tokens
-from bertsmith.tokenizer.library_json import (
-    WordBorders,
-    find_nodes,
-    find_roles,
-    find_template,
-    parse_library_json,
-    without_special_pieces,
-    word_borders,
-)
-from bertsmith.tokenizer.normalize import Normalizer
-from bertsmith.tokenizer.settings import SpecialTokens, check_user_tokens
-from bertsmith.tokenizer.template import Template
+from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, join_tokens, split_batches
+from bertsmith.tokenizer.files import dump_json
+from bertsmith.tokenizer.normalize import CJK, Normalizer, is_standalone
+from bertsmith.tokenizer.settings import BERT_TOKENS, SpecialTokens, check_user_tokens
 
 _BATCH_CHARS = 1 << 16
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHINESE = re.compile(f"[{CJK}]")
+_SPACES = [code for code in range(0x3001) if chr(code).isspace()]
 _ROLES = SpecialTokens._fields
 
 
@@ -60,34 +50,26 @@ class LibraryTokenizer(Tokenizer):
 
     Attributes:
         kind: what the library calls the model: `BPE`, `Unigram` or `WordLevel`.
-
-    Raises:
-        ConfigError: the library is not installed.
-        InputError: the file is damaged, or its template of special tokens is of a kind that is not known here.
     """
 
     def __init__(self, source: str, config: Mapping[str, Any], place: str = "tokenizer.json") -> None:
-        """Reads a tokenizer.
-
-        Args:
-            source: the text of a `tokenizer.json`.
-            config: what `tokenizer_config.json` says.
-            place: what to call the former in messages.
-        """
+        """Reads the text of a `tokenizer.json`, and what `tokenizer_config.json` says; messages name `place`."""
         library = import_library()
         self._place, self._config = place, dict(config)
         names = {role: name for role in _ROLES if (name := _plain(config.get(f"{role}_token"))) is not None}
         content, self._source = parse_library_json(source, names, place)
         self.kind = str(content["model"]["type"])
         added: list[dict[str, Any]] = content["added_tokens"]
-        self.piece_to_id = _vocabulary(content)
+        self.piece_to_id = _ids_of(content["model"]["vocab"]) | {token["content"]: token["id"] for token in added}
         self.vocab = [f"[vacant{index}]" for index in range(max(self.piece_to_id.values(), default=-1) + 1)]
         for piece, index in self.piece_to_id.items():
             self.vocab[index] = piece
-        self._plain_text = _built(library, json.dumps(without_special_pieces(content)), place)
+        # 库按词片里的空格记号裁掉开头的字符，而那个空格常是它自己加的：不让它裁，由我们对着原文裁
+        self._trims = any(node.get("trim_offsets") for node in find_nodes(content.get("post_processor")))
+        self._plain_text = _built(library, json.dumps(_untrimmed(without_special_pieces(content))), place)
         # 用户写的 "</s>" 只是五个字符：纯文本的副本既不识别特殊词元，也拼不出它们
         self._plain_text.encode_special_tokens = True
-        self._template = find_template(content.get("post_processor"), place)
+        self._template = read_template(self._plain_text, place)
         roles = find_roles(names, self.piece_to_id, self._template, content["model"])
         self.special_tokens = SpecialTokens(**roles)
         special = {token["id"] for token in added if token["special"]}
@@ -104,7 +86,14 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def _whole(self) -> Any:
         """The tokenizer as its file has it, special tokens and all; loaded when first needed."""
-        return _built(import_library(), self._source, self._place)
+        return _built(import_library(), json.dumps(_untrimmed(json.loads(self._source))), self._place)
+
+    @functools.cached_property
+    def _space_signs(self) -> NDArray[np.int64]:
+        """[V, 3] of each piece: the signs of a space that it begins with, those that it ends with, and its length."""
+        sides = [(len(piece.lstrip("Ġ")), len(piece.rstrip("Ġ")), 0) for piece in self.vocab]
+        length = np.array([len(piece) for piece in self.vocab])[:, None]
+        return np.array(length - np.array(sides).reshape(-1, 3))
 
     @functools.cached_property
     def _borders(self) -> WordBorders:
@@ -175,14 +164,7 @@ class LibraryTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Joins ids to text, as the library's decoder does; see `Tokenizer.decode`."""
-        kept = []
-        for index in as_ids(ids):
-            if not 0 <= index < len(self.vocab):
-                raise InputError(
-                    f"id {index} is not in the vocabulary of {len(self.vocab)} pieces; use the model's own tokenizer"
-                )
-            if not (skip_special_tokens and index in self.special_ids):
-                kept.append(int(index))
+        kept = self._known_ids(ids, skip_special_tokens)
         text: str = self._whole.decode(kept, skip_special_tokens=False)
         return text
 
@@ -192,26 +174,16 @@ class LibraryTokenizer(Tokenizer):
         return text if text and "\ufffd" not in text else self.vocab[index]
 
     def with_pieces(self, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> LibraryTokenizer:
-        """Makes a tokenizer that knows more tokens; the ids of the pieces so far stay.
-
-        Args:
-            pieces: must be empty: only the trainer of these kinds knows how a new piece is reached.
-            user_tokens: tokens that are one piece wherever they are written.
-
-        Raises:
-            InputError: there are `pieces`, or a user token cannot be one.
-        """
+        """Makes a tokenizer with more user tokens; only the trainer of these kinds knows how a new piece is reached."""
         if pieces:
             raise InputError(
                 f"piece {pieces[0]!r}: a {self.kind} vocabulary cannot take new pieces, only WordPiece can;"
                 " pass it among user_tokens, which are one piece wherever they are written"
             )
         content = json.loads(self._source)
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-        for token in check_user_tokens(user_tokens, self.piece_to_id):
-            number = len(self.vocab) + len(content["added_tokens"]) - len(json.loads(self._source)["added_tokens"])
-            content["added_tokens"].append({"id": number, "content": token, **flags})
-        return LibraryTokenizer(_dump(content), self._config, self._place)
+        for number, token in enumerate(check_user_tokens(user_tokens, self.piece_to_id), len(self.vocab)):
+            content["added_tokens"].append({"id": number, "content": token, **_FLAGS, "special": False})
+        return LibraryTokenizer(dump_json(content), self._config, self._place)
 
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Writes `tokenizer_config.json` and `tokenizer.json`, the latter last; see `Tokenizer.save`."""
@@ -224,7 +196,7 @@ class LibraryTokenizer(Tokenizer):
         if model_max_length is not None:
             config["model_max_length"] = model_max_length
         folder = make_folder(Path(folder))
-        write_text(folder / "tokenizer_config.json", _dump(config))
+        write_text(folder / "tokenizer_config.json", dump_json(config))
         write_text(folder / "tokenizer.json", self._source)
 
     @property
@@ -276,17 +248,37 @@ class LibraryTokenizer(Tokenizer):
 
     def _tokens(self, text: str, parse_special: bool) -> Tokens:
         (row,) = self._encodings([text], parse_special=parse_special, need_offsets=True)
-        ids = row.ids
-        return Tokens(ids, row.offsets, self._word_numbers(np.array(ids, dtype=np.int64), [0, len(ids)]).tolist())
+        ids = np.array(row.ids, dtype=np.int64)
+        spans = self._spans([text], ids, [row])
+        return Tokens(row.ids, list(map(tuple, spans.tolist())), self._word_numbers(ids, [0, len(ids)]).tolist())
 
     def _align_batch(self, texts: Sequence[str]) -> FlatTokens:
         rows = self._encodings(texts, parse_special=False, need_offsets=True)
         ids = [row.ids for row in rows]
         bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
         flat = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
-        offsets = np.array(list(chain.from_iterable(row.offsets for row in rows)), dtype=np.int32).reshape(-1, 2)
+        offsets = self._spans(texts, flat, rows)
         words = self._word_numbers(flat.astype(np.int64), bounds.tolist())
         return FlatTokens(flat, bounds, offsets[:, 0].copy(), offsets[:, 1].copy(), words)
+
+    def _spans(self, texts: Sequence[str], ids: NDArray[Any], rows: Sequence[Any]) -> NDArray[np.int32]:
+        """Returns [T, 2] where the T pieces of texts stand, each in its own; without the spaces before a word."""
+        spans = np.array(list(chain.from_iterable(row.offsets for row in rows)), dtype=np.int32).reshape(-1, 2)
+        if not self._trims or not len(spans):
+            return spans
+        codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        space = np.append(np.isin(codes, _SPACES), False)
+        first = np.cumsum([0, *map(len, texts[:-1])]).repeat([len(row.ids) for row in rows])
+        (start, end), signs = (spans + first[:, None]).T, self._space_signs[ids]
+        # 记号有几个就至多裁几个；原文那里不是空格，空格就是库加的，没有字符可裁
+        for count in range(int(signs[:, 0].max())):
+            start += (signs[:, 0] > count) & (start < end) & space[start]
+        for count in range(int(signs[:, 1].max())):
+            end -= (signs[:, 1] > count) & (start < end) & space[end - 1]
+        # 只有记号的词片没有自己的字符：它若是库加的空格，标的是后面词片的字符
+        end = np.where(signs[:, 0] == signs[:, 2], start, end)
+        placed: NDArray[np.int32] = (np.stack([start, end], axis=1) - first[:, None]).astype(np.int32)
+        return placed
 
     def _word_numbers(self, ids: NDArray[np.int64], bounds: Sequence[int]) -> NDArray[np.int32]:
         """Counts the words of texts that lie one after another, in each from 0."""
@@ -329,11 +321,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def import_library() -> Any:
-    """Imports `tokenizers`.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Imports `tokenizers`."""
     # 我们用进程并行；库自己的线程遇上 fork 会死锁或刷警告，除非用户另有设置，否则关掉
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
@@ -359,10 +347,8 @@ def _built(library: Any, source: str, place: str) -> Any:
     return made
 
 
-def _vocabulary(content: Mapping[str, Any]) -> dict[str, int]:
-    vocab = content["model"]["vocab"]
-    pieces = dict(vocab) if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
-    return pieces | {token["content"]: token["id"] for token in content["added_tokens"]}
+def _ids_of(vocab: Any) -> dict[str, int]:
+    return dict(vocab) if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
 
 
 def _plain(value: Any) -> str | None:
@@ -370,5 +356,237 @@ def _plain(value: Any) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _dump(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+_AGAIN = "save the tokenizer again"
+_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+_SPACE_SIGNS = {"ByteLevel": "Ġ", "Metaspace": "▁"}
+_CHINESE_LEADS = b"\xe4\xe5\xe6\xe7\xe8\xe9"
+"""First bytes in UTF-8 of U+4000 to U+9FFF."""
+_FAMILIAR = {
+    "pad": ("<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("<mask>", "[MASK]"),
+}
+"""What special tokens are called in files that do not say it."""
+
+
+def parse_library_json(source: str, names: Mapping[str, str], place: str) -> tuple[dict[str, Any], str]:
+    """Checks a `tokenizer.json` and puts it in order.
+
+    Tokens that have a role in `names` are special even where the file does not say so, as in `transformers`; truncation
+    and padding are the caller's.
+
+    Returns:
+        The content, and its text: `source` itself where nothing had to be put in order.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        content = json.loads(source)
+    except ValueError as error:
+        raise InputError(f"{place}: damaged ({error}); {_AGAIN}") from None
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict):
+        raise InputError(f"{place}: holds no model of a tokenizer; {_AGAIN}")
+    changed = "type" not in model
+    model.setdefault("type", model_type(content))
+    vocab = model.get("vocab")
+    if not _is_vocabulary(vocab):
+        raise InputError(f"{place}: its vocabulary is not a table of pieces; {_AGAIN}")
+    added = content.get("added_tokens") or []
+    for token in added if isinstance(added, list) else [None]:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str) or type(token.get("id")) is not int:
+            raise InputError(f"{place}: an added token has no text or no id: {str(token)[:60]}; {_AGAIN}")
+        if not 0 <= token["id"] < 1 << 24:
+            raise InputError(f"{place}: added token {token['content']!r} has id {token['id']}; {_AGAIN}")
+        token["special"] = bool(token.get("special"))
+    content["added_tokens"] = added
+    by_name = {token["content"]: token for token in added}
+    ids = _ids_of(vocab)
+    for name in dict.fromkeys(names.values()):
+        if name in by_name and not by_name[name]["special"]:
+            by_name[name]["special"] = changed = True
+        elif name not in by_name and name in ids:
+            added.append({"id": ids[name], "content": name, **_FLAGS, "special": True})
+            changed = True
+    for name in ("truncation", "padding"):
+        if content.get(name) is not None:
+            content[name], changed = None, True
+    added.sort(key=lambda token: int(token["id"]))
+    return content, dump_json(content) if changed else source
+
+
+def model_type(content: Mapping[str, Any]) -> str:
+    """Returns the kind of a tokenizer's model; files of old do not name it."""
+    model = content.get("model")
+    if not isinstance(model, dict):
+        return "WordPiece"
+    if isinstance(model.get("type"), str):
+        return str(model["type"])
+    if "merges" in model:
+        return "BPE"
+    return "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
+
+
+def find_nodes(part: Any) -> Iterator[dict[str, Any]]:
+    """Yields the steps of a normalizer, pre-tokenizer or post-processor, those inside sequences as well."""
+    if isinstance(part, dict):
+        if isinstance(part.get("type"), str):
+            yield part
+        for name in ("normalizers", "pretokenizers", "processors"):
+            for inner in part.get(name) or ():
+                yield from find_nodes(inner)
+
+
+def _untrimmed(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tokenizer whose offsets are where its pieces come from, spaces included."""
+    copy: dict[str, Any] = json.loads(json.dumps(content))
+    for node in find_nodes(copy.get("post_processor")):
+        if "trim_offsets" in node:
+            node["trim_offsets"] = False
+    return copy
+
+
+def read_template(made: Any, place: str) -> Template | None:
+    """Finds where a tokenizer puts special tokens, from the rows that it builds; None where it puts none."""
+    if made.post_processor is None or not made.num_special_tokens_to_add(is_pair=True):
+        return None
+    # 任何能切出词片的文本都行；整个词表只在 "a" 切不出时才看
+    known = ["a"] if made.encode("a", add_special_tokens=False).ids else made.get_vocab()
+    text = next((text for text in known if made.encode(text, add_special_tokens=False).ids), "a")
+    one, two = made.encode(text), made.encode(text, text)
+    single, pair = ([tuple(map(int, ids)) for ids in _around(row)] for row in (one, two))
+    second_type = two.type_ids[-1]
+    # 只认“前 A 中 B 后”这一种排法：别的模板猜错了，每个输入都会错，不如拒绝
+    if len(single) == 2 and len(pair) == 3 and single == pair[::2] and second_type in (0, 1) and not any(one.type_ids):
+        head = two.sequence_ids.index(1)
+        if two.type_ids == [0] * head + [second_type] * (len(two.ids) - head):
+            return Template(single[0], pair[1], single[1], second_type)
+    raise InputError(
+        f"{place}: its template of special tokens is neither 'before A after' nor 'before A between B after' with"
+        " segments 0 and 1; only those are known"
+    )
+
+
+def _around(row: Any) -> list[list[int]]:
+    """Returns the special ids before, between and behind the texts of a row."""
+    around: list[list[int]] = [[]]
+    last = None
+    for index, sequence in zip(row.ids, row.sequence_ids, strict=True):
+        if sequence is None:
+            around[-1].append(index)
+        elif sequence != last:
+            around.append([])
+            last = sequence
+    return around
+
+
+def find_roles(
+    names: Mapping[str, str], ids: Mapping[str, int], template: Template | None, model: Mapping[str, Any]
+) -> dict[str, str]:
+    """Finds what the special tokens are called: as the folder says, else as the template, else by a familiar name."""
+    pieces = {index: piece for piece, index in ids.items()}
+    hints: dict[str, Any] = {"unk": model.get("unk_token")}
+    if isinstance(model.get("unk_id"), int):
+        hints["unk"] = pieces.get(model["unk_id"])
+    if template is not None:
+        hints["cls"] = pieces.get(template.before[0]) if template.before else None
+        hints["sep"] = pieces.get(template.after[-1]) if template.after else None
+    found = {}
+    for role, usual in BERT_TOKENS._asdict().items():
+        candidates = [names.get(role), hints.get(role), *_FAMILIAR[role]]
+        known = (name for name in candidates if isinstance(name, str) and name in ids)
+        found[role] = next(known, names.get(role) or usual)
+    return found
+
+
+def without_special_pieces(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes a copy in which no text can be spelled with a special piece: for text that users write.
+
+    Renaming keeps all ids and scores. The new names hold a space, which the pre-tokenizers replace or cut at.
+    """
+    special = {token["content"] for token in content["added_tokens"] if token["special"]}
+    model = dict(content["model"])
+    # BPE 只经由合并得到片段，没有合并通向 "</s>"；整词直接查表的变体除外
+    if model["type"] == "BPE" and not model.get("ignore_merges"):
+        return dict(content)
+    new_names = {name: f"\U0010ffff {name}" for name in special}
+
+    def renamed(name: str) -> str:
+        return new_names.get(name, name)
+
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        model["vocab"] = {renamed(piece): index for piece, index in vocab.items()}
+    else:
+        model["vocab"] = [[renamed(piece), score] for piece, score in vocab]
+    if "unk_token" in model:
+        model["unk_token"] = renamed(model["unk_token"])
+    added = [{**token, "content": renamed(token["content"])} for token in content["added_tokens"]]
+    return {**content, "model": model, "added_tokens": added}
+
+
+class WordBorders(NamedTuple):
+    """Tables [V] of what pieces say of the borders of words.
+
+    Attributes:
+        continuing: goes on with the word before it.
+        beginning: begins a word whatever stands before it: it has the sign of a space, or is special.
+        ending: a word begins behind it whatever follows.
+        is_space: is the sign of a space and nothing else; what follows belongs to its word.
+    """
+
+    continuing: NDArray[np.bool_]
+    beginning: NDArray[np.bool_]
+    ending: NDArray[np.bool_]
+    is_space: NDArray[np.bool_]
+
+
+def word_borders(vocab: Sequence[str], content: Mapping[str, Any], special: NDArray[np.bool_]) -> WordBorders:
+    """Finds which pieces begin words.
+
+    A piece begins a word where it has the sign of a space, or its first character is punctuation or Chinese.
+    """
+    steps = [node for part in ("normalizer", "pre_tokenizer") for node in find_nodes(content.get(part))]
+    sign = next((_SPACE_SIGNS[step["type"]] for step in steps if step["type"] in _SPACE_SIGNS), "")
+    if not sign and any("▁" in (step.get("content"), step.get("prepend")) for step in steps):
+        sign = "▁"
+    model = content["model"]
+    prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+    letters = _byte_letters() if sign == "Ġ" else {}
+    found = WordBorders(np.zeros_like(special), special.copy(), special.copy(), np.zeros_like(special))
+    for index, piece in enumerate(vocab):
+        if special[index]:
+            continue
+        if not sign:
+            # 没有空格记号的词表：靠前缀（##）或后缀（</w>）区分，否则每个片段就是一个词
+            found.continuing[index] = bool(suffix) or bool(prefix and piece.startswith(prefix))
+            found.ending[index] = bool(suffix and piece.endswith(suffix))
+            continue
+        data = bytes(letters.get(char, 0) for char in piece)
+        text = data.decode("utf-8", "replace") if letters else piece
+        first, last = text[:1], text[-1:]
+        # 没学全的汉字：首字节就看得出是汉字，同样自成一词
+        is_apart = bool(first) and (is_standalone(first) or (first == "\ufffd" and data[:1] in _CHINESE_LEADS))
+        found.beginning[index] = piece.startswith(sign) or first.isspace()
+        found.is_space[index] = piece == sign
+        found.continuing[index] = not (found.beginning[index] or is_apart)
+        found.ending[index] = piece != sign and bool(last) and is_standalone(last)
+    return found
+
+
+def _is_vocabulary(vocab: Any) -> bool:
+    if isinstance(vocab, dict):
+        return bool(vocab) and all(type(index) is int and 0 <= index < 1 << 24 for index in vocab.values())
+    if not isinstance(vocab, list) or not vocab:
+        return False
+    return all(isinstance(row, list) and len(row) == 2 and isinstance(row[0], str) for row in vocab)
+
+
+def _byte_letters() -> dict[str, int]:
+    """Maps the letters of byte-level vocabularies to their bytes (Radford et al. 2019: no byte is a blank letter)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}

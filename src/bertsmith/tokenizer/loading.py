@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.files import read_json
 from bertsmith.hub import model_folder
-from bertsmith.json_files import read_json
 from bertsmith.tokenizer.base import Tokenizer
 from bertsmith.tokenizer.files import read_config, read_length_limit, special_names
-from bertsmith.tokenizer.library import LibraryTokenizer, import_library
-from bertsmith.tokenizer.library_json import model_type
+from bertsmith.tokenizer.library import LibraryTokenizer, import_library, model_type
 from bertsmith.tokenizer.wordpiece import WordPieceTokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")

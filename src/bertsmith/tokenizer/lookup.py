@@ -1,27 +1,132 @@
 """Text to tokens by looking chunks up: the hot loop of the tokenizer, for ids alone and for ids with places.
 
 Notable:
-- what happens per chunk of a text happens in C: a split, a dictionary lookup, a join of the results; Python code runs
-  once per batch of texts and once per chunk that was never seen (`cache`)
+- word frequencies follow Zipf's law: nearly every chunk of a text has been seen before. So what happens per chunk is a
+  split, a dictionary lookup and a join in C; Python code runs once per batch of texts, and once per new chunk
+- a new chunk's words are spelled by greedy longest match, as in the original release (Wu et al. 2016): a word that
+  cannot be spelled to its end, or is longer than `max_word_chars` (100), is one `[UNK]`
 - ids and places come from one set of rules: `Normalizer.words` gives the words, `WordMatcher` spells them. Places only
-  add where the characters of those words stand in the text
-- for places a text is cut without losing a character, so a chunk's place is the sum of the lengths before it
-- what is remembered stays packed (`match`) until the caller's array or list is made: an id is 4 bytes, a token with its
-  place 16. At this speed the time goes into waiting for memory
+  add where the characters of those words stand in the text; a text is then cut without losing a character, so that a
+  chunk's place is the sum of the lengths before it
+- what is remembered stays packed until the caller's array or list is made: an id is 4 bytes, a token with its place 16.
+  At this speed the time goes into waiting for memory
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tokenizer.batches import split_batches
-from bertsmith.tokenizer.cache import ChunkCache
-from bertsmith.tokenizer.flat import FlatTokens, Tokens, join_tokens
-from bertsmith.tokenizer.match import PACKED, WordMatcher, pack_id
+from bertsmith.tokenizer.encoding import PACKED, FlatTokens, Tokens, join_tokens, split_batches
 from bertsmith.tokenizer.normalize import BOUNDARY, Normalizer
 from bertsmith.tokenizer.settings import WrittenTokens
+
+
+class WordMatcher:
+    """Spells words with the pieces of a vocabulary."""
+
+    def __init__(self, piece_to_id: Mapping[str, int], unk_id: int, max_word_chars: int) -> None:
+        self.max_word_chars = max_word_chars
+        self.unknown = pack_id(unk_id)
+        self.lengths = {index: len(piece.removeprefix("##")) for piece, index in piece_to_id.items()}
+        self._heads = {piece: pack_id(index) for piece, index in piece_to_id.items()}
+        self._tails = {piece[2:]: index for piece, index in self._heads.items() if piece.startswith("##")}
+        self._longest_head = _longest_by_start(self._heads)
+        self._longest_tail = _longest_by_start(self._tails)
+
+    def spell(self, word: str) -> bytes:
+        """Spells a word with the longest piece that fits, from left to right."""
+        if len(word) > self.max_word_chars:
+            return self.unknown
+        # 大半的词本身就在词表里：直接返回事先打包好的 id，不分配内存
+        return self._heads.get(word) or self._longest_match(word, self._heads, self._longest_head)
+
+    def spell_inside(self, part: str) -> bytes:
+        """Spells a part of a word that is not its beginning: with pieces inside words alone."""
+        if len(part) > self.max_word_chars:
+            return self.unknown
+        return self._longest_match(part, self._tails, self._longest_tail)
+
+    def _longest_match(self, word: str, table: Mapping[str, bytes], longest: Mapping[str, int]) -> bytes:
+        """Takes the longest piece that fits, from left to right; `table` and `longest` are those of the first piece."""
+        ids: list[bytes] = []
+        length, start = len(word), 0
+        while start < length:
+            # 贪心最长匹配：从最长的候选试起；同样开头的片段最长有多长，就从多长试起，少试一大半
+            end = min(length, start + longest.get(word[start : start + 2], 1))
+            while (index := table.get(word[start:end])) is None:
+                end -= 1
+                if end == start:
+                    # 有一处拼不下去，整个词就是 [UNK]，与原版一致
+                    return self.unknown
+            ids.append(index)
+            start = end
+            table, longest = self._tails, self._longest_tail
+        return b"".join(ids)
+
+
+def pack_id(index: int) -> bytes:
+    """Packs one id."""
+    return index.to_bytes(PACKED.itemsize, sys.byteorder, signed=True)
+
+
+def _longest_by_start(pieces: Iterable[str]) -> dict[str, int]:
+    """Finds the length of the longest piece for every two characters that pieces start with."""
+    longest: dict[str, int] = {}
+    for piece in pieces:
+        start = piece[:2]
+        if longest.get(start, 0) < len(piece):
+            longest[start] = len(piece)
+    return longest
+
+
+T = TypeVar("T")
+
+MAX_CACHED_CHARS = 64
+# 每个条目自身（字典槽、字符串头、元组头）约合这么多个字符的内存
+ENTRY_WEIGHT = 16
+
+
+class ChunkCache(dict[str, T], Generic[T]):
+    """Maps a chunk to what `compute` returns for it, and remembers the most useful ones.
+
+    Attributes:
+        compute: the careful work for a chunk that is not remembered.
+        capacity: the weight of one generation: every entry weighs its characters and `ENTRY_WEIGHT`. At most twice
+            as much is alive.
+    """
+
+    def __init__(self, compute: Callable[[str], T], capacity: int) -> None:
+        super().__init__()
+        self.compute = compute
+        self.capacity = capacity
+        self._room = capacity
+        self._old: dict[str, T] = {}
+
+    def __missing__(self, chunk: str) -> T:
+        """Finds the chunk in the old generation, or computes it; remembers it unless it is very long."""
+        value = self._old.get(chunk)
+        if value is None:
+            value = self.compute(chunk)
+        length = len(chunk)
+        # 很长的块几乎不会重复（网址、无空格的文本），存下来只占内存
+        if length <= MAX_CACHED_CHARS:
+            self._room -= length + ENTRY_WEIGHT
+            if self._room < 0:
+                # 满了就整代换掉：仍有用的条目会在下次被查到时搬回新一代
+                self._old = dict(self)
+                self.clear()
+                self._room = self.capacity - length - ENTRY_WEIGHT
+            self[chunk] = value
+        return value
+
+    def weight(self) -> int:
+        """Weighs the entries of both generations: at most twice `capacity`."""
+        return sum(len(chunk) + ENTRY_WEIGHT for part in (self, self._old) for chunk in part)
+
 
 END_OF_TEXT = -1
 """The mark after the ids of each text of a batch."""
@@ -52,15 +157,7 @@ class TextEncoder:
         self._lookup_tokens = self.tokens.__getitem__
 
     def encode(self, text: str, written: WrittenTokens | None) -> bytes:
-        """Turns a text into ids.
-
-        Args:
-            text: any text.
-            written: tokens to recognise in it.
-
-        Returns:
-            The packed ids.
-        """
+        """Turns a text into packed ids, tokens that are `written` in it among them."""
         if written is None:
             return b"".join(map(self._lookup_ids, self._normalizer.chunks(text)))
         return b"".join(
@@ -68,30 +165,14 @@ class TextEncoder:
         )
 
     def encode_marked(self, texts: Sequence[str], written: WrittenTokens | None) -> bytes:
-        """Turns several texts into ids.
-
-        Args:
-            texts: any texts; best some ten thousand characters in all.
-            written: tokens to recognise in them.
-
-        Returns:
-            The packed ids of all texts, `END_OF_TEXT` after each.
-        """
+        """Turns several texts into packed ids, `END_OF_TEXT` after each; best some ten thousand characters in all."""
         if written is None:
             # 整批合成一个字符串，一次切分、一次查表：短行不必各付一遍函数调用的开销
             return b"".join(map(self._lookup_ids, self._normalizer.marked_chunks(texts)))
         return b"".join(self.encode(text, written) + self._end for text in texts)
 
     def align(self, text: str, written: WrittenTokens | None) -> Tokens:
-        """Turns a text into tokens with their places.
-
-        Args:
-            text: any text.
-            written: tokens to recognise in it.
-
-        Returns:
-            Its tokens; a text that holds no word has none.
-        """
+        """Turns a text into tokens with their places."""
         tokens = Tokens([], [], [])
         if written is None:
             self._append(tokens, text, 0, 0)
@@ -108,15 +189,7 @@ class TextEncoder:
         return tokens
 
     def align_flat(self, texts: Iterable[str], written: WrittenTokens | None) -> FlatTokens:
-        """Turns many texts into arrays: for a corpus, several times faster than text by text.
-
-        Args:
-            texts: any texts.
-            written: tokens to recognise in them.
-
-        Returns:
-            Their tokens.
-        """
+        """Turns many texts into arrays: for a corpus, several times faster than text by text."""
         # 分成小批：每批的中间结果留在高速缓存里，比一次处理整个语料快一半
         return join_tokens([self._align_batch(batch, written) for batch in split_batches(texts, _BATCH_CHARS)])
 

@@ -42,23 +42,12 @@ class Settings(NamedTuple):
     max_word_chars: int = 100
 
     def normalizer(self) -> Normalizer:
-        """Makes the rules for words.
-
-        Returns:
-            The normalizer for these settings.
-        """
+        """Makes the rules for words."""
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
         return Normalizer(self.lowercase, strip_accents, self.tokenize_chinese_chars)
 
     def fingerprint(self, vocab: Sequence[str]) -> str:
-        """Digests everything that decides the ids.
-
-        Args:
-            vocab: the pieces.
-
-        Returns:
-            Hex digits; equal for two tokenizers exactly when they give the same ids.
-        """
+        """Digests everything that decides the ids."""
         # None 与其实际取值同义，故取规范化器的值；后加的设置只在非默认时计入，旧摘要不变
         described: list[Any] = [self.max_word_chars, *vars(self.normalizer()).values(), vocab]
         if self.user_tokens or self.special_tokens != BERT_TOKENS:
@@ -67,11 +56,7 @@ class Settings(NamedTuple):
 
 
 class WrittenTokens:
-    """Finds tokens that are written in a text.
-
-    Attributes:
-        ids: the tokens and their ids.
-    """
+    """Finds tokens that are written in a text."""
 
     def __init__(self, ids: dict[str, int]) -> None:
         self.ids = ids
@@ -80,15 +65,7 @@ class WrittenTokens:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def split(self, text: str) -> Iterator[tuple[str, int, int | None]]:
-        """Cuts a text at the tokens written in it.
-
-        Args:
-            text: any text.
-
-        Yields:
-            Every token and every stretch between them, in order: what is written, the index of its first character,
-            and the id of the token, or None for a stretch of text.
-        """
+        """Cuts a text at the tokens written in it."""
         start = 0
         for match in self._pattern.finditer(text):
             if match.start() > start:
@@ -99,34 +76,14 @@ class WrittenTokens:
             yield text[start:], start, None
 
     def stretches(self, text: str) -> list[str]:
-        """Cuts the tokens out of a text.
-
-        Args:
-            text: any text.
-
-        Returns:
-            What is left between them.
-        """
+        """Cuts the tokens out of a text."""
         return self._pattern.split(text)
 
 
 def check_user_tokens(
     tokens: Sequence[str], special: Iterable[str], vocab: Container[str] | None = None
 ) -> tuple[str, ...]:
-    """Refuses tokens that cannot be told apart or be written to a vocabulary file.
-
-    Args:
-        tokens: what the user wants as one token each.
-        special: the special tokens, and whatever else is taken.
-        vocab: where they must be, if there is a vocabulary already.
-
-    Returns:
-        The tokens, in their order.
-
-    Raises:
-        InputError: one is empty, holds a line break, half a character or white space at an end, is special, twice
-            there, or missing.
-    """
+    """Refuses tokens that cannot be told apart or be written to a vocabulary file."""
     if isinstance(tokens, str):
         raise InputError(f"user_tokens is the single string {tokens!r}; pass a list of tokens")
     taken = set(special)

@@ -4,11 +4,12 @@ Notable:
 - `encode` is one dictionary lookup per chunk of text (see `lookup`), so it is as fast as C on text that repeats
 - special tokens written in a text (`[MASK]`, `[SEP]`) are plain text unless the caller passes `parse_special=True`:
   what a user types cannot forge a segment border
-- what all tokenizers share (rows of model inputs, streams) is in `base`; the rest lives next door: rules for words in
-  `normalize`, matching in `match`, the hot loop in `lookup`, learning in `learn`
+- encoding drops spaces, so decoding has to guess them. Only guesses that cannot change the ids are made: a space is
+  left out where the tokenizer would cut anyway, beside punctuation and between CJK characters
 """
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,17 +21,12 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.hub import model_folder
 from bertsmith.tokenizer.base import Tokenizer
-from bertsmith.tokenizer.batches import collector_paused, split_batches
-from bertsmith.tokenizer.calling import as_ids
-from bertsmith.tokenizer.decode import join_pieces
-from bertsmith.tokenizer.files import read_length_limit, read_tokenizer, write_tokenizer
-from bertsmith.tokenizer.flat import FlatIds, FlatTokens, Tokens
-from bertsmith.tokenizer.learn import Progress, VocabularySettings, learn_vocab, unused_tokens
-from bertsmith.tokenizer.lookup import TextEncoder
-from bertsmith.tokenizer.match import WordMatcher
+from bertsmith.tokenizer.encoding import FlatIds, FlatTokens, Template, Tokens, collector_paused, split_batches
+from bertsmith.tokenizer.files import check_vocab, read_length_limit, read_tokenizer, write_tokenizer
+from bertsmith.tokenizer.learn import MAX_WORD_CHARS, Note, Progress, VocabularySettings, learn_vocab, unused_tokens
+from bertsmith.tokenizer.lookup import TextEncoder, WordMatcher
+from bertsmith.tokenizer.normalize import is_standalone
 from bertsmith.tokenizer.settings import BERT_TOKENS, Settings, SpecialTokens, WrittenTokens, check_user_tokens
-from bertsmith.tokenizer.template import Template
-from bertsmith.tokenizer.vocabulary import check_vocab
 
 # 每代缓存的容量（字符数加每条固定开销）：约十六万个英文块；两代都满时实测 ids 约 90 MB，带位置的最多 200 MB
 CACHE_CAPACITY = 1 << 22
@@ -41,15 +37,11 @@ _LOOKUP_CHARS = 1 << 13
 class WordPieceTokenizer(Tokenizer):
     """Cuts text into pieces of a vocabulary (Wu et al. 2016, as used by Devlin et al. 2019, §3).
 
+    Pieces inside a word start with `##`.
+
     Attributes:
-        vocab: the pieces in the order of their ids; those inside a word start with `##`.
-        piece_to_id: the same, the other way round.
-        lowercase: words are lower-cased.
         strip_accents: accents are stripped; None means exactly when lower-casing, as in the original release.
         tokenize_chinese_chars: every CJK character is a word of its own.
-        special_tokens: what the special tokens are called in this vocabulary.
-        special_ids: ids of the special tokens that are in the vocabulary.
-        user_tokens: pieces to recognise wherever they are written, before any other rule.
         max_word_chars: longer words are `[UNK]`.
 
     Raises:
@@ -104,6 +96,7 @@ class WordPieceTokenizer(Tokenizer):
         user_tokens: Sequence[str] = (),
         workers: int = 1,
         on_progress: Progress | None = None,
+        on_note: Note | None = None,
     ) -> "WordPieceTokenizer":
         """Learns a vocabulary from text by merging the most frequent pair of pieces, again and again.
 
@@ -111,21 +104,8 @@ class WordPieceTokenizer(Tokenizer):
         (see `learn`). The result depends on the word counts only, not on the order of the texts nor on `workers`;
         ties are broken by the text of the pair.
 
-        Args:
-            texts: lines, documents, anything that does not cut words; read once, in bounded memory.
-            vocab_size: most pieces; the vocabulary is smaller where the text supports no more.
-            lowercase: lower-case words.
-            strip_accents: strip accents; None means exactly when lower-casing.
-            tokenize_chinese_chars: make every CJK character a word of its own.
-            min_frequency: a pair seen less often is not merged.
-            limit_alphabet: keep only the most frequent characters; words with others become `[UNK]`.
-            num_unused: reserve this many `[unusedN]` places after `[PAD]`.
-            user_tokens: tokens that are to be one piece wherever they are written, such as `<url>`.
-            workers: processes that count words.
-            on_progress: told now and then what is done and how far.
-
-        Returns:
-            A tokenizer with the learned vocabulary.
+        The arguments are those of `learn_tokenizer`; `strip_accents` None means exactly when lower-casing, and without
+        `tokenize_chinese_chars` a CJK character is no word of its own.
 
         Raises:
             InputError: no words in the text, a value out of range, a user token that is taken or cannot be written, or
@@ -137,19 +117,18 @@ class WordPieceTokenizer(Tokenizer):
         checked = check_user_tokens(user_tokens, taken)
         settings = Settings(lowercase, strip_accents, tokenize_chinese_chars, user_tokens=checked)
         wanted = VocabularySettings(vocab_size, min_frequency, limit_alphabet, num_unused, checked)
-        vocab = learn_vocab(texts, settings.normalizer(), wanted, workers=workers, on_progress=on_progress)
-        return _rebuild(vocab, settings)
+        learned = learn_vocab(texts, settings.normalizer(), wanted, workers=workers, on_progress=on_progress)
+        if learned.long_words and on_note is not None:
+            what = f"{learned.long_words:,} words of more than {MAX_WORD_CHARS} characters"
+            done = "are learned from in parts" if learned.max_word_chars > MAX_WORD_CHARS else "are left out, as [UNK]"
+            on_note(f"{what} ({learned.long_share:.1%} of the text) {done}; for text without spaces try --kind unigram")
+        return _rebuild(learned.vocab, settings._replace(max_word_chars=learned.max_word_chars))
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "WordPieceTokenizer":
         """Loads a tokenizer folder, or a `vocab.txt` alone.
 
-        Args:
-            path: the folder (`vocab.txt` or `tokenizer.json`, and its settings) or the vocabulary file.
-            lowercase: overrules the folder's setting; a vocabulary file alone says nothing, and True is assumed.
-
-        Returns:
-            The tokenizer.
+        `lowercase` overrules the folder's setting; a vocabulary file alone says nothing, and True is assumed.
 
         Raises:
             InputError: a file is missing or malformed, or asks for something other than BERT's tokenization.
@@ -163,65 +142,24 @@ class WordPieceTokenizer(Tokenizer):
         return made
 
     def with_pieces(self, pieces: Sequence[str], user_tokens: Sequence[str] = ()) -> "WordPieceTokenizer":
-        """Makes a tokenizer with more pieces and the same settings; the ids of the pieces so far stay.
-
-        Args:
-            pieces: what to add, in the order of the new ids.
-            user_tokens: more tokens that are one piece wherever they are written; added after `pieces`.
-
-        Returns:
-            The larger tokenizer.
-
-        Raises:
-            InputError: a piece is there already, or a user token cannot be one.
-        """
+        """Makes a tokenizer with more pieces and the same settings; the ids of the pieces so far stay."""
         settings = self._settings._replace(user_tokens=(*self.user_tokens, *user_tokens))
         return _rebuild([*self.vocab, *pieces, *user_tokens], settings)
 
     def with_only(self, ids: Sequence[int]) -> "WordPieceTokenizer":
-        """Makes a tokenizer with some of the pieces and the same settings; the ids count anew, in the order given.
-
-        Raises:
-            InputError: `[UNK]` or a user token is left out.
-        """
+        """Makes a tokenizer with some of the pieces and the same settings; the ids count anew, in the order given."""
         return _rebuild([self.vocab[index] for index in ids], self._settings)
 
     def save(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
-        """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`.
-
-        Args:
-            folder: where; created if it is missing. `transformers` and `tokenizers` load it to the same ids.
-            model_max_length: most ids that the model beside it reads, with `[CLS]` and `[SEP]`: where `transformers`
-                cuts long texts. None where there is no model.
-
-        Raises:
-            RunFolderError: the folder cannot be written.
-        """
+        """Writes `vocab.txt`, `tokenizer_config.json`, `special_tokens_map.json` and `tokenizer.json`."""
         write_tokenizer(Path(folder), self.vocab, self._settings, model_max_length)
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Turns a text into ids, without `[CLS]` and `[SEP]`.
-
-        Args:
-            text: any text.
-            parse_special: recognise special tokens written in the text, such as `[MASK]`; otherwise they are
-                ordinary brackets and words.
-
-        Returns:
-            The ids, each in [0, vocab_size).
-        """
+        """Turns a text into ids, without `[CLS]` and `[SEP]`."""
         return memoryview(self._encoder.encode(text, self._written[parse_special])).cast("i").tolist()
 
     def encode_batch(self, texts: Iterable[str], *, parse_special: bool = False) -> list[list[int]]:
-        """Turns many texts into lists of ids; `encode_flat` gives arrays.
-
-        Args:
-            texts: any texts.
-            parse_special: as in `encode`.
-
-        Returns:
-            For each text its ids.
-        """
+        """Turns many texts into lists of ids; `encode_flat` gives arrays."""
         rows: list[list[int]] = []
         with collector_paused():
             for batch in split_batches(texts, _LOOKUP_CHARS):
@@ -233,15 +171,7 @@ class WordPieceTokenizer(Tokenizer):
         return rows
 
     def encode_flat(self, texts: Iterable[str], *, parse_special: bool = False) -> FlatIds:
-        """Turns many texts into two arrays: all ids one after another, and where each text starts and ends.
-
-        Args:
-            texts: any texts; all ids are held in memory, `encode_stream` has no such limit.
-            parse_special: as in `encode`.
-
-        Returns:
-            The ids of the texts.
-        """
+        """Turns many texts into two arrays: all ids one after another, and where each text starts and ends."""
         encode, written = self._encoder.encode_marked, self._written[parse_special]
         # 每个文本之后有一个 -1：一遍流过就同时得到 id 和边界，途中没有 id 列表
         return FlatIds.from_marked(b"".join(encode(batch, written) for batch in split_batches(texts, _LOOKUP_CHARS)))
@@ -250,27 +180,11 @@ class WordPieceTokenizer(Tokenizer):
         """Turns many texts into arrays of ids, character offsets and word ids.
 
         Special tokens written in the texts are plain text.
-
-        Args:
-            texts: any texts; all tokens are held in memory.
-
-        Returns:
-            The tokens of the texts, without `[CLS]` and `[SEP]`.
         """
         return self._encoder.align_flat(texts, self._written[False])
 
     def spell(self, piece: str) -> list[int]:
-        """Spells a piece that is not in the vocabulary with those that are.
-
-        Args:
-            piece: a word, or a part of one that starts with `##`.
-
-        Returns:
-            The ids: of a part of a word only pieces that start with `##`; `[UNK]` where there is no spelling.
-
-        Raises:
-            InputError: no text is ever cut into the piece.
-        """
+        """Spells a piece that is not in the vocabulary with those that are."""
         text = piece.removeprefix("##")
         words = [word for chunk in self._normalizer.chunks(text) for word in self._normalizer.words(chunk)]
         if words != [text] or len(text) > self.max_word_chars:
@@ -287,25 +201,8 @@ class WordPieceTokenizer(Tokenizer):
 
         Case, accents and spaces that encoding dropped do not come back. Closing punctuation and English
         contractions are joined to the word before them, and CJK characters to one another.
-
-        Args:
-            ids: ids in [0, vocab_size).
-            skip_special_tokens: leave `[CLS]`, `[PAD]` and the like out.
-
-        Returns:
-            The text.
-
-        Raises:
-            InputError: an id is not in the vocabulary.
         """
-        pieces: list[str] = []
-        for index in as_ids(ids):
-            if not 0 <= index < len(self.vocab):
-                raise InputError(
-                    f"id {index} is not in the vocabulary of {len(self.vocab)} pieces; use the model's own tokenizer"
-                )
-            if not (skip_special_tokens and index in self.special_ids):
-                pieces.append(self.vocab[index])
+        pieces = [self.vocab[index] for index in self._known_ids(ids, skip_special_tokens)]
         return join_pieces(pieces, self.tokenize_chinese_chars)
 
     def piece_text(self, index: int) -> str:
@@ -353,12 +250,28 @@ class WordPieceTokenizer(Tokenizer):
         """A hex digest of everything that decides the ids: two tokenizers with the same one give the same ids."""
         return self._settings.fingerprint(self.vocab)
 
-    def _special_id(self, token: str) -> int:
-        index = self.piece_to_id.get(token)
-        if index is None:
-            raise InputError(f"the vocabulary has no {token}, which is needed here; add it as a line of vocab.txt")
-        return index
-
 
 def _rebuild(vocab: list[str], settings: Settings) -> WordPieceTokenizer:
     return WordPieceTokenizer(vocab, **settings._asdict())
+
+
+_NO_SPACE = re.compile(r" (?=[.,!?;:)%](?: |$))|(?<=\() ")
+_CONTRACTION = re.compile(r"(?<=[^\W\d_]) ' (?=(?:s|t|m|d|re|ve|ll)\b)", re.IGNORECASE)
+
+
+def join_pieces(pieces: Sequence[str], tokenize_chinese_chars: bool) -> str:
+    """Joins pieces to readable text."""
+    parts: list[str] = []
+    after_cjk = False
+    for piece in pieces:
+        if piece.startswith("##") and parts:
+            parts.append(piece[2:])
+            after_cjk = False
+            continue
+        # 单个汉字或全角标点两侧不加空格：分词时它们总会被切开
+        is_cjk = len(piece) == 1 and not piece.isascii() and is_standalone(piece, tokenize_chinese_chars)
+        if parts and not (is_cjk and after_cjk):
+            parts.append(" ")
+        parts.append(piece)
+        after_cjk = is_cjk
+    return _NO_SPACE.sub("", _CONTRACTION.sub("'", "".join(parts)))

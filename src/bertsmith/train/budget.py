@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,7 @@ from bertsmith.model.heads import SpanBoundaryHead
 from bertsmith.model.sizes import BatchCosts, MatmulWeights
 from bertsmith.objectives.pretraining import Objective
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.defaults import DROPOUT, MANY_PASSES
+from bertsmith.train.choosing import DROPOUT, MANY_PASSES
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set, make_trainer, open_stream
@@ -75,16 +77,8 @@ def training_flops(config: ModelConfig, batch: PreTrainingBatch, objective: Obje
 
 def _encoder_flops(config: ModelConfig, tokens: RaggedBatch) -> float:
     """Returns the operations of a forward pass through the blocks."""
-    lengths, counts = _lengths_of(tokens)
-    return sum(
-        count * BatchCosts(config, 1, length).encoder_flops for length, count in zip(lengths, counts, strict=True)
-    )
-
-
-def _lengths_of(tokens: RaggedBatch) -> tuple[list[int], list[int]]:
-    """Returns the different lengths of a batch and how often each occurs."""
-    lengths, counts = np.unique(np.diff(tokens.cu_seqlens.cpu().numpy()), return_counts=True)
-    return lengths.tolist(), counts.tolist()
+    lengths = Counter(np.diff(tokens.cu_seqlens.cpu().numpy()).tolist())
+    return sum(count * BatchCosts(config, 1, length).encoder_flops for length, count in sorted(lengths.items()))
 
 
 def steps_for(
@@ -115,18 +109,13 @@ def steps_for(
     costs = [sample_costs(recipe, corpus, tokenizer, phase) for phase in range(len(shares))]
     # 词元与运算要用满，所以向上取整；时间不可超过，所以向下
     limits = [recipe.trainer.total_steps] if recipe.trainer.total_steps else []
-    if recipe.length.tokens:
-        per_step = sum(share * cost.tokens for share, cost in zip(shares, costs, strict=True))
-        limits.append(math.ceil(recipe.length.tokens / per_step))
-    if recipe.length.flops:
-        per_step = sum(share * cost.flops for share, cost in zip(shares, costs, strict=True))
-        limits.append(math.ceil(recipe.length.flops / per_step))
+    for budget in ("tokens", "flops"):
+        if whole := getattr(recipe.length, budget):
+            per_step = sum(share * getattr(cost, budget) for share, cost in zip(shares, costs, strict=True))
+            limits.append(math.ceil(whole / per_step))
     if recipe.length.minutes:
-        limits.append(
-            math.floor(
-                _steps_within(recipe, corpus, tokenizer, device, shares, ranks, accumulate, evaluations, compiled)
-            )
-        )
+        within = _steps_within(recipe, corpus, tokenizer, device, ranks, accumulate, evaluations, compiled)
+        limits.append(math.floor(within))
     # 各进程计时略有差别：以 0 号进程的结果为准
     return ranks.on_first(lambda: max(1, min(limits)))
 
@@ -136,11 +125,6 @@ def with_dropout(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Toke
 
     A text that is read a few times is never the same twice, since its masks are drawn anew; dropout then only slows
     learning. Read very often it is learned by heart.
-
-    Args:
-        recipe: with its number of steps.
-        corpus: what is read.
-        tokenizer: the corpus's.
     """
     if recipe.model.dropout is not None:
         return recipe
@@ -157,8 +141,8 @@ def sample_costs(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Toke
     stream = open_stream(recipe, corpus, tokenizer, phase=phase)
     config, objective = recipe.model_config(tokenizer), recipe.build_objective()
     batches = [next(stream) for _ in range(SAMPLED_BATCHES)]
-    tokens = np.mean([batch.tokens.num_tokens for batch in batches])
-    return StepCosts(float(tokens), float(np.mean([training_flops(config, batch, objective) for batch in batches])))
+    costs = [(batch.tokens.num_tokens, training_flops(config, batch, objective)) for batch in batches]
+    return StepCosts(*map(float, np.mean(costs, axis=0)))
 
 
 def _steps_within(
@@ -166,7 +150,6 @@ def _steps_within(
     corpus: TokenCorpus,
     tokenizer: Tokenizer,
     device: torch.device | str,
-    shares: list[float],
     ranks: Ranks,
     accumulate: int,
     evaluations: int,
@@ -177,7 +160,7 @@ def _steps_within(
     timed = recipe.changed(steps=max(1, recipe.trainer.total_steps), first_vectors="drawn")
     trainer = make_trainer(timed, corpus, tokenizer, device, ranks, compiled=compiled)
     per_step = 0.0
-    for phase, share in enumerate(shares):
+    for phase, share in enumerate(recipe.length.shares):
         stream = open_stream(recipe, corpus, tokenizer, phase=phase, ranks=ranks)
         per_step += share * seconds_per_step(trainer, stream, accumulate=accumulate)
     evaluating = 0.0
@@ -188,18 +171,19 @@ def _steps_within(
         begun = time.perf_counter()
         trainer.evaluate(batches)
         evaluating = time.perf_counter() - begun
-    return max(FEWEST_STEPS, steps_within(recipe.length.minutes * 60, per_step, evaluating, evaluations))
+    steps = steps_within(recipe.length.minutes * 60, per_step, evaluating, evaluations)
+    if steps < FEWEST_STEPS and ranks.is_first:
+        enough = seconds_for(FEWEST_STEPS, per_step, evaluating, evaluations) / 60
+        warnings.warn(
+            f"a run takes at least {FEWEST_STEPS} steps, here about {enough:.2g} minutes instead of"
+            f" {recipe.length.minutes:g}; give more minutes, or choose a smaller model or shorter sequences",
+            stacklevel=3,
+        )
+    return max(FEWEST_STEPS, steps)
 
 
 def steps_within(seconds: float, per_step: float, evaluating: float, evaluations: int = EVALUATIONS) -> float:
-    """Returns how many steps fit into a time beside the evaluations and savings of a run.
-
-    Args:
-        seconds: of the run.
-        per_step: seconds of a step.
-        evaluating: seconds of an evaluation.
-        evaluations: spread over the run, besides the first.
-    """
+    """Returns how many steps fit into a time beside the evaluations and savings of a run."""
     return (seconds - evaluating * (evaluations + 1)) / (per_step * (1 + SAVING_SHARE))
 
 

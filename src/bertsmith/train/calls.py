@@ -12,8 +12,7 @@ from rich.console import Console
 
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.kernels.layers import native_precision
-from bertsmith.options import built, divided
-from bertsmith.result import Result
+from bertsmith.settings import Result, built, divided
 from bertsmith.tokenizer import load_tokenizer
 from bertsmith.train.choosing import chosen_recipe
 from bertsmith.train.distributed import Ranks, connected_ranks

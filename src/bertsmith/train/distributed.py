@@ -102,11 +102,7 @@ class Ranks:
         return result  # type: ignore[return-value]
 
     def share_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns rank 0's named tensors on every rank.
-
-        Args:
-            tensors: on the CPU; what other ranks than 0 give is not looked at.
-        """
+        """Returns rank 0's named tensors on every rank."""
         if self.world_size == 1:
             return tensors
         shapes = self.on_first(lambda: [(name, value.shape, value.dtype) for name, value in tensors.items()])

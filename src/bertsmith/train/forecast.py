@@ -27,7 +27,7 @@ import numpy as np
 from bertsmith.data.corpus.shards import TRAIN, TokenCorpus
 from bertsmith.model import ModelConfig
 from bertsmith.model.sizes import ParameterCounts
-from bertsmith.options import values_of
+from bertsmith.settings import values_of
 from bertsmith.train.choosing import ENDS, recipe_for
 from bertsmith.train.recipe import PreTrainingRecipe
 
@@ -94,13 +94,7 @@ class LossLaw:
         return float(unigram_entropy * (beginning + (1 - beginning) * left))
 
     def doubts(self, parameters: float, tokens: float, text_tokens: float) -> list[str]:
-        """Returns why the law only guesses here: what sets this run apart from all that it was fitted to.
-
-        Args:
-            parameters: N.
-            tokens: D.
-            text_tokens: U.
-        """
+        """Returns why the law only guesses here: what sets this run apart from all that it was fitted to."""
         fewest, most = self.tokens
         passes = tokens / text_tokens
         found = []
@@ -113,7 +107,7 @@ class LossLaw:
         if tokens > self.tokens_per_parameter * parameters:
             found.append(
                 f"no run of more than {self.tokens_per_parameter:.0f} tokens for each parameter was measured, and there"
-                " the law promises too much"
+                " the forecast is too optimistic"
             )
         # 小文本读很多遍：规律没见过，而且模型会把它背下来
         if passes > (measured := most / self.text_tokens):
@@ -164,14 +158,7 @@ LAWS: Mapping[str, LossLaw] = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """The curve that a run of a known kind should follow.
-
-    Attributes:
-        law: of its family.
-        parameters: those of its blocks.
-        unigram_entropy: of its text, in nats.
-        text_tokens: different tokens that there are to read.
-    """
+    """The curve that a run of a known kind should follow."""
 
     law: LossLaw
     parameters: int
@@ -179,25 +166,14 @@ class Expectation:
     text_tokens: int
 
     def loss_at(self, done: float, tokens_seen: int) -> float:
-        """Returns the held-out masked-LM loss to expect after a share of the run, in nats.
-
-        Args:
-            done: that share, over 0.
-            tokens_seen: read up to here.
-        """
+        """Returns the held-out masked-LM loss to expect after a share of the run, in nats."""
         tokens = tokens_seen / done
         last = self.law.loss(self.parameters, tokens, self.unigram_entropy, text_tokens=self.text_tokens)
         return self.law.loss_at(done, tokens, last, self.unigram_entropy)
 
 
 def expectation_of(recipe: PreTrainingRecipe, config: ModelConfig, corpus: TokenCorpus) -> Expectation | None:
-    """Returns what to expect of a run, or None where no such run was measured.
-
-    Args:
-        recipe: of the run.
-        config: of the model.
-        corpus: what is read.
-    """
+    """Returns what to expect of a run, or None where no such run was measured."""
     law = LAWS.get(config.model_type)
     parameters = ParameterCounts.of(config).encoder
     # 别的配方、比量过的更大的模型，规律没有见过：拿来报警会冤枉一次正常的训练

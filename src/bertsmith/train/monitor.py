@@ -1,4 +1,4 @@
-"""Watching a run: the progress bar on a terminal, plain lines elsewhere, and `metrics.jsonl` for everything after.
+"""Watching a run and asking it to stop: the progress bar, `metrics.jsonl`, and Ctrl-C or SIGTERM granted after a step.
 
 `metrics.jsonl` holds one JSON object a line: `{"kind": "train", "step": ...}` averages since the line before,
 `{"kind": "heldout", ...}` the validation figures. It is append-only; a resumed run first cuts it back to the length
@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
 from bertsmith.errors import RunFolderError
-from bertsmith.json_files import CHECKSUM, checksum_of
-from bertsmith.progress import LiveProgress
+from bertsmith.files import CHECKSUM, checksum_of
+from bertsmith.reporting.progress import LiveProgress
 
 
 class MetricsLog:
@@ -105,11 +107,7 @@ def figures_before_training(path: Path) -> dict[str, Any]:
 
 
 def _row_of(line: bytes) -> dict[str, Any]:
-    """Returns the row of a line without its checksum.
-
-    Raises:
-        ValueError: the line is no row, or its checksum differs.
-    """
+    """Returns the row of a line without its checksum."""
     row = json.loads(line.decode("ascii"))
     if not isinstance(row, dict) or row.pop(CHECKSUM, None) not in (None, checksum_of(row)):
         raise ValueError("no row, or its checksum differs")
@@ -155,26 +153,60 @@ class StepProgress:
     """Shows how far a run is, in steps."""
 
     def __init__(self, console: Console, title: str, *, total_steps: int, first_step: int = 0) -> None:
-        self._title = title
-        self._total = total_steps
-        self._progress = LiveProgress(console)
+        self._title, self._total, self._progress = title, total_steps, LiveProgress(console)
         self._progress.begin(title, done=first_step, total=total_steps)
 
     def __enter__(self) -> StepProgress:
         self._progress.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._progress.__exit__(*raised)
 
     def update(self, step: int, figures: dict[str, str]) -> None:
-        """Shows the state after `step` steps.
-
-        Args:
-            step: steps taken.
-            figures: short name → value, as they should be read.
-        """
+        """Shows the state after `step` steps, with figures as they should be read."""
         named = [f"{name} {value}" for name, value in figures.items()]
         self._progress.update(self._title, step, self._total, "  ".join([f"{step}/{self._total}", *named]))
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class TrainingStopped(KeyboardInterrupt):
+    """A run was asked to stop, and its state is saved.
+
+    It is no error: callers that know nothing of it treat it like Ctrl-C.
+    """
+
+    def __init__(self, run: Path, step: int, total_steps: int) -> None:
+        super().__init__(f"stopped after step {step} of {total_steps}, all saved in {run}; the same command resumes")
+        self.run, self.step, self.total_steps = run, step, total_steps
+
+
+class StopRequest:
+    """Whether somebody asked for an end."""
+
+    made: bool = False
+
+    def receive(self, signum: int, _frame: FrameType | None) -> None:
+        """Notes the first signal; a second one ends the process at once, by that signal."""
+        if self.made:
+            # 第二次信号：恢复默认处理并重发，进程立即结束；已保存的状态是完整的
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+        self.made = True
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turns SIGINT and SIGTERM into a request while the block runs; in other threads than the main one it does not."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.signal(number, request.receive) for number in STOP_SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

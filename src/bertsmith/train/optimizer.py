@@ -1,14 +1,22 @@
-"""The optimizer, its parameter groups and its schedule.
+"""The optimizer, its parameter groups, its schedule, and the average of the weights that it moves.
 
 The paper's (appendix A.2) is Adam with decoupled weight decay, and a rate that rises linearly over the warm-up and
-then falls linearly to zero. The others are files of `optimizers`, and there are two more shapes of the schedule. Parts
-of a model can learn at rates of their own: `parameter_groups` says which and how fast.
+then falls linearly to zero. `OPTIMIZERS` names the others: a new entry there becomes a value of `--optimizer`. There
+are two more shapes of the schedule. Parts of a model can learn at rates of their own: `parameter_groups` says which
+and how fast.
+
+With a large rate and small batches each step moves the weights past where they should be, and the scores of one step
+and the next differ. Their average over many steps does not move like that (Polyak and Juditsky 1992; Izmailov et al.
+2018). `follow_weights` keeps it in the state of the optimizer, beside the moments, so that a run that is broken off
+goes on with it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,12 +24,38 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import Linear
+from bertsmith.kernels.processor import ASYNCHRONOUS
 from bertsmith.model import Backbone, layer_numbers
-from bertsmith.train.optimizers.kind import optimizer_named
+from bertsmith.settings import named
+from bertsmith.train.muon import Muon
 
 Schedule = Literal["linear", "cosine", "trapezoid"]
 TRAPEZOID_FALL = 0.2
 """Share of the steps in which a trapezoid falls."""
+
+AVERAGE = "average"
+"""Name of the average in the state of a weight."""
+
+UPDATES = 16
+"""Of the average within its horizon: after every step it would cost a few per cent of a large model's time."""
+
+Groups = list[dict[str, Any]]
+"""Parameters by group, as `parameter_groups` makes them."""
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """An optimizer by its name.
+
+    Attributes:
+        build: makes it of groups and of the number that is added to roots of second moments.
+        takes_matrices: whether it has a rule of its own for the matrices that give states
+            (`hidden_matrices`), which are then in groups of their own, with a rate of their own
+            (`matrix_rate`).
+    """
+
+    build: Callable[[Groups, float], torch.optim.Optimizer]
+    takes_matrices: bool = False
 
 
 def build_optimizer(
@@ -39,7 +73,7 @@ def build_optimizer(
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
         layer_decay: as in `parameter_groups`.
-        kind: `adamw`, or another file of `optimizers`.
+        kind: `adamw`, or another name of `OPTIMIZERS`.
         epsilon: added to the root of the second moment.
         matrix_factor: rate of hidden matrices by that of the rest, for an optimizer with a rule of its own for them.
 
@@ -162,3 +196,131 @@ def check_rates(learning_rate: float, layer_decay: float, weight_decay: float) -
             raise ConfigError(f"{name} {value} must be 0 or more")
     if not 0.0 < layer_decay <= 1.0:
         raise ConfigError(f"layer_decay {layer_decay} is outside (0, 1]")
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam whose step is scaled, matrix by matrix, to the size of the matrix (You et al. 2020, algorithm 2).
+
+    With batches of thousands of sequences Adam's rate has to grow with the batch, and then the matrices whose gradients
+    are large for their weights are thrown off first. LAMB moves each matrix by a share of its own norm, so that one
+    rate suits all of them; the paper trains BERT in 76 minutes with batches of 32,768.
+
+    Biases and norms (parameters of one axis) take the plain Adam step, as in the authors' code: they start at 0 or 1,
+    and a step by a share of that says nothing.
+
+    Attributes:
+        found_inf: scalar float32 on the device of the weights; at 1 a step leaves everything as it is. None is 0.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
+        """Prepares the optimizer; `lr` is the rate η, a share of a matrix's norm per step, the others are Adam's."""
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        self.found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Moves every parameter that has a gradient; `closure` is there for the signature of `torch.optim` alone."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group)
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        learned: float | Tensor = 1.0
+        if self.found_inf is not None:
+            # 跳过的一步：梯度当作 0，各处的变化再乘以 0
+            gradient, learned = torch.where(self.found_inf > 0, 0.0, gradient), 1 - self.found_inf
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += learned
+        # 步数在 CPU 上就取成整数；在 GPU 上留作张量，取出来要等设备
+        steps, (beta1, beta2) = state["step"], group["betas"]
+        steps = int(steps) if steps.device.type == "cpu" and self.found_inf is None else steps.clamp(min=1)
+        state["exp_avg"].lerp_(gradient, (1 - beta1) * learned)
+        state["exp_avg_sq"].mul_(1 - (1 - beta2) * learned).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (state["exp_avg_sq"] / (1 - beta2**steps)).sqrt_().add_(group["eps"])
+        update = (state["exp_avg"] / (1 - beta1**steps)).div_(root).add_(parameter, alpha=group["weight_decay"])
+        # 信任比 ‖x‖/‖u‖：每个矩阵每步移动自身范数的固定比例；范数为 0 时退回普通的 Adam 步
+        if parameter.dim() > 1:
+            weight_norm, update_norm = parameter.norm(), update.norm()
+            trust = torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+            update.mul_(trust)
+        parameter.add_(update * learned, alpha=-group["lr"])
+
+
+def _adamw(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay; `fused` reads and writes weights and moments in one pass."""
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon, fused=True)
+
+
+def _lamb(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
+    return Lamb(groups, lr=0.0, betas=(0.9, 0.999), eps=epsilon)
+
+
+def _muon(groups: Groups, epsilon: float) -> torch.optim.Optimizer:
+    return Muon(groups, eps=epsilon)
+
+
+def _sgd(groups: Groups, _epsilon: float) -> torch.optim.Optimizer:
+    """Plain gradient descent, for tables such as word vectors: moments would move a word long after its sentence."""
+    # CUDA 上用融合版：不必问主机就能跳过一步
+    on_cuda = any(parameter.device.type in ASYNCHRONOUS for group in groups for parameter in group["params"])
+    return torch.optim.SGD(groups, lr=0.0, fused=True if on_cuda else None)
+
+
+OPTIMIZERS = {
+    "adamw": OptimizerKind(_adamw),
+    "lamb": OptimizerKind(_lamb),
+    "muon": OptimizerKind(_muon, takes_matrices=True),
+    "sgd": OptimizerKind(_sgd),
+}
+"""Name → optimizer. Its state is a dictionary of tensors for each parameter, so that `train.state` can save it."""
+
+
+def optimizer_named(name: str) -> OptimizerKind:
+    """Returns an optimizer; raises `ConfigError` where there is none of that name."""
+    return named(name, OPTIMIZERS, "optimizer")
+
+
+def follow_weights(optimizer: torch.optim.Optimizer, step: int, horizon: float) -> None:
+    """Moves the averages towards the weights; call it after every step.
+
+    Args:
+        optimizer: has taken the step.
+        step: how many were taken, from 1 on.
+        horizon: steps that the average reaches back, in the sense of an exponential average.
+    """
+    every = max(1, round(horizon / UPDATES))
+    if step % every:
+        return
+    for group in optimizer.param_groups:
+        # 还没有动量的参数没有学过：往空的状态里放东西，优化器会以为它已经初始化
+        learned = [weight for weight in group["params"] if optimizer.state.get(weight)]
+        for weight in learned:
+            if AVERAGE not in optimizer.state[weight]:
+                optimizer.state[weight][AVERAGE] = weight.detach().clone()
+        if learned:
+            averages: list[Tensor] = [optimizer.state[weight][AVERAGE] for weight in learned]
+            # 起初是全部步的平均，之后才按指数忘记：开头的权重不会拖住它
+            share = min(1.0, max(every / horizon, every / step))
+            torch._foreach_lerp_(averages, [weight.detach() for weight in learned], share)
+
+
+@contextmanager
+def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Puts the averages in place of the weights, as far as there are any; afterwards the weights are as before."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    known = [weight for weight in weights if AVERAGE in optimizer.state.get(weight, {})]
+    kept = [weight.detach().clone() for weight in known]
+    try:
+        with torch.no_grad():
+            for weight in known:
+                weight.copy_(optimizer.state[weight][AVERAGE])
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, before in zip(known, kept, strict=True):
+                weight.copy_(before)

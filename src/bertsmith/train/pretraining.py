@@ -30,24 +30,22 @@ from rich.console import Console
 from bertsmith.data.corpus.shards import TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
-from bertsmith.data.stream.settings import StreamPosition
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition
 from bertsmith.errors import ConfigError, RunFolderError
-from bertsmith.files import locked, make_folder
+from bertsmith.files import leaving_no_trace, locked, make_folder
 from bertsmith.hub import pin
 from bertsmith.kernels.compiling import require_compiler
-from bertsmith.kernels.speed import measure_matmul_flops
-from bertsmith.objectives.loss_output import LossOutput, RunningAverages
-from bertsmith.options import option, values_of
+from bertsmith.kernels.matmul import measure_matmul_flops
+from bertsmith.objectives import LossOutput, RunningAverages
+from bertsmith.settings import option, values_of
 from bertsmith.tokenizer import Tokenizer
-from bertsmith.train.budget import EVALUATIONS, SAVING_SHARE, steps_for, training_flops, with_dropout
+from bertsmith.train.budget import EVALUATIONS, FEWEST_STEPS, SAVING_SHARE, steps_for, training_flops, with_dropout
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import ALARMING, EARLIEST_ALARM, expectation_of
-from bertsmith.train.monitor import MetricsLog, StepProgress, Throughput
+from bertsmith.train.monitor import MetricsLog, StepProgress, StopRequest, Throughput, TrainingStopped, stop_requests
 from bertsmith.train.recipe import PreTrainingRecipe, keep_start, resolve_recipe
 from bertsmith.train.start import fingerprint_start, fingerprint_teacher, heldout_set, make_trainer, open_stream
 from bertsmith.train.state import load_latest_state, save_state, share_state
-from bertsmith.train.stopping import StopRequest, TrainingStopped, stop_requests
 from bertsmith.train.tracking import RunListener, StartedRun, Tracking, usual_trackers
 
 
@@ -92,6 +90,11 @@ class RunOptions:
             raise ConfigError("states to keep and parts of a step must be at least 1")
 
 
+BARELY = 0.05
+"""Share of the unigram entropy: a model that gained less has hardly begun to use context."""
+OVERSHOOT, LEAST_OVERSHOOT = 0.25, 15.0
+"""A run that takes so much longer than the minutes that it was given, as a share and in seconds at least, is ended."""
+
 MODELS = "models"
 """Folder of a run with the model folders kept on the way, each called after its step."""
 
@@ -112,6 +115,7 @@ class PreTrainingResult:
         unigram_entropy: loss of a model that knows piece frequencies only, in nats.
         tokens_seen: real tokens trained on.
         seconds: time spent training, over all restarts.
+        steps: taken; fewer than the recipe's where the time was over before.
     """
 
     run: Path
@@ -120,6 +124,21 @@ class PreTrainingResult:
     unigram_entropy: float
     tokens_seen: int
     seconds: float
+    steps: int
+
+    @property
+    def verdict(self) -> str:
+        """What the held-out loss says beside that of knowing frequencies only; empty where no pieces are predicted."""
+        loss = self.heldout.get(self.recipe.build_objective().perplexity_of, math.nan)
+        gained = self.unigram_entropy - loss
+        if math.isnan(gained):
+            return ""
+        figures = f"({loss:.2f} nats, and {self.unigram_entropy:.2f} by frequencies alone)"
+        if gained <= 0:
+            return f"Worse than word frequencies {figures}: give more minutes, or a smaller size."
+        if gained < BARELY * self.unigram_entropy:
+            return f"Barely better than word frequencies {figures}: give more minutes, or more text."
+        return f"Better than word frequencies {figures}: the model uses context."
 
 
 @dataclass
@@ -192,6 +211,8 @@ def pretrain(
         require_compiler(device)
     with ExitStack() as stack:
         # 只有 0 号进程碰运行目录：上锁、读配方、写状态
+        if ranks.is_first:
+            stack.enter_context(leaving_no_trace(run, "state"))
         ranks.on_first(lambda: stack.enter_context(locked(make_folder(run))))
         keep_start(run, recipe.model.start_from)
         recipe = fingerprint_start(recipe.changed(corpus=corpus.fingerprint), tokenizer)
@@ -222,11 +243,7 @@ def pretrain(
 
 
 def _recipe_found(run: Path, recipe: PreTrainingRecipe) -> PreTrainingRecipe | None:
-    """Returns the recipe of a run begun before, or None for a folder that is free.
-
-    Raises:
-        RunFolderError: the folder holds something else.
-    """
+    """Returns the recipe of a run begun before, or None for a folder that is free."""
     begun = resolve_recipe(run, recipe)
     if begun is None:
         foreign = [name for name in ("model", "metrics.jsonl", "finetune.json") if (run / name).exists()]
@@ -297,7 +314,7 @@ class PreTrainingRun:
                     # 训练之前的成绩也要记：没有起点，就说不出学到了多少
                     if self.trainer.step == 0 and self.options.evaluations:
                         self._evaluate()
-                    if self.trainer.step < self.total_steps:
+                    if self.trainer.step < self.total_steps and not self._is_late():
                         self._loop(request)
                 seconds, progress = self._seconds(), self.progress
                 self.ranks.on_first(lambda: self._save_model("model"))
@@ -305,9 +322,8 @@ class PreTrainingRun:
                     self.tracking.artefact(self.run / name)
         finally:
             self.stream.close()
-        return PreTrainingResult(
-            self.run, self.recipe, progress.heldout, self.corpus.unigram_entropy, progress.tokens_seen, seconds
-        )
+        entropy, steps = self.corpus.unigram_entropy, self.trainer.step
+        return PreTrainingResult(self.run, self.recipe, progress.heldout, entropy, progress.tokens_seen, seconds, steps)
 
     def _loop(self, request: StopRequest) -> None:
         """Takes the steps that are left: draw, forward, backward, step, measure, save."""
@@ -318,8 +334,9 @@ class PreTrainingRun:
                 batch = self._draw()
                 # 前向、反向、裁剪、更新都在 `BertTrainer.train_batch` 里；这里只管取数据、记数、存盘
                 output = trainer.train_batch(*batch.split(self.options.accumulate))
-                step, last = trainer.step, trainer.step == total
-                stopping, saving = self._count(batch, output, request)
+                step = trainer.step
+                stopping, saving, late = self._count(batch, output, request)
+                last = step == total or late
                 if step in self.kept_steps:
                     self.ranks.on_first(lambda: self._save_model(f"{MODELS}/{self.trainer.step}"))
                 if step % log_every == 0 or last:
@@ -332,6 +349,13 @@ class PreTrainingRun:
                     self._save()
                 if stopping and not last:
                     raise TrainingStopped(self.run, step, total)
+                if last:
+                    break
+        if trainer.step < total:
+            self.console.print(
+                f"ended after step {trainer.step} of {total}: the machine was slower than it was measured to be, and"
+                f" the {self.recipe.length.minutes:g} minutes are over"
+            )
 
     def _draw(self) -> PreTrainingBatch:
         """Returns the next batch, of the next phase where one ended."""
@@ -355,16 +379,24 @@ class PreTrainingRun:
         opened.position = StreamPosition(**self.progress.position)
         return opened
 
-    def _count(self, batch: PreTrainingBatch, output: LossOutput, request: StopRequest) -> tuple[bool, bool]:
-        """Adds up a step, and finds out together with the other ranks whether to stop and whether to save."""
+    def _is_late(self) -> bool:
+        """Whether the run has taken too much longer than its minutes; the fewest steps are taken in any case."""
+        seconds = 60 * self.recipe.length.minutes
+        limit = seconds + max(OVERSHOOT * seconds, LEAST_OVERSHOOT)
+        return bool(seconds) and self.total_steps > FEWEST_STEPS and self._seconds() > limit
+
+    def _count(self, batch: PreTrainingBatch, output: LossOutput, request: StopRequest) -> tuple[bool, bool, bool]:
+        """Adds up a step, and finds out together with the other ranks whether to stop, to save, and to end."""
         due = self.ranks.is_first and time.monotonic() >= self.next_state
         flops = training_flops(self.config, batch, self.objective)
         # 停止与保存由所有进程商定：任何一个收到信号，全体在同一步停下
-        stopping, saving, tokens, flops = self.ranks.all_reduce_sum([request.made, due, batch.tokens.num_tokens, flops])
+        late = self.ranks.is_first and self._is_late()
+        counted = [request.made, due, late, batch.tokens.num_tokens, flops]
+        stopping, saving, ending, tokens, flops = self.ranks.all_reduce_sum(counted)
         self.progress.tokens_seen += round(tokens)
         self.speed.count(round(tokens), flops / self.ranks.world_size)
         self.window.add(output.sums)
-        return stopping > 0, saving > 0
+        return stopping > 0, saving > 0, ending > 0
 
     def _log_window(self) -> dict[str, str]:
         """Writes the averages since the last row of the log, and returns what the progress line shows."""
@@ -409,7 +441,9 @@ class PreTrainingRun:
             return {}
         done = self.trainer.step / self.total_steps
         expected = self.expectation.loss_at(done, self.progress.tokens_seen)
-        if done >= EARLIEST_ALARM and loss > expected + ALARMING and not self.alarmed:
+        # 比量过的最短的运行还短：起点还没走完，高出预期说明不了学习率
+        measured = self.progress.tokens_seen / done >= self.expectation.law.tokens[0]
+        if measured and done >= EARLIEST_ALARM and loss > expected + ALARMING and not self.alarmed:
             # 说一次就够：别的文本可能从头到尾都更难
             self.alarmed = True
             self.console.print(

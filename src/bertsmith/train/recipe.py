@@ -25,14 +25,14 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import tomli_w
 
 from bertsmith import __version__
-from bertsmith.data.stream.settings import StreamSettings
+from bertsmith.data.stream.stream import StreamSettings
 from bertsmith.errors import ConfigError, RunFolderError
 from bertsmith.files import write_text
 from bertsmith.hub import hub_name, pin
 from bertsmith.model import Family, ModelConfig, family_named
-from bertsmith.objectives.distillation.objective import DistilledObjective, TeacherSettings
+from bertsmith.objectives.distillation import DistilledObjective, TeacherSettings
 from bertsmith.objectives.pretraining import Objective, objective_named
-from bertsmith.options import built, changed, from_table, option, to_table, values_of
+from bertsmith.settings import built, changed, from_table, option, to_table, values_of
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import TrainerSettings
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import write_text
-from bertsmith.options import values_of
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.reporting.plots import Panel, draw_panels
+from bertsmith.settings import values_of
 from bertsmith.train.monitor import read_metrics
 from bertsmith.train.recipe import PreTrainingRecipe
 

@@ -45,16 +45,9 @@ def open_stream(
     ranks: Ranks | None = None,
 ) -> PreTrainingStream:
     """Returns the batches of a phase from their beginning; with ranks, this one's share of each."""
-    ranks, needs = ranks or Ranks(), recipe.build_objective().needs
-    return PreTrainingStream(
-        corpus,
-        tokenizer,
-        recipe.stream_settings(phase),
-        needs,
-        seed=recipe.seed,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
+    settings, needs, ranks = recipe.stream_settings(phase), recipe.build_objective().needs, ranks or Ranks()
+    rank, size = ranks.rank, ranks.world_size
+    return PreTrainingStream(corpus, tokenizer, settings, needs, seed=recipe.seed, rank=rank, world_size=size)
 
 
 def heldout_set(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokenizer) -> list[PreTrainingBatch]:
@@ -62,10 +55,10 @@ def heldout_set(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Token
 
     As much is hidden as in the paper, 15 %, whatever the run itself hides: so the losses of all runs compare.
     """
-    settings, needs = recipe.stream_settings(-1), recipe.build_objective().needs
-    chosen, paper = settings.masking, MaskingSettings()
-    masking = replace(chosen, rate=paper.rate, mask_share=paper.mask_share, random_share=paper.random_share)
-    settings = replace(settings, masking=replace(masking, max_predictions_per_seq=paper.max_predictions_per_seq))
+    settings, needs, paper = recipe.stream_settings(-1), recipe.build_objective().needs, MaskingSettings()
+    as_in_paper = ("rate", "mask_share", "random_share", "max_predictions_per_seq")
+    masking = replace(settings.masking, **{name: getattr(paper, name) for name in as_in_paper})
+    settings = replace(settings, masking=masking)
     sequences = min(HELDOUT_SEQUENCES, max(1, HELDOUT_SEQUENCES * 128 // settings.sequence_length))
     return heldout_batches(corpus, tokenizer, settings, needs, seed=recipe.seed, max_sequences=sequences)
 
@@ -105,16 +98,11 @@ def build_model(
 
 
 def _start_as_counted(table: Tensor, corpus: TokenCorpus, seed: int) -> None:
-    """Lets a fresh table of pieces start from which pieces stand together in the text; unseen ones stay as drawn.
+    """Lets a fresh table [V, E] start from which pieces stand together in the text; unseen ones stay as drawn.
 
     Words that are used alike are then alike from the first step, both where they are read and, since the decoder is the
     same table, where they are guessed. Vectors have length 1, three times that of drawn ones at a width of 256: so the
     first scores spread by about 1, and the vectors stay themselves through Adam's first steps, which all have one size.
-
-    Args:
-        table: [V, E], changed in place.
-        corpus: what is counted; it may know fewer pieces than the table has.
-        seed: the run's.
     """
     vectors = torch.from_numpy(piece_vectors(corpus, table.shape[1], seed=seed))
     with torch.no_grad():
@@ -127,16 +115,10 @@ def _start_as_sinusoids(model: PretrainedModel, amplitude: float) -> None:
 
     Neighbouring places then look alike from the first step, and far ones do not; a table of random rows has to learn
     first which of them are neighbours. Models without such a table stay as they are.
-
-    Args:
-        model: its table is [positions, E].
-        amplitude: of the waves; a fresh table otherwise has a deviation of 0.02.
     """
-    table = getattr(model.backbone.embedding, "position", None)
-    if table is None:
-        return
-    with torch.no_grad():
-        table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
+    if (table := getattr(model.backbone.embedding, "position", None)) is not None:
+        with torch.no_grad():
+            table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
 
 
 def sinusoids(places: int, width: int) -> Tensor:

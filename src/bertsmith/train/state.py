@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.files import atomic_path
+from bertsmith.files import atomic_path, parse_json
 from bertsmith.train.trainer import BertTrainer
 
 KEPT_STATES = 2
@@ -144,7 +144,7 @@ def _read_record(state: Path) -> dict[str, Any] | None:
         OSError: a file is there and cannot be read, or the folder cannot be renamed.
     """
     try:
-        record: dict[str, Any] = json.loads((state / "state.json").read_text(encoding="utf-8"))
+        record: dict[str, Any] = parse_json(state / "state.json")
         if _checksum(state / "tensors.safetensors", record["progress"]) != record["checksum"]:
             raise ValueError("its checksum differs")
         if state.name != _name(int(record["step"])):

@@ -8,26 +8,27 @@
 
     pretrain(folder, corpus, tokenizer, recipe, listeners=[Printer()])
 
-TensorBoard, MLflow and Weights & Biases are such listeners, each in a file of `train.trackers`. `metrics.jsonl` is not
-one of them: the run itself depends on it. A listener only watches. One that raises an error is left out from there on,
-with one warning, and the run goes on.
+MLflow, TensorBoard and Weights & Biases are such listeners (`TRACKERS`), each by its own client, which is imported when
+the tracker is asked for. `metrics.jsonl` is not one of them: the run itself depends on it. A listener only watches. One
+that raises an error is left out from there on, with one warning, and the run goes on.
 """
 
 from __future__ import annotations
 
-import pkgutil
+import os
+import time
+import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol
 
-import bertsmith.train.trackers as package
-from bertsmith.errors import ConfigError
-from bertsmith.options import option
-from bertsmith.train.stopping import TrainingStopped
+from bertsmith.errors import ConfigError, RunFolderError
+from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.settings import named, option
+from bertsmith.train.monitor import TrainingStopped
 
 Outcome = Literal["finished", "stopped", "failed"]
 """How a start of a run ends: at the last step; by a signal, to go on later; by an error."""
@@ -110,35 +111,190 @@ class Tracking:
                 self._listeners.remove(listener)
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 warnings.warn(
-                    f"{self._run.folder}: {type(listener).__name__} failed ({reason}); the run goes on without it, and"
-                    " all figures are in metrics.jsonl",
+                    f"{self._run.folder}: {type(listener).__name__} failed ({reason}); the run continues without"
+                    " it, and all figures are in metrics.jsonl",
                     RuntimeWarning,
                     stacklevel=2,
                 )
 
 
-def tracker_names() -> list[str]:
-    """Returns the names of the trackers: the files of `train.trackers`."""
-    return [module.name for module in pkgutil.iter_modules(package.__path__)]
+class MLflow:
+    """A run as a run of MLflow: its settings as parameters, its figures as metrics, its files as artefacts.
+
+    Where: the variables of MLflow, `MLFLOW_TRACKING_URI` (a server, or `sqlite:///mlflow.db` in this folder without it)
+    and `MLFLOW_EXPERIMENT_NAME` (`bertsmith` without it). Only MLflow's client is used, no global state: several runs
+    in one process do not meet.
+    """
+
+    STATUS: ClassVar = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+    PARAMETERS_AT_ONCE = 100
+    """Most parameters that MLflow takes in a request."""
+
+    def __init__(self, with_model: bool = False) -> None:
+        import mlflow.entities
+        import mlflow.tracking
+
+        self._mlflow: Any = mlflow
+        self._with_model = with_model
+
+    def started(self, run: StartedRun) -> None:
+        """Makes a run there, or goes on with the one that this folder has already."""
+        self._client = self._mlflow.tracking.MlflowClient()
+        self._last_steps: dict[str, int] = {}
+        note = make_folder(run.folder / "tracking") / "mlflow.json"
+        self._run_id = self._noted(note)
+        self._resumed = bool(self._run_id)
+        if self._resumed:
+            self._client.update_run(self._run_id, status="RUNNING")
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "bertsmith"
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        tags = {"bertsmith.kind": run.kind, "bertsmith.folder": str(run.folder.resolve())}
+        self._run_id = self._client.create_run(experiment_id, run_name=run.name, tags=tags).info.run_id
+        write_json(note, {"run_id": self._run_id, "uri": self._client.tracking_uri})
+        parameters = [self._mlflow.entities.Param(key, str(value)) for key, value in run.settings.items()]
+        for first in range(0, len(parameters), self.PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._run_id, params=parameters[first : first + self.PARAMETERS_AT_ONCE])
+
+    def _noted(self, note: Path) -> str:
+        """Returns the run that the folder belongs to, if it is still there; else nothing."""
+        noted = read_json(note, dict[str, str], RunFolderError, "remove it") if note.exists() else {}
+        if noted.get("uri") != self._client.tracking_uri:
+            return ""
+        try:
+            found: str = self._client.get_run(noted.get("run_id", "")).info.run_id
+        except self._mlflow.MlflowException as error:
+            # 只有“没有这个运行”才另起一个；连不上服务器是另一回事，照常报出
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return ""
+            raise
+        return found
+
+    def figures(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Adds a point to each curve, in one request."""
+        now = int(time.time() * 1000)
+        points = [self._mlflow.entities.Metric(f"{kind}/{name}", value, now, step) for name, value in values.items()]
+        # 被杀之后重走的步早已记过：MLflow 删不掉旧点，再记一遍曲线就有两个值
+        if new := [point for point in points if step > self._last_step(point.key)]:
+            self._client.log_batch(self._run_id, metrics=new)
+
+    def _last_step(self, key: str) -> int:
+        """Returns the last step that a curve had when this start began; -1 where it had none."""
+        if self._resumed and key not in self._last_steps:
+            history = self._client.get_metric_history(self._run_id, key)
+            self._last_steps[key] = max((point.step for point in history), default=-1)
+        return self._last_steps.get(key, -1)
+
+    def artefact(self, path: Path) -> None:
+        """Uploads a file, or the model folder where that was asked for."""
+        if path.is_file():
+            self._client.log_artifact(self._run_id, str(path))
+        elif self._with_model:
+            self._client.log_artifacts(self._run_id, str(path), path.name)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Ends the run there."""
+        self._client.set_terminated(self._run_id, self.STATUS[outcome])
+
+
+class TensorBoard:
+    """Curves named `train/mlm_loss`, `heldout/perplexity` and so on in `RUN/tensorboard`, by the writer `tensorboardX`.
+
+    Every start of a run adds a file.
+    """
+
+    def __init__(self, _with_model: bool = False) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._open: Callable[..., Any] = SummaryWriter
+
+    def started(self, run: StartedRun) -> None:
+        """Opens the file."""
+        # 从较早的状态续训时，旧文件里之后的点作废：否则同一步会有两个值
+        self._writer = self._open(str(run.folder / "tensorboard"), purge_step=run.step + 1 if run.step else None)
+
+    def figures(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Adds a point to each curve."""
+        for name, value in values.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
+        self._writer.flush()
+
+    def artefact(self, _path: Path) -> None:
+        """Does nothing: TensorBoard shows figures only."""
+
+    def ended(self, _outcome: Outcome) -> None:
+        """Ends the file."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run as a run of Weights & Biases: its settings as config, its figures as history, its files beside.
+
+    Where: the variables of its client, such as `WANDB_PROJECT` (`bertsmith` without it) and `WANDB_MODE=offline`, which
+    writes into `RUN/tracking` alone, for `wandb sync` later.
+    """
+
+    def __init__(self, with_model: bool = False) -> None:
+        import wandb
+
+        self._wandb: Any = wandb
+        self._with_model = with_model
+
+    def started(self, run: StartedRun) -> None:
+        """Makes a run there, or goes on with the one that this folder has already."""
+        note = make_folder(run.folder / "tracking") / "wandb.json"
+        if not note.exists():
+            write_json(note, {"id": uuid.uuid4().hex[:12]})
+        self._run = self._wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "bertsmith",
+            name=run.name,
+            # 编号记在运行文件夹里：续训时接着同一个运行，而不是另起一个
+            id=read_json(note, dict[str, str], RunFolderError, "remove it")["id"],
+            resume="allow",
+            dir=str(note.parent),
+            job_type=run.kind,
+            config=dict(run.settings),
+            settings=self._wandb.Settings(console="off", silent=True),
+        )
+
+    def figures(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Adds a point to each curve; points of steps that were told before are dropped there."""
+        self._run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def artefact(self, path: Path) -> None:
+        """Uploads a file, or the model folder where that was asked for."""
+        if path.is_file():
+            self._run.save(str(path), base_path=str(path.parent), policy="now")
+        elif self._with_model:
+            model = self._wandb.Artifact(f"{path.name}-{self._run.id}", type="model")
+            model.add_dir(str(path))
+            self._run.log_artifact(model)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Sends what is left, and ends the run there."""
+        self._run.finish(exit_code=0 if outcome == "finished" else 1)
+
+
+TRACKERS: dict[str, Callable[[bool], RunListener]] = {
+    "mlflow": MLflow,
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+}
+"""Name → listener; a new entry becomes a value of `--track`. It is made with whether to upload the model folder."""
 
 
 def tracker_named(name: str, *, with_model: bool = False) -> RunListener:
-    """Returns a tracker.
-
-    Args:
-        name: `mlflow`, `tensorboard` or `wandb`.
-        with_model: upload the finished model folder, too; TensorBoard has no place for it.
+    """Returns a tracker of `TRACKERS`, one that uploads the finished model folder, too, or not.
 
     Raises:
         ConfigError: there is none of that name, or its library is not installed.
     """
-    if name not in tracker_names():
-        raise ConfigError(f"tracker {name!r} is unknown; use {', '.join(tracker_names())}")
+    make = named(name, TRACKERS, "tracker")
     try:
-        found: RunListener = import_module(f"{package.__name__}.{name}").TRACKER(with_model)
+        return make(with_model)
     except ImportError as error:
         raise ConfigError(f"--track {name}: {error}; pip install 'bertsmith[track]'") from None
-    return found
 
 
 def usual_trackers() -> list[RunListener]:
@@ -151,8 +307,8 @@ def usual_trackers() -> list[RunListener]:
 
 def _tracker(name: str) -> str:
     """Checks a word of `--track`."""
-    if name != NONE and name not in tracker_names():
-        raise ConfigError(f"--track {name!r} is unknown; use {', '.join(tracker_names())} or {NONE}")
+    if name not in (NONE, *TRACKERS):
+        raise ConfigError(f"--track {name!r} is unknown; use {', '.join(TRACKERS)} or {NONE}")
     return name
 
 

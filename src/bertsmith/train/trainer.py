@@ -6,8 +6,8 @@ Notable:
   undisturbed one draws
 - a batch whose loss or gradient is not finite, or whose loss is absurd, is skipped: the weights stay as they are, the
   step counts; too many of them end the run
-- on a GPU a step reads nothing back: whether a batch is skipped is decided there, and told when somebody asks
-  (`train.skipping`); the host meanwhile draws the next batches
+- on a GPU a step reads nothing back: whether a batch is skipped is decided and counted there, and told when somebody
+  asks (`read_skips`); the host meanwhile draws the next batches
 - a batch may come in parts (gradient accumulation), and each of several ranks may hold a share of it
 """
 
@@ -24,13 +24,11 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, TrainingError
 from bertsmith.kernels.processor import ASYNCHRONOUS
-from bertsmith.objectives.loss_output import LossOutput, RunningAverages
-from bertsmith.options import option
+from bertsmith.objectives import Figure, LossOutput, RunningAverages
 from bertsmith.seeding import torch_seed
+from bertsmith.settings import option
 from bertsmith.train.distributed import Ranks
-from bertsmith.train.optimizer import Schedule, build_optimizer, learning_rate_at
-from bertsmith.train.optimizers.kind import optimizer_named
-from bertsmith.train.skipping import UnreadSkips, only_if
+from bertsmith.train.optimizer import Schedule, build_optimizer, learning_rate_at, optimizer_named
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Objective = Callable[[Any, Any], LossOutput]
@@ -87,16 +85,10 @@ class TrainerSettings:
             raise ConfigError(f"a run of more than {MOST_STEPS:,} steps would not end; ask for a shorter one")
         if not 0.0 <= self.warmup_share <= 1.0:
             raise ConfigError(f"warm-up share {self.warmup_share} is outside [0, 1]")
-        numbers = {
-            "learning rate": self.learning_rate,
-            "matrix rate": self.matrix_rate,
-            "clipping norm": self.clip_norm,
-            "epsilon": self.epsilon,
-        }
-        for name, number in numbers.items():
+        for name in ("learning_rate", "matrix_rate", "clip_norm", "epsilon"):
             # 写成「不在范围内」：nan 和任何数比较都不成立
-            if not 0.0 < number < math.inf:
-                raise ConfigError(f"{name} {number} must be a positive number")
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name.replace('_', ' ')} {getattr(self, name)} must be a positive number")
         optimizer_named(self.optimizer)
         if self.schedule not in get_args(Schedule):
             raise ConfigError(f"schedule {self.schedule!r} is unknown; use {', '.join(get_args(Schedule))}")
@@ -160,7 +152,7 @@ class BertTrainer(Generic[ModelT]):
         self.step = self.skipped = self.skipped_in_a_row = 0
         # 每步都问 GPU 有没有跳过，会让两边互相等：在那里晚些再读
         self.reads_late = self.device.type in ASYNCHRONOUS
-        self._unread = UnreadSkips(self.device)
+        self._unread: Tensor | None = None
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._with_loss = self.ranks.parallel(_ModelWithLoss(self.model, objective), self.device)
 
@@ -219,10 +211,22 @@ class BertTrainer(Generic[ModelT]):
         # 各优化器都认 found_inf：它为 1 时，权重与矩都原样不动（与 torch 混合精度的约定相同）
         self.optimizer.found_inf = (~learned).float()  # type: ignore[attr-defined]
         self.optimizer.step()
-        self._unread.count(learned, in_a_row=self.skipped_in_a_row)
+        self._count_unread(learned)
         if self.step % self.settings.skips_in_a_row == 0:
             self.read_skips()
-        return LossOutput(output.loss, only_if(learned, output.sums))
+        # 跳过的一步不记数：不是有限的数会毁掉平均
+        sums = output.sums.items()
+        return LossOutput(output.loss, {name: (_only_if(learned, a), _only_if(learned, b)) for name, (a, b) in sums})
+
+    def _count_unread(self, learned: Tensor) -> None:
+        """Counts a step on the device: [3] int64, batches skipped, those in a row up to now, and the longest row."""
+        if self._unread is None:
+            # 用填充而不是拷贝造张量：从主机拷贝会等设备
+            row = torch.full((), self.skipped_in_a_row, dtype=torch.int64, device=self.device)
+            self._unread = torch.stack([torch.zeros_like(row), row, row])
+        skipped, row, most = self._unread.unbind()
+        row = torch.where(learned, 0, row + 1)
+        self._unread = torch.stack([skipped + ~learned, row, torch.maximum(most, row)])
 
     def read_skips(self) -> None:
         """Learns of the batches that were skipped on a GPU since the last time; waits for the device.
@@ -230,13 +234,13 @@ class BertTrainer(Generic[ModelT]):
         Raises:
             TrainingError: they were too many.
         """
-        found = self._unread.read()
-        if found is None:
+        if self._unread is None:
             return
-        self.skipped += found.skipped
-        self.skipped_in_a_row = found.in_a_row
-        if found.skipped:
-            self._end_after_too_many(found.most_in_a_row, "")
+        skipped, self.skipped_in_a_row, most_in_a_row = self._unread.tolist()
+        self._unread = None
+        self.skipped += skipped
+        if skipped:
+            self._end_after_too_many(most_in_a_row, "")
 
     def _gradients(self) -> list[Tensor]:
         """Returns the gradients; of a table with sparse ones, those of the rows that were read."""
@@ -298,14 +302,9 @@ class BertTrainer(Generic[ModelT]):
     def train_epoch(
         self, batches: Iterable[Batch], *, after_step: Callable[[LossOutput], None] | None = None
     ) -> dict[str, float]:
-        """Takes a step on every batch, or until the schedule ends.
+        """Takes a step on every batch of a pass, or until the schedule ends; returns the figures averaged over it.
 
-        Args:
-            batches: one pass over the data.
-            after_step: called with each step's loss and figures, for progress and checkpoints.
-
-        Returns:
-            The figures averaged over the pass.
+        After each step `after_step` is called with its loss and figures.
         """
         running = RunningAverages()
         for batch in batches:
@@ -319,11 +318,7 @@ class BertTrainer(Generic[ModelT]):
 
     @torch.inference_mode()
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures averaged over batches, without dropout and without learning.
-
-        Args:
-            batches: the same on all ranks; they share the work.
-        """
+        """Returns the figures averaged over batches, without dropout or learning; the ranks share the same batches."""
         self.model.eval()
         own, everyone = RunningAverages(), RunningAverages()
         for number, batch in enumerate(batches):
@@ -343,3 +338,10 @@ class _ModelWithLoss(nn.Module):
 
     def forward(self, batch: Any) -> LossOutput:
         return self.objective(self.model, batch)
+
+
+def _only_if(learned: Tensor, value: Figure) -> Tensor:
+    """Returns a figure of a step, 0 where the weights did not move."""
+    if not isinstance(value, Tensor):
+        value = torch.full((), value, dtype=torch.float64, device=learned.device)
+    return torch.where(learned, value, 0)

@@ -16,11 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.data.corpus import commit, partial_shards, plan
-from bertsmith.data.corpus.build import build_corpus
-from bertsmith.data.corpus.options import CorpusOptions
-from bertsmith.data.corpus.plan import plan_chunks, read_chunk
+from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.plan import CorpusOptions, plan_chunks, read_chunk
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
-from bertsmith.data.reading.finding import find_sources
+from bertsmith.data.reading.sources import find_sources
 from bertsmith.data.reading.text import read_documents
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -88,7 +87,7 @@ def texts_of(corpus, tokenizer):
 
 def test_workers_do_not_change_a_byte(tokenizer, text, tmp_path, small_chunks):
     for workers in (1, 2, 3):
-        build_corpus([text], tokenizer, tmp_path / str(workers), workers=workers)
+        build_shards([text], tokenizer, tmp_path / str(workers), workers=workers)
     assert len(plan_chunks(find_sources([text]), BLANK_LINE)) > 5
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
     assert sorted(texts_of(TokenCorpus(tmp_path / "3"), tokenizer)) == sorted(t.lower() for t in make_texts(300))
@@ -97,10 +96,10 @@ def test_workers_do_not_change_a_byte(tokenizer, text, tmp_path, small_chunks):
 KILLED = """
 import sys
 from bertsmith.data.corpus import plan
-from bertsmith.data.corpus.build import build_corpus
+from bertsmith.data.corpus.build import build_shards
 from bertsmith.tokenizer import WordPieceTokenizer
 plan._SMALLEST_CHUNK, plan._CHUNKS = 20_000, 10**9
-build_corpus([sys.argv[1]], WordPieceTokenizer.load(sys.argv[2]), sys.argv[3], workers=2)
+build_shards([sys.argv[1]], WordPieceTokenizer.load(sys.argv[2]), sys.argv[3], workers=2)
 """
 
 
@@ -128,9 +127,9 @@ def test_a_killed_build_keeps_its_parts_and_goes_on_to_the_same_bytes(tokenizer,
     monkeypatch.setattr(
         "bertsmith.data.corpus.build.write_partial_shards", lambda *args: made.append(args[0]) or original(*args)
     )
-    build_corpus([text], tokenizer, out, workers=1)
+    build_shards([text], tokenizer, out, workers=1)
     assert len(made) <= len(list(plan_chunks(find_sources([text]), BLANK_LINE))) - kept
-    build_corpus([text], tokenizer, tmp_path / "whole")
+    build_shards([text], tokenizer, tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
     assert not (out / ".parts").exists()
 
@@ -176,7 +175,7 @@ def test_a_killed_worker_ends_the_command_in_one_line_and_its_parts_stay(tokeniz
     assert "00006" not in kept
     again = run("-m", "bertsmith")
     assert again.returncode == 0, again.stderr
-    build_corpus([text], tokenizer, tmp_path / "whole", CorpusOptions(documents="blank-line", shard_tokens=5000))
+    build_shards([text], tokenizer, tmp_path / "whole", CorpusOptions(documents="blank-line", shard_tokens=5000))
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert not (tmp_path / "killed" / ".parts").exists()
 
@@ -186,7 +185,7 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
     tokenizer, text, tmp_path, small_chunks, monkeypatch, moment
 ):
     text.write_text(text.read_text() + "\n" + "\n\n".join(make_texts(20)))  # the first ones again
-    build_corpus([text], tokenizer, tmp_path / "whole")
+    build_shards([text], tokenizer, tmp_path / "whole")
     calls = []
 
     def dying(original):
@@ -202,9 +201,9 @@ def test_a_build_broken_off_while_finishing_goes_on_to_the_same_bytes(
         patch.setattr("bertsmith.data.corpus.commit.os.replace", dying(os.replace))
         patch.setattr("bertsmith.data.corpus.commit.write_json", dying(commit.write_json))
         with pytest.raises(KeyboardInterrupt):
-            build_corpus([text], tokenizer, tmp_path / "broken")
+            build_shards([text], tokenizer, tmp_path / "broken")
     assert not (tmp_path / "broken" / "manifest.json").exists()
-    build_corpus([text], tokenizer, tmp_path / "broken")
+    build_shards([text], tokenizer, tmp_path / "broken")
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
@@ -213,12 +212,12 @@ def test_a_full_disk_keeps_the_finished_parts(tokenizer, text, tmp_path, small_c
     # 限制单个文件时：各部分放得下，合成的分片放不下
     disk = small_disk(256 << 10, limit=50 << 10)
     with pytest.raises(RunFolderError, match=disk.message):
-        build_corpus([text], tokenizer, disk.path / "out", workers=2)
+        build_shards([text], tokenizer, disk.path / "out", workers=2)
     kept = len(list((disk.path / "out" / ".parts").glob("0????")))
     assert kept >= 3
     disk.make_room()
-    build_corpus([text], tokenizer, disk.path / "out", workers=2)
-    build_corpus([text], tokenizer, tmp_path / "whole")
+    build_shards([text], tokenizer, disk.path / "out", workers=2)
+    build_shards([text], tokenizer, tmp_path / "whole")
     assert contents(disk.path / "out") == contents(tmp_path / "whole")
 
 
@@ -229,9 +228,9 @@ def test_a_full_disk_while_finishing_is_one_line(tokenizer, text, tmp_path, smal
     with monkeypatch.context() as patch:
         patch.setattr("pyarrow.ipc.new_file", full)
         with pytest.raises(RunFolderError, match=r"\.arrow: the disk is full") as caught:
-            build_corpus([text], tokenizer, tmp_path / "out")
+            build_shards([text], tokenizer, tmp_path / "out")
     assert "\n" not in str(caught.value)
-    assert build_corpus([text], tokenizer, tmp_path / "out").counts[TRAIN].documents > 200
+    assert build_shards([text], tokenizer, tmp_path / "out").counts[TRAIN].documents > 200
 
 
 # What may not be mixed up.
@@ -242,7 +241,7 @@ def test_an_unfinished_corpus_of_an_earlier_version_says_so(tokenizer, text, tmp
     plan_file.parent.mkdir(parents=True)
     plan_file.write_text(json.dumps({"request": {"tokenizer": tokenizer.fingerprint}, "units": []}))
     with pytest.raises(RunFolderError, match=r"of another request \(.*version.*\); .* remove .*\.parts to begin anew"):
-        build_corpus([text], tokenizer, tmp_path / "out")
+        build_shards([text], tokenizer, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["plan.json", "00000/chunk.json"])
@@ -250,10 +249,10 @@ def test_a_damaged_unfinished_corpus_is_one_line(tokenizer, text, tmp_path, smal
     with monkeypatch.context() as patch:
         patch.setattr("bertsmith.data.corpus.build.commit", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            build_corpus([text], tokenizer, tmp_path / "out")
+            build_shards([text], tokenizer, tmp_path / "out")
     (tmp_path / "out" / ".parts" / name).write_text("{")
     with pytest.raises(RunFolderError, match=rf"{name}: damaged .* remove .*\.parts") as caught:
-        build_corpus([text], tokenizer, tmp_path / "out")
+        build_shards([text], tokenizer, tmp_path / "out")
     assert "\n" not in str(caught.value)
 
 
@@ -262,29 +261,49 @@ def test_another_request_does_not_touch_an_unfinished_corpus(tokenizer, text, tm
     with monkeypatch.context() as patch:
         patch.setattr("bertsmith.data.corpus.build.commit", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            build_corpus([text], tokenizer, out)
+            build_shards([text], tokenizer, out)
     with pytest.raises(RunFolderError, match=r"unfinished corpus of another request \(heldout_share\)"):
-        build_corpus([text], tokenizer, out, CorpusOptions(heldout_share=0.3))
+        build_shards([text], tokenizer, out, CorpusOptions(heldout_share=0.3))
     os.utime(text, ns=(1, 1))
     with pytest.raises(RunFolderError, match=r"\(modified\)"):
-        build_corpus([text], tokenizer, out)
+        build_shards([text], tokenizer, out)
 
 
 def test_a_finished_corpus_is_taken_as_it_is_and_another_is_refused(tokenizer, text, tmp_path):
-    build_corpus([text], tokenizer, tmp_path / "out")
+    build_shards([text], tokenizer, tmp_path / "out")
     before = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
-    build_corpus([text], tokenizer, tmp_path / "out", workers=2)
+    build_shards([text], tokenizer, tmp_path / "out", workers=2)
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == before
     with pytest.raises(RunFolderError, match=r"other settings \(keep_duplicates\)"):
-        build_corpus([text], tokenizer, tmp_path / "out", CorpusOptions(keep_duplicates=True))
+        build_shards([text], tokenizer, tmp_path / "out", CorpusOptions(keep_duplicates=True))
+
+
+def test_input_that_fails_in_the_middle_costs_none_of_the_chunks_before(
+    tokenizer, text, tmp_path, small_chunks, monkeypatch
+):
+    """Such as an address that stops answering: hours of chunks may be made by then."""
+    build_shards([text], tokenizer, tmp_path / "whole")
+
+    def failing(chunk, options):
+        if chunk.number == 4:
+            raise InputError("the connection was lost")
+        return plan.read_chunk(chunk, options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.data.corpus.build.read_chunk", failing)
+        with pytest.raises(InputError, match="the connection was lost"):
+            build_shards([text], tokenizer, tmp_path / "out")
+    assert [path.name for path in sorted((tmp_path / "out/.parts").glob("0*"))] == ["00000", "00001", "00002", "00003"]
+    build_shards([text], tokenizer, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_too_few_documents_leave_the_folder_free_for_another_try(tokenizer, tmp_path):
     (tmp_path / "text.txt").write_text("The man eats.\n\n\nThe dog sleeps.\n")
     with pytest.raises(InputError, match="at least 3 are needed"):
-        build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "out", CorpusOptions(documents="file"))
+        build_shards([tmp_path / "text.txt"], tokenizer, tmp_path / "out", CorpusOptions(documents="file"))
     (tmp_path / "text.txt").write_text("The man eats.\n\nThe dog sleeps.\n\nThe book.\n")
-    corpus = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "out")
+    corpus = build_shards([tmp_path / "text.txt"], tokenizer, tmp_path / "out")
     assert (corpus.counts[TRAIN].documents, corpus.counts[HELDOUT].documents) == (2, 1)
 
 
@@ -292,9 +311,9 @@ def test_too_few_documents_leave_the_folder_free_for_another_try(tokenizer, tmp_
 
 
 def test_opening_reads_no_shard_twice_but_finds_what_was_touched(tokenizer, text, tmp_path, monkeypatch):
-    build_corpus([text], tokenizer, tmp_path / "out")
+    build_shards([text], tokenizer, tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.data.corpus.verified.checksum_of", lambda _: 1 / 0)
+        patch.setattr("bertsmith.data.corpus.manifest.checksum_of", lambda _: 1 / 0)
         TokenCorpus(tmp_path / "out")
     shard = tmp_path / "out" / "train-00000.arrow"
     content = bytearray(shard.read_bytes())
@@ -308,7 +327,7 @@ def test_opening_reads_no_shard_twice_but_finds_what_was_touched(tokenizer, text
 
 
 def test_damage_that_left_no_trace_is_found_by_building_again(tokenizer, text, tmp_path):
-    build_corpus([text], tokenizer, tmp_path / "out")
+    build_shards([text], tokenizer, tmp_path / "out")
     shard = tmp_path / "out" / "train-00000.arrow"
     state = shard.stat()
     content = bytearray(shard.read_bytes())
@@ -319,23 +338,23 @@ def test_damage_that_left_no_trace_is_found_by_building_again(tokenizer, text, t
     with pytest.raises(CheckpointError, match="damaged"):
         corpus.verify()
     with pytest.raises(CheckpointError, match="damaged"):
-        build_corpus([text], tokenizer, tmp_path / "out")
+        build_shards([text], tokenizer, tmp_path / "out")
 
 
 def test_a_corpus_that_cannot_be_written_can_be_read(tokenizer, text, tmp_path, monkeypatch):
-    build_corpus([text], tokenizer, tmp_path / "out")
+    build_shards([text], tokenizer, tmp_path / "out")
     (tmp_path / "out" / ".checked.json").unlink()
 
     def refuse(path, _):
         raise RunFolderError(str(path))
 
-    monkeypatch.setattr("bertsmith.data.corpus.verified.write_text", refuse)
+    monkeypatch.setattr("bertsmith.data.corpus.manifest.write_text", refuse)
     assert TokenCorpus(tmp_path / "out").document(TRAIN, 0)
 
 
 def test_more_shards_than_may_be_mapped(tokenizer, text, tmp_path, small_chunks, monkeypatch):
     monkeypatch.setattr("bertsmith.data.corpus.shards._MOST_MAPPED", 3)
-    corpus = build_corpus([text], tokenizer, tmp_path / "out", CorpusOptions(shard_tokens=500))
+    corpus = build_shards([text], tokenizer, tmp_path / "out", CorpusOptions(shard_tokens=500))
     views = [corpus.document(TRAIN, index)[0] for index in range(corpus.counts[TRAIN].documents)]
     assert len(corpus._mapped) == 3
     assert sum(map(len, views)) > 1000
@@ -349,7 +368,7 @@ def test_documents_that_repeat_are_dropped_and_the_first_stays(tokenizer, tmp_pa
     texts = make_texts(100)
     order = [*texts[:60], *texts[20:100], *texts[:10]]
     (tmp_path / "text.txt").write_text("\n\n".join(order))
-    corpus = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "out", workers=2)
+    corpus = build_shards([tmp_path / "text.txt"], tokenizer, tmp_path / "out", workers=2)
     assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["duplicates"] == {"exact": 50, "near": 0}
@@ -357,7 +376,7 @@ def test_documents_that_repeat_are_dropped_and_the_first_stays(tokenizer, tmp_pa
     assert train == [t.lower() for t in texts if t.lower() in set(train)]
     ids = np.concatenate([s for n in range(corpus.counts[TRAIN].documents) for s in corpus.document(TRAIN, n)])
     assert corpus.piece_counts.tolist() == np.bincount(ids, minlength=tokenizer.vocab_size).tolist()
-    kept = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / "all", CorpusOptions(keep_duplicates=True))
+    kept = build_shards([tmp_path / "text.txt"], tokenizer, tmp_path / "all", CorpusOptions(keep_duplicates=True))
     assert sorted(texts_of(kept, tokenizer)) == sorted(text.lower() for text in order)
 
 
@@ -368,15 +387,15 @@ def test_near_duplicates_are_dropped_on_request_whatever_the_workers(tokenizer, 
     (tmp_path / "text.txt").write_text("\n\n".join([*texts, *altered]))
     options = CorpusOptions(near_duplicates=0.7)
     for workers in (1, 2):
-        corpus = build_corpus([tmp_path / "text.txt"], tokenizer, tmp_path / str(workers), options, workers=workers)
+        corpus = build_shards([tmp_path / "text.txt"], tokenizer, tmp_path / str(workers), options, workers=workers)
         assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     assert json.loads((tmp_path / "1" / "manifest.json").read_text())["duplicates"] == {"exact": 0, "near": 15}
 
 
 def test_the_signature_estimates_the_share_of_common_shingles(tokenizer):
-    from bertsmith.data.corpus.documents import TokenizedDocuments
     from bertsmith.data.corpus.duplicates import signatures_of
+    from bertsmith.data.corpus.shards import TokenizedDocuments
 
     rng = np.random.default_rng(0)
     first = rng.integers(0, 30_000, 2000).astype(np.int32)
@@ -427,7 +446,7 @@ def test_a_cut_file_has_the_documents_of_the_whole_one(tmp_path, monkeypatch, se
 
 def test_statistics_equal_a_count_by_hand(tokenizer, text, tmp_path, small_chunks):
     text.write_text(text.read_text() + "\nEin zebra 漢!\n")
-    corpus = build_corpus([text], tokenizer, tmp_path / "out")
+    corpus = build_shards([text], tokenizer, tmp_path / "out")
     found = json.loads((tmp_path / "out" / "statistics.json").read_text())
     documents = [
         [s.tolist() for s in corpus.document(split, n)]
@@ -475,7 +494,7 @@ FORMATS = ["a.txt", "a.txt.gz", "a.txt.zst", "a.jsonl", "a.jsonl.gz", "a.jsonl.z
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_the_same_documents(tokenizer, tmp_path, small_chunks, name):
     texts = make_texts(80)
-    corpus = build_corpus([write_input(name, texts, tmp_path)], tokenizer, tmp_path / "out", workers=2)
+    corpus = build_shards([write_input(name, texts, tmp_path)], tokenizer, tmp_path / "out", workers=2)
     assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
 
 
@@ -483,7 +502,7 @@ def test_a_folder_of_all_formats_is_read_in_the_order_of_names(tokenizer, tmp_pa
     (tmp_path / "in").mkdir()
     for number, name in enumerate(FORMATS):
         write_input(f"{number}{name}", make_texts(10, number), tmp_path / "in")
-    corpus = build_corpus([tmp_path / "in"], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
+    corpus = build_shards([tmp_path / "in"], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
     expected = [text.lower() for number in range(len(FORMATS)) for text in make_texts(10, number)]
     assert sorted(texts_of(corpus, tokenizer)) == sorted(expected)
 
@@ -498,7 +517,7 @@ def test_urls_are_read(tokenizer, tmp_path):
     for number, paths in enumerate(
         (["memory://corpus", f"file://{local}"], ["memory://corpus/*.jsonl", f"file://{tmp_path}/*.gz"])
     ):
-        corpus = build_corpus(paths, tokenizer, tmp_path / str(number), CorpusOptions(documents="blank-line"))
+        corpus = build_shards(paths, tokenizer, tmp_path / str(number), CorpusOptions(documents="blank-line"))
         assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
 
 
@@ -508,7 +527,7 @@ def test_a_large_packed_file_whose_name_does_not_say_so_is_not_cut(tokenizer, tm
     packed = write_input(name, texts, tmp_path)
     plain = packed.rename(packed.with_suffix(""))
     assert plain.stat().st_size > 3 * 2000
-    corpus = build_corpus([plain], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
+    corpus = build_shards([plain], tokenizer, tmp_path / "out", CorpusOptions(documents="blank-line"))
     assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
 
 
@@ -518,25 +537,27 @@ def test_text_beside_the_shards_is_read_and_what_the_build_wrote_is_not(tokenize
     texts = make_texts(30)
     (out / "a.txt").write_text("\n\n".join(texts))
     (out / "sub").mkdir()
-    (out / "sub" / "manifest.json").write_text("\n\n".join(make_texts(3, 1)))
+    (out / "sub" / "manifest.json").write_text(json.dumps([{"text": text} for text in make_texts(3, 1)]))
     options = CorpusOptions(documents="blank-line")
     shutil.copytree(out, tmp_path / "named")
-    corpus = build_corpus([tmp_path / "named" / "a.txt"], tokenizer, tmp_path / "named", options)
+    corpus = build_shards([tmp_path / "named" / "a.txt"], tokenizer, tmp_path / "named", options)
     assert sorted(texts_of(corpus, tokenizer)) == sorted(text.lower() for text in texts)
     # the same pattern again, now that shards, manifest and statistics match it as well
     everything = [str(out / "**" / "*")]
-    corpus = build_corpus(everything, tokenizer, out, options)
+    corpus = build_shards(everything, tokenizer, out, options)
     assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 33
     assert {"manifest.json", "statistics.json", "train-00000.arrow"} <= {path.name for path in out.iterdir()}
-    assert build_corpus(everything, tokenizer, out, options).counts == corpus.counts
+    assert build_shards(everything, tokenizer, out, options).counts == corpus.counts
+    # what 0.2 did not know is not in the manifest: its corpora are still taken for the same
+    assert "sheet" not in json.loads((out / "manifest.json").read_bytes())["settings"]
     with pytest.raises(InputError, match=r"manifest\.json: this is what a build writes"):
-        build_corpus([out / "a.txt", out / "manifest.json"], tokenizer, out, options)
+        build_shards([out / "a.txt", out / "manifest.json"], tokenizer, out, options)
 
 
 def test_another_field_and_records_without_text(tokenizer, tmp_path):
     lines = [json.dumps({"body": text}) for text in make_texts(5)] + ['{"body": null}', "", '{"body": ""}']
     (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    corpus = build_corpus([tmp_path / "a.jsonl"], tokenizer, tmp_path / "out", CorpusOptions(text_field="body"))
+    corpus = build_shards([tmp_path / "a.jsonl"], tokenizer, tmp_path / "out", CorpusOptions(text_field="body"))
     assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 5
 
 
@@ -570,7 +591,7 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, small_chunks, name, con
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=message) as caught:
-        build_corpus([tmp_path / name], tokenizer, tmp_path / "out", workers=2)
+        build_shards([tmp_path / name], tokenizer, tmp_path / "out", workers=2)
     assert "\n" not in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
 
@@ -578,9 +599,9 @@ def test_unusable_input_is_one_line(tokenizer, tmp_path, small_chunks, name, con
 def test_a_parquet_file_without_the_column(tokenizer, tmp_path):
     pq.write_table(pa.table({"id": [1, 2], "body": ["a", "b"]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet: has no column 'text' \(it has id, body\)"):
-        build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
+        build_shards([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
     with pytest.raises(InputError, match=r"a\.parquet: column 'id' holds int64, not text"):
-        build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out2", CorpusOptions(text_field="id"))
+        build_shards([tmp_path / "a.parquet"], tokenizer, tmp_path / "out2", CorpusOptions(text_field="id"))
 
 
 def test_a_parquet_row_that_is_not_utf8_is_named(tokenizer, tmp_path):
@@ -590,7 +611,7 @@ def test_a_parquet_row_that_is_not_utf8_is_named(tokenizer, tmp_path):
     column = pa.StringArray.from_buffers(150, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(values)))
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", row_group_size=40)
     with pytest.raises(InputError, match=r"a\.parquet: row 101 of column 'text' is not UTF-8") as caught:
-        build_corpus([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
+        build_shards([tmp_path / "a.parquet"], tokenizer, tmp_path / "out")
     assert "\n" not in str(caught.value)
 
 
@@ -604,7 +625,7 @@ def test_a_parquet_row_that_is_not_utf8_is_named(tokenizer, tmp_path):
 )
 def test_an_address_that_leads_nowhere(tokenizer, tmp_path, url, message):
     with pytest.raises(InputError, match=message) as caught:
-        build_corpus([url], tokenizer, tmp_path / "out")
+        build_shards([url], tokenizer, tmp_path / "out")
     assert url in str(caught.value)
 
 
@@ -625,7 +646,7 @@ def books_of(corpus, split):
 @pytest.mark.parametrize("heldout", [0.02, 0.3])
 def test_a_book_is_never_on_both_sides_of_the_split(tokenizer, tmp_path, small_chunks, heldout):
     books = write_books(tmp_path / "in", 10, 400)
-    corpus = build_corpus([books], tokenizer, tmp_path / "corpus", CorpusOptions(heldout_share=heldout))
+    corpus = build_shards([books], tokenizer, tmp_path / "corpus", CorpusOptions(heldout_share=heldout))
     train, held = books_of(corpus, TRAIN), books_of(corpus, HELDOUT)
     assert len(train) + len(held) == 40, "400 sentences are four documents"
     assert not set(train) & set(held)
@@ -633,7 +654,7 @@ def test_a_book_is_never_on_both_sides_of_the_split(tokenizer, tmp_path, small_c
     assert set(Counter(train).values()) == set(Counter(held).values()) == {4}
     tokens = corpus.counts[HELDOUT].tokens / (corpus.counts[TRAIN].tokens + corpus.counts[HELDOUT].tokens)
     assert len(set(held)) == 1 if heldout == 0.02 else 0.15 < tokens < 0.6
-    named = build_corpus([books], tokenizer, tmp_path / "again", CorpusOptions(heldout_share=heldout), workers=2)
+    named = build_shards([books], tokenizer, tmp_path / "again", CorpusOptions(heldout_share=heldout), workers=2)
     assert books_of(named, HELDOUT) == held
 
 
@@ -646,7 +667,7 @@ def test_a_shard_has_no_more_ids_than_its_offsets_can_count(many):
 
 def test_two_books_are_too_few(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"has 2 different document\(s\), at least 3"):
-        build_corpus([write_books(tmp_path / "in", 2, 400)], tokenizer, tmp_path / "corpus")
+        build_shards([write_books(tmp_path / "in", 2, 400)], tokenizer, tmp_path / "corpus")
 
 
 def test_a_large_file_that_is_one_document_is_shared_among_workers(tokenizer, tmp_path, small_chunks, monkeypatch):
@@ -665,7 +686,7 @@ def test_a_large_file_that_is_one_document_is_shared_among_workers(tokenizer, tm
     monkeypatch.setattr(plan, "_BLANK_LINE_WITHIN", 100_000)
     begin = plan_chunks(find_sources([books / "0.txt"]), options)[1].spans[0].start
     assert (books / "0.txt").read_bytes()[:begin].endswith(b"\n\n")
-    corpus = build_corpus([books], tokenizer, tmp_path / "corpus", options, workers=2)
+    corpus = build_shards([books], tokenizer, tmp_path / "corpus", options, workers=2)
     assert not set(books_of(corpus, TRAIN)) & set(books_of(corpus, HELDOUT))
 
 
@@ -691,8 +712,8 @@ def test_a_large_file_with_few_blank_lines_is_shared_among_workers(
     assert len(numbers) == len(texts)
     assert {book for book, number in numbers if number is not None} == set(np.flatnonzero(lengths > 128).tolist())
     options = CorpusOptions(heldout_share=0.2)
-    corpus = build_corpus([path], tokenizer, tmp_path / "1", options)
-    build_corpus([path], tokenizer, tmp_path / "3", options, workers=3)
+    corpus = build_shards([path], tokenizer, tmp_path / "1", options)
+    build_shards([path], tokenizer, tmp_path / "3", options, workers=3)
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
     train, held = ({text.split()[0] for text in texts_of_split(corpus, split, tokenizer)} for split in (TRAIN, HELDOUT))
     assert len(train) + len(held) == len(texts), "no text is on both sides"
@@ -706,4 +727,4 @@ def test_a_large_file_that_is_one_document_alone_is_refused_before_the_work(
     monkeypatch.setattr("bertsmith.data.corpus.build._make_chunks", lambda *_: pytest.fail("began"))
     book = write_books(tmp_path / "in", 1, 400) / "0.txt"
     with pytest.raises(InputError, match=r"has 1 different document\(s\), at least 3"):
-        build_corpus([book], tokenizer, tmp_path / "corpus")
+        build_shards([book], tokenizer, tmp_path / "corpus")

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from bertsmith.data.corpus.build import build_corpus
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.tokenizer import WordPieceTokenizer
 
 # in a process of its own: Ray leaves threads and signal handlers behind
@@ -17,8 +17,8 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from bertsmith.data.corpus import plan
-from bertsmith.data.corpus.build import build_corpus
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.errors import InputError
 from bertsmith.tokenizer import WordPieceTokenizer
 folder = Path(sys.argv[1])
@@ -27,9 +27,9 @@ nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_da
 nodes.add_node(num_cpus=1)
 ray.init(address=nodes.address, log_to_driver=False)
 tokenizer = WordPieceTokenizer.load(folder / "tokenizer")
-build_corpus([folder / "a.txt"], tokenizer, folder / "ray", CorpusOptions(near_duplicates=0.9), engine="ray", workers=2)
+build_shards([folder / "a.txt"], tokenizer, folder / "ray", CorpusOptions(near_duplicates=0.9), engine="ray", workers=2)
 try:
-    build_corpus([folder / "b.jsonl"], tokenizer, folder / "bad", engine="ray")
+    build_shards([folder / "b.jsonl"], tokenizer, folder / "bad", engine="ray")
 except InputError as error:
     print(f"error: {error}")
 print("nodes:", len(ray.nodes()))
@@ -49,7 +49,7 @@ def test_ray_makes_the_same_bytes_and_reports_the_same_errors(tmp_path, monkeypa
     (tmp_path / "b.jsonl").write_text('{"text": "The man eats."}\n{"text": \n')
     tokenizer = WordPieceTokenizer.train(texts, vocab_size=100)
     tokenizer.save(tmp_path / "tokenizer")
-    build_corpus([tmp_path / "a.txt"], tokenizer, tmp_path / "local", CorpusOptions(near_duplicates=0.9), workers=2)
+    build_shards([tmp_path / "a.txt"], tokenizer, tmp_path / "local", CorpusOptions(near_duplicates=0.9), workers=2)
     done = subprocess.run(
         [sys.executable, "-c", ON_A_CLUSTER, tmp_path], capture_output=True, text=True, timeout=300, check=False
     )

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from bertsmith.data.corpus.build import build_corpus, build_from_documents
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.build import build_from_documents, build_shards
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.reading.text import Document, read_documents
 from bertsmith.errors import CheckpointError, InputError, RunFolderError
@@ -109,7 +109,7 @@ def test_documents_at_hand_and_files_of_them_give_the_same_shards(tokenizer, tmp
     path.write_text("\n\n".join([*texts, *texts[:5]]))
     documents = list(read_documents([path]))
     options = CorpusOptions(keep_duplicates=True, heldout_share=0.1)
-    build_corpus([path], tokenizer, tmp_path / "files", options)
+    build_shards([path], tokenizer, tmp_path / "files", options)
     build_from_documents(documents, tokenizer, tmp_path / "hand", heldout_share=0.1)
     for shard in (tmp_path / "files").glob("*.arrow"):
         assert shard.read_bytes() == (tmp_path / "hand" / shard.name).read_bytes()

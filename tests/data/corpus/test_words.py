@@ -6,8 +6,8 @@ import jieba
 import numpy as np
 import pytest
 
-from bertsmith.data.corpus.build import build_corpus, build_from_documents
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.build import build_from_documents, build_shards
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.corpus.words import encode_with_words
 from bertsmith.data.reading.text import Document, read_documents
@@ -94,7 +94,7 @@ def test_words_are_the_same_whatever_the_workers_and_after_dropping(tokenizer, t
     (tmp_path / "a.txt").write_text("\n\n".join([*texts, *texts[:7]]), encoding="utf-8")
     options = CorpusOptions(words="jieba", heldout_share=0.3)
     for workers in (1, 2):
-        corpus = build_corpus([tmp_path / "a.txt"], tokenizer, tmp_path / str(workers), options, workers=workers)
+        corpus = build_shards([tmp_path / "a.txt"], tokenizer, tmp_path / str(workers), options, workers=workers)
         assert corpus.counts[TRAIN].documents + corpus.counts[HELDOUT].documents == 40
         for split in (TRAIN, HELDOUT):
             for n in range(corpus.counts[split].documents):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.sources import find_text_files
 from bertsmith.errors import InputError
 
 Write = Callable[[str, bytes | str], Path]
@@ -95,7 +95,7 @@ def test_no_path_at_all_is_an_error() -> None:
 
 FINDS = """
 import sys
-from bertsmith.data.reading.finding import find_text_files
+from bertsmith.data.reading.sources import find_text_files
 from bertsmith.errors import InputError
 try:
     find_text_files(sys.argv[1:])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.data.reading import lines, sources
-from bertsmith.data.reading.decoding import detect_encoding
 from bertsmith.data.reading.lines import numbered_lines, read_lines
+from bertsmith.data.reading.sources import detect_encoding
 from bertsmith.data.reading.text import read_documents, read_text
 from bertsmith.errors import InputError
 

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.data.reading import paragraphs
-from bertsmith.data.reading.decoding import detect_encoding
-from bertsmith.data.reading.finding import find_text_files
-from bertsmith.data.reading.paragraphs import join_lines
-from bertsmith.data.reading.text import Document, read_documents, read_text, resolve_documents
+from bertsmith.data.reading import text as paragraphs
+from bertsmith.data.reading.sources import detect_encoding, find_text_files
+from bertsmith.data.reading.text import Document, join_lines, read_documents, read_text, resolve_documents
 from bertsmith.errors import ConfigError, InputError
 
 Write = Callable[[str, bytes | str], Path]

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertsmith.data.stream import epoch_permutation as order
-from bertsmith.data.stream.epoch_permutation import EpochPermutation
+from bertsmith.data.stream import stream as order
+from bertsmith.data.stream.stream import EpochPermutation
 
 
 @pytest.fixture

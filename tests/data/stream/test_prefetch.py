@@ -8,8 +8,7 @@ import pytest
 from digests import digest
 
 from bertsmith.data.stream.prefetch import PrefetchedStream, prefetched
-from bertsmith.data.stream.settings import StreamPosition, StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition, StreamSettings
 from bertsmith.errors import BertsmithError, ConfigError
 
 
@@ -100,7 +99,7 @@ PARENT = """
 import sys, time, fcntl
 from bertsmith.data.stream.prefetch import PrefetchedStream
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.stream.settings import StreamSettings
+from bertsmith.data.stream.stream import StreamSettings
 from bertsmith.data.stream.stream import PreTrainingStream
 from bertsmith.tokenizer import WordPieceTokenizer
 

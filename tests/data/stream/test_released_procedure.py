@@ -17,8 +17,7 @@ from scipy import stats
 
 from bertsmith.data.corpus.shards import TRAIN, SplitCounts
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.settings import StreamSettings
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import WordPieceTokenizer
 

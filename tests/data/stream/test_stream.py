@@ -14,8 +14,14 @@ from bertsmith.data.corpus.shards import HELDOUT, TRAIN, SplitCounts, TokenCorpu
 from bertsmith.data.reading.text import Document
 from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.data.stream.masking import MaskingSettings
-from bertsmith.data.stream.settings import StreamNeeds, StreamPosition, StreamSettings
-from bertsmith.data.stream.stream import HELDOUT_BATCH, PreTrainingStream, heldout_batches
+from bertsmith.data.stream.stream import (
+    HELDOUT_BATCH,
+    PreTrainingStream,
+    StreamNeeds,
+    StreamPosition,
+    StreamSettings,
+    heldout_batches,
+)
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -375,6 +381,18 @@ def test_static_masking_repeats_every_nth_epoch(world, changes):
     stream.position = StreamPosition(epoch=2)
     # the same sequences, in another order
     assert [digest([batch]) for batch in one] != [digest([next(stream)]) for _ in range(20)]
+
+
+def test_static_masks_of_one_block_are_not_those_of_the_next(world, monkeypatch):
+    """Sequences of equal length, in blocks of a few: a draw that forgets the block hides the same places in each."""
+    monkeypatch.setattr("bertsmith.data.stream.stream.BLOCK_TOKENS", 600)
+    corpus, tokenizer = world
+    how = settings(objective="mlm", packing="full", static_masking=1, batch_size=1)
+    stream = PreTrainingStream(corpus, tokenizer, **how)
+    assert stream.blocks_per_epoch >= 4
+    batches = [batch for batch in epoch_of(stream, 0) if batch.tokens.num_tokens == 32]
+    hidden = Counter(tuple(batch.masked_positions.tolist()) for batch in batches)
+    assert len(hidden) > 0.95 * hidden.total() > 40
 
 
 def test_static_masks_do_not_depend_on_the_batches_they_come_in(world):

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
-from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.datasets.texts import CHOICES, ChoiceExample
 
 read_choices = CHOICES.read
 

@@ -1,12 +1,26 @@
 import gzip
 import json
+import re
+import warnings
 
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.questions import Answer, QuestionExample, read_squad
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.datasets.questions import QUESTIONS, Answer, QuestionExample
 
 CONTEXT = "Denver won. The city is in Colorado."
+
+
+def read(path, **how):
+    return QUESTIONS.read(path, ReadingOptions(**how))
+
+
+def skipped(path):
+    """Returns the examples that are left, and the warning of the others."""
+    with pytest.warns(UserWarning, match="left out") as caught:
+        found = read(path, faults="skip")
+    return found, str(caught[0].message)
 
 
 def question(identity="q1", *answers, **more):
@@ -25,32 +39,55 @@ def test_answers_and_no_answer(tmp_path):
     none = question("q2", is_impossible=True, plausible_answers=[{"text": "Denver", "answer_start": 0}])
     for name in ("data.json", "data.json.gz"):
         path = write(tmp_path, question("q1", ("Denver", 0), ("The city", 12)), none, name=name)
-        file = read_squad(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            examples = read(path, faults="skip")
         answers = (Answer("Denver", 0), Answer("The city", 12))
-        assert file.examples == [
+        assert examples == [
             QuestionExample("q1", "Who won?", CONTEXT, answers),
             QuestionExample("q2", "Who won?", CONTEXT, ()),
         ]
-        assert [example.is_impossible for example in file.examples] == [False, True]
-        assert (file.mismatches, file.skipped) == ([], 0)
+        assert [example.is_impossible for example in examples] == [False, True]
 
 
 def test_a_wrong_offset_is_refused_or_skipped_and_counted(tmp_path):
     questions = [question("q1", ("Denver", 1), ("Denver", 0)), question("q2", ("won", -3)), question("q3", ("won", 7))]
     path = write(tmp_path, *questions, indent=1)
     with pytest.raises(InputError) as caught:
-        read_squad(path)
+        read(path)
     message = str(caught.value)
     place = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if '"q1"' in text)
     assert f"data.json: line {place}, question 'q1': the passage has 'enver ' at character 1" in message
-    file = read_squad(path, faults="skip")
-    assert [(example.id, example.answers) for example in file.examples] == [
+    examples, said = skipped(path)
+    assert [(example.id, example.answers) for example in examples] == [
         ("q1", (Answer("Denver", 0),)),
         ("q3", (Answer("won", 7),)),
     ]
-    assert (file.mismatches, file.skipped) == (["q1", "q2"], 1)
-    file = read_squad(write(tmp_path, question("q1", ("won", 7), question=" "), questions[2]), faults="skip")
-    assert ([example.id for example in file.examples], file.empty, file.skipped) == (["q3"], ["q1"], 1)
+    # 一个错位的答案；另一题的答案错位，这一题也就没有答案了
+    assert said.startswith(f"{path}: left out 3 questions and answers: line {place}, question 'q1': ")
+    assert "question 'q2': none of its answers is left" in said
+    path = write(tmp_path, question("q1", ("won", 7), question=" "), questions[2])
+    examples, said = skipped(path)
+    assert ([example.id for example in examples], said.count("empty question")) == (["q3"], 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "context", "start", "reason"),
+    [
+        ("utf16", "😀 Denver 🏈 won.", 13, "a character above U+FFFF counts as two"),
+        ("utf8", "Där, in Denver, won.", 17, "bytes of UTF-8 are counted"),
+        ("crlf", "Denver\nplayed\nand won.", 20, "a line end counts as two characters"),
+    ],
+)
+def test_offsets_of_another_kind_are_named_and_read(tmp_path, kind, context, start, reason):
+    path = write(tmp_path, question("q1", ("won", start)), context=context)
+    with pytest.raises(InputError, match=rf"{re.escape(reason)}.*: pass --offsets {kind}"):
+        read(path)
+    (example,) = read(path, offsets=kind)
+    assert example.answers == (Answer("won", context.index("won")),)
+    wrong = write(tmp_path, question("q1", ("won", start + 1)), context=context)
+    with pytest.raises(InputError, match="correct answer_start, or ask to skip such faults"):
+        read(wrong)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +107,7 @@ def test_a_wrong_offset_is_refused_or_skipped_and_counted(tmp_path):
 )
 def test_bad_questions_are_refused_with_file_and_line(tmp_path, questions, message):
     with pytest.raises(InputError, match="data.json: ") as caught:
-        read_squad(write(tmp_path, *questions))
+        read(write(tmp_path, *questions))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -81,11 +118,11 @@ def test_a_line_is_named_where_its_id_says_which(tmp_path):
     place = next(n for n, text in enumerate(numbered.read_text().split("\n"), 1) if '"id": 7' in text)
     numbered.write_text(numbered.read_text().replace("{", '{"version": 7,', 1))
     with pytest.raises(InputError, match=f"data.json: line {place}, question '7': the passage has"):
-        read_squad(numbered)
+        read(numbered)
     both = question("q1", ("won", 0))
     both["answers"][0]["id"] = "q1"
     with pytest.raises(InputError, match="data.json: question 'q1': the passage has"):
-        read_squad(write(tmp_path, both, indent=1))
+        read(write(tmp_path, both, indent=1))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +139,7 @@ def test_a_line_is_named_where_its_id_says_which(tmp_path):
 def test_other_files_are_refused(tmp_path, content, message):
     (tmp_path / "data.json").write_bytes(content)
     with pytest.raises(InputError, match="data.json: ") as caught:
-        read_squad(tmp_path / "data.json", encoding="utf-8")
+        read(tmp_path / "data.json", encoding="utf-8")
     assert message in str(caught.value)
 
 
@@ -120,18 +157,23 @@ def plain_count(path):
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_xquad_is_read_whole(shared_data, language):
     path = shared_data / "tasks" / "xquad" / f"xquad.{language}.json"
-    file = read_squad(path)
-    assert (len(file.examples), 0) == (1190, 0) == plain_count(path)
-    assert all(e.context[a.start : a.start + len(a.text)] == a.text for e in file.examples for a in e.answers)
+    examples = read(path)
+    assert (len(examples), 0) == (1190, 0) == plain_count(path)
+    assert all(e.context[a.start : a.start + len(a.text)] == a.text for e in examples for a in e.answers)
 
 
 def test_the_faults_of_cmrc_are_found(shared_data):
     path = shared_data / "tasks" / "cmrc2018" / "trial.json"
     with pytest.raises(InputError, match=r"trial.json: line \d+, question 'TRIAL_\d+_QUERY_\d+': the passage has"):
-        read_squad(path)
-    file = read_squad(path, faults="skip")
-    assert (len(file.examples) + file.skipped, len(file.mismatches)) == (1002, 5) == plain_count(path)
+        read(path)
+    examples, said = skipped(path)
+    assert plain_count(path) == (1002, 5)
     articles = json.loads(path.read_text(encoding="utf-8"))["data"]
     questions = [q for article in articles for paragraph in article["paragraphs"] for q in paragraph["qas"]]
-    assert file.empty == [q["id"] for q in questions if not q["question"].strip()]
-    assert len(file.empty) == 2
+    empty = [q["id"] for q in questions if not q["question"].strip()]
+    assert len(empty) == 2
+    left = {example.id for example in examples}
+    lost = [q["id"] for q in questions if q["id"] not in left]
+    # 每题一个答案：五个错位的各占两行（答案、没有答案的题），两题没有题面
+    assert (set(empty) <= set(lost), len(lost), len(examples)) == (True, 7, 995)
+    assert "left out 12 questions and answers" in said

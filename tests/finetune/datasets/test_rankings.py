@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.rankings import RANKINGS, RankingExample
-from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.datasets.texts import RANKINGS, RankingExample
 
 GOLDEN = [RankingExample("who eats?", "the man", 1.0), RankingExample("who eats?", "a book, say", 0.25)]
 

@@ -2,25 +2,24 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bertsmith.cli.options import DeclaredCommand, declares
+from bertsmith.cli.options import Command, declares
 from bertsmith.errors import ConfigError
-from bertsmith.finetune.datasets.choices import CHOICES
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QUESTIONS
-from bertsmith.finetune.datasets.rankings import RANKINGS
-from bertsmith.finetune.datasets.reader import ReadingOptions
 from bertsmith.finetune.datasets.tagged import TAGGED
-from bertsmith.finetune.datasets.texts import LABELLED, MULTILABELLED, SCORED
+from bertsmith.finetune.datasets.texts import CHOICES, LABELLED, MULTILABELLED, RANKINGS, SCORED
+from bertsmith.settings import built
 
 
 def test_columns_are_typed_by_name_or_number():
     received = []
 
-    @declares(reading="bertsmith.finetune.datasets.reader.ReadingOptions")
-    def command(*, reading):
-        received.append(reading.build())
+    @declares(ReadingOptions)
+    def command(**settings):
+        received.append(built(ReadingOptions, settings))
 
     app = typer.Typer()
-    app.command("read", cls=DeclaredCommand)(command)
+    app.command("read", cls=Command)(command)
     app.command("other")(lambda: None)
     words = "read --text-column 0 --pair-column=-1 --label-column gold --choice-column 2 --choice-column b --no-header"
     CliRunner().invoke(app, [*words.split(), "--faults", "skip", "--word-column=-2"], catch_exceptions=False)
@@ -41,7 +40,7 @@ def test_columns_are_typed_by_name_or_number():
     [
         (LABELLED, "separator", "|"),
         (SCORED, "choice_columns", (1, 2)),
-        (RANKINGS, "faults", "skip"),
+        (RANKINGS, "offsets", "utf16"),
         (CHOICES, "tag_column", 1),
         (TAGGED, "header", False),
         (QUESTIONS, "label_column", 0),

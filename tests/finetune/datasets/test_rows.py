@@ -9,14 +9,11 @@ import pytest
 from datasets import Features
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.choices import CHOICES
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.questions import QUESTIONS, Answer
-from bertsmith.finetune.datasets.rankings import RANKINGS
-from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.related import RELATED
+from bertsmith.finetune.datasets.related import RELATED, read_unlabelled
 from bertsmith.finetune.datasets.tagged import TAGGED
-from bertsmith.finetune.datasets.texts import LABELLED, MULTILABELLED, SCORED
-from bertsmith.finetune.datasets.unlabelled import read_unlabelled
+from bertsmith.finetune.datasets.texts import CHOICES, LABELLED, MULTILABELLED, RANKINGS, SCORED
 
 RECORDS = {
     LABELLED: [{"text": "a b", "label": "yes"}, {"text": "c", "label": "no"}, {"text": "d", "label": "no"}],
@@ -155,7 +152,7 @@ def test_a_class_without_a_name_and_options_of_files_are_refused():
 
 def test_faults_of_questions_are_left_out_where_asked():
     shifted = {**QUESTION, "id": "3", "answers": {"text": ["man"], "answer_start": [0]}}
-    with pytest.warns(UserWarning, match="rows: left out 1 answers"):
+    with pytest.warns(UserWarning, match="rows: left out 2 questions and answers"):
         (kept,) = QUESTIONS.read([QUESTION, shifted], ReadingOptions(faults="skip"))
     assert kept.answers == (Answer("man", 4),)
 

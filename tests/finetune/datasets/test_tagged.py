@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 
 
@@ -47,7 +47,7 @@ def test_a_word_may_be_white_space(tmp_path):
 
 def test_tags_are_not_read_from_cells_of_text(tmp_path):
     path = write(tmp_path, b"words,tags\na,O\n", "data.csv")
-    with pytest.raises(InputError, match="words and tags are read from CoNLL, CoNLL-U, JSON Lines or Parquet, not"):
+    with pytest.raises(InputError, match="words and tags are read from CoNLL, CoNLL-U, JSON or Parquet, not"):
         TAGGED.read(path)
 
 
@@ -146,3 +146,37 @@ def test_the_treebank_holds_its_numbered_words(shared_data, part):
     assert [pair for s in sentences for pair in zip(s.words, s.tags, strict=True)] == expected
     assert len(sentences) == sum(text.startswith("# sent_id") for text in lines)
     assert len(tags_of(sentences)) == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "skipped"),
+    [
+        ("# newdoc\nada B-PER\nmoved O\n\n# newdoc\n# O\n1 O\n", [["ada", "moved"], ["#", "1"]], 2),
+        ("# id 00-1f\tdomain=en\nada _ _ B-PER\nmoved _ _ O\n", [["ada", "moved"]], 1),
+        ("#\thttp://example.org/0 [2009]\nada\tB-PER\tO\nmoved\tO\tO\n", [["ada", "moved"]], 1),
+        ("#begin document (a); part 000\nada B-PER\nmoved O\n\n#end document\n", [["ada", "moved"]], 2),
+    ],
+)
+def test_comments_before_sentences_are_skipped_and_counted(tmp_path, text, words, skipped):
+    path = tmp_path / "a.conll"
+    path.write_text(text)
+    with pytest.warns(UserWarning, match=rf"skipped {skipped} comment lines, the first is line 1: '#"):
+        found = TAGGED.read(path)
+    assert [list(sentence.words) for sentence in found] == words
+
+
+def test_a_sign_that_is_a_word_stays_one(tmp_path, recwarn):
+    path = tmp_path / "a.conll"
+    path.write_text("# #\n200 CD\n\n# CD\n#1 CD\n\n#love NN\n")
+    assert [sentence.words for sentence in TAGGED.read(path)] == [("#", "200"), ("#", "#1"), ("#love",)]
+    assert not recwarn.list
+
+
+def test_sentences_with_faults_are_left_out_where_asked(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("ada B-PER\n\nmoved\n\nto O\n")
+    with pytest.raises(InputError, match="line 3 has 1 columns"):
+        TAGGED.read(path)
+    with pytest.warns(UserWarning, match="left out 1 sentences: line 3 has 1 columns"):
+        found = TAGGED.read(path, ReadingOptions(faults="skip"))
+    assert [sentence.words for sentence in found] == [("ada",), ("to",)]

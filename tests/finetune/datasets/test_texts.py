@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.texts import (
     LABELLED,
     MULTILABELLED,
@@ -126,8 +126,8 @@ def test_a_line_separator_inside_a_text_does_not_end_the_line(tmp_path):
         ("customer-review\tstars\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("Text (cleaned)\tRating\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("评论内容\t情感 标签 名\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
-        ("review.text\tgold.label\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
-        ("#text\t#label\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("item.body\tgold.mark\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
+        ("#body\t#mark\na\tx\nb\ty\nc\tx\n", None, "line 1: is it a header?"),
         ("0\t1\na\tx\nb\ty\n", None, "line 1 only counts its columns; is it a header? say --header or --no-header"),
         (
             "0\t1\t2\na\tb\tx\n",
@@ -290,15 +290,11 @@ def test_pairs_on_which_annotators_did_not_agree_are_no_class(tmp_path):
         (read_labelled, "a.csv", 'text,label\n"x\ny",1\na,1,2\n', "line 4 has 3 columns, the first has 2"),
         (read_labelled, "a.csv", "text,label\n ,1\n", "line 2 has an empty text"),
         (read_labelled, "a.csv", "", "holds no line"),
-        (read_labelled, "a.csv", "text;label\na;1\n", "its columns are separated by ';'; write commas, or tabs"),
-        (read_labelled, "a.csv", "text\tlabel\na\t1\n", "its columns are separated by '\\t'"),
         (read_labelled, "a.csv", "text,label\na\rb,1\n", "line 2 is not valid CSV (a carriage return in a cell"),
         (read_labelled, "a.tsv", "text\tverdict\ra\t1\rb\t2\r", "no label column among text, 'verdict\\ra'"),
         (read_labelled, "a.tsv", "text\tlabel\na\t1\t2\n", "line 2 has 3 columns, the first has 2"),
         (read_labelled, "a.tsv.gz", gzip.compress(b"a\t1\n" * 99, mtime=0)[:-9], "damaged or truncated gzip"),
         (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', "line 2 is not valid JSON"),
-        (read_labelled, "a.json", '[{"text": "a", "label": 1}]\n', "line 1 begins a JSON array; write one object a"),
-        (read_labelled, "a.json", '[\n {"text": "a", "label": 1}\n]\n', "line 1 begins a JSON array"),
         (read_labelled, "a.jsonl", "[" * 100_000, "line 1 is not valid JSON"),
         (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n\n["a", 1]\n', "line 3 is no JSON object"),
         (read_labelled, "a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2 has an empty label"),

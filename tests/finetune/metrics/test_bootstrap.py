@@ -6,7 +6,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.metrics.bootstrap import (
+from bertsmith.finetune.metrics import (
     Interval,
     average_precision_interval,
     bootstrap_interval,
@@ -74,7 +74,7 @@ def test_the_seed_decides_and_the_blocks_do_not(monkeypatch):
     first = bootstrap_interval(values, seed=3)
     assert bootstrap_interval(values, seed=3) == first
     assert bootstrap_interval(values, seed=4) != first
-    monkeypatch.setattr("bertsmith.finetune.metrics.bootstrap._BLOCK", 170)
+    monkeypatch.setattr("bertsmith.finetune.metrics._BLOCK", 170)
     assert bootstrap_interval(values, seed=3) == first
 
 

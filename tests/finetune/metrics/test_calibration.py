@@ -10,6 +10,7 @@ from sklearn.metrics import brier_score_loss, f1_score, log_loss
 
 from bertsmith.cli import main
 from bertsmith.errors import ConfigError
+from bertsmith.finetune.job import finetune
 from bertsmith.finetune.metrics.calibration import (
     BINS,
     best_cut,
@@ -81,10 +82,13 @@ def test_probabilities_of_nothing_and_of_certainty_are_finite():
 
 
 def test_a_threshold_is_the_best_of_all_cuts():
-    sure, truth = RNG.random(60).round(2), RNG.integers(0, 2, 60)
-    cut = best_cut(truth, sure)
-    cuts = [f1_score(truth, sure > one) for one in np.unique(sure)[:-1]]
-    assert f1_of(truth, sure > cut) == pytest.approx(max(cuts))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sure, truth = rng.random(60).round(2), rng.integers(0, 2, 60)
+        cut = best_cut(truth, sure)
+        # below the least of all, too, where everything is true
+        cuts = [f1_score(truth, sure > one) for one in (0.0, *np.unique(sure)[:-1])]
+        assert f1_of(truth, sure > cut) == pytest.approx(max(cuts))
     assert best_cut(np.zeros(5, dtype=int), np.linspace(0, 1, 5), 0.3) == 0.3
 
 
@@ -144,3 +148,19 @@ def test_what_a_folder_does_not_know_is_said(tiny_model, tmp_path, capsys):
     pipeline = load_pipeline("classify", tmp_path / "three")
     with pytest.raises(ConfigError, match="temperature 0.0 must be positive"):
         Classify(pipeline.engine.model, pipeline.tokenizer, temperature=0.0)
+
+
+def test_everything_that_is_fitted_is_fitted_on_dev(tiny_model, tmp_path):
+    """Thresholds and temperature of two runs that differ in their test file alone are the same."""
+    rows = [("the book", "good"), ("the man", "bad"), ("bread", "bad"), ("a woman", "good")]
+    train = [{"text": text, "label": label} for text, label in rows * 4]
+    turned = [{"text": text, "label": "good" if label == "bad" else "bad"} for text, label in rows * 4]
+    labelled = [{"text": one["text"], "labels": [one["label"]]} for one in train]
+    opposite = [{"text": one["text"], "labels": [one["label"]]} for one in turned]
+    for task, own, others in (("classify", train, turned), ("multilabel", labelled, opposite)):
+        saved = []
+        for number, test in enumerate((own, others)):
+            run = finetune(task, tiny_model, tmp_path / f"{task}{number}", train=own, dev=own, test=test, epochs=2)
+            saved.append(json.loads((run.model_folder / "task.json").read_text()))
+        assert saved[0] == saved[1]
+        assert saved[0]["temperature"] != 1.0

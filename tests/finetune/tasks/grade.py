@@ -6,25 +6,22 @@ are likelier than not. Unlike a classifier it knows that 2 lies between 1 and 3,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.texts import SCORED, ScoredText
-from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
-from bertsmith.finetune.tasks.registry import register
-from bertsmith.finetune.tasks.spec import TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
-from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
+from bertsmith.finetune.datasets.texts import SCORED, ScoredText, shown
+from bertsmith.finetune.metrics import bootstrap_interval
+from bertsmith.finetune.tasks import register
+from bertsmith.finetune.tasks.classify import TEXT_INPUTS, TextTask, text_card
+from bertsmith.finetune.tasks.task import Evaluation, Mistake, Record, TaskSpec, worst
 from bertsmith.inference.classify import MULTI, TextPipeline
-from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.objectives import MultiLabelObjective
-from bertsmith.options import option
-from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith.settings import option
 
 
 class Grade(TextPipeline, name="grade"):
@@ -54,7 +51,7 @@ class GradeOptions:
 
 @register
 @dataclass(frozen=True)
-class GradingTask(Task[ScoredText, int]):
+class GradingTask(TextTask[ScoredText, int]):
     """A grade for each text or pair.
 
     Attributes:
@@ -65,6 +62,7 @@ class GradingTask(Task[ScoredText, int]):
     best_grade: int
     paired: bool = False
 
+    example: ClassVar = ScoredText
     spec: ClassVar = TaskSpec(
         "grade",
         ("a grade", "评级"),
@@ -93,30 +91,17 @@ class GradingTask(Task[ScoredText, int]):
         """Returns an output for each grade but the best."""
         return {"id2label": {k: f"better than {k + 1}" for k in range(self.best_grade - 1)}, "problem_type": MULTI}
 
-    def encode(
-        self, tokenizer: WordPieceTokenizer, examples: Sequence[ScoredText], max_length: int
-    ) -> list[EncodedExample]:
-        """Returns one sequence for each text, labelled with a 0 or 1 for each output."""
+    def targets(self, examples: Sequence[ScoredText]) -> list[list[int]]:
+        """Returns a 0 or 1 for each output."""
         for example in examples:
             if example.score not in range(1, self.best_grade + 1):
                 raise InputError(f"{example.at}{example.score:g} is no grade from 1 to {self.best_grade}")
-        labels = [[int(example.score > k) for k in range(1, self.best_grade)] for example in examples]
-        return encode_texts(tokenizer, examples, self.paired, max_length, labels)
+        return [[int(example.score > k) for k in range(1, self.best_grade)] for example in examples]
 
     @property
     def objective(self) -> MultiLabelObjective:
         """Each "better than" is a yes or a no by itself."""
         return MultiLabelObjective()
-
-    def predict(
-        self,
-        model: BertForSequenceClassification,
-        tokenizer: WordPieceTokenizer,
-        examples: Sequence[ScoredText],
-        inference: InferenceConfig,
-    ) -> list[int]:
-        """Grades the texts."""
-        return Grade(model, tokenizer, inference)(*columns_of(examples, self.paired))
 
     def metrics(self, examples: Sequence[ScoredText], predictions: Sequence[int]) -> dict[str, float]:
         """Returns the share of right grades, and how far off they are on average."""
@@ -136,7 +121,6 @@ class GradingTask(Task[ScoredText, int]):
         )
 
     @staticmethod
-    def records(pipeline: Grade, rows: Rows) -> Iterator[Record]:
-        """Yields the grades."""
-        for row, grade in zip(rows, pipeline(*columns_of_rows(rows)), strict=True):
-            yield {"prediction": grade, "input": row}
+    def record(found: int) -> Record:
+        """Returns the grade."""
+        return {"prediction": found}

@@ -8,8 +8,9 @@ import torch
 import transformers
 
 from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets import ReadingOptions
+from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
 from bertsmith.finetune.datasets.questions import Answer as TrueAnswer
-from bertsmith.finetune.datasets.questions import QuestionExample, read_squad
 from bertsmith.finetune.metrics.spans import squad_scores
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -76,7 +77,7 @@ def test_labels_lead_back_to_every_answer(shared_data, file, max_length, cut):
     """
     vocabulary, count, wider = FILES[file]
     tokenizer = WordPieceTokenizer.load(shared_data / vocabulary)
-    examples = read_squad(shared_data / file, faults="skip").examples
+    examples = QUESTIONS.read(shared_data / file, ReadingOptions(faults="skip"))
     assert len(examples) == count
     model = Taught(BertConfig.named("1/64", vocab_size=tokenizer.vocab_size))
     never_whole = 0

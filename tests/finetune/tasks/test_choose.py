@@ -7,13 +7,13 @@ import transformers
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.choices import ChoiceExample
+from bertsmith.files import from_json, to_json
+from bertsmith.finetune.datasets.texts import ChoiceExample
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.choose import ChoiceTask
 from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.inference.choose import Choice, Choose
-from bertsmith.json_files import from_json, to_json
+from bertsmith.inference.classify import Choice, Choose
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=8, batch_size=8, learning_rate=2e-3, precision="float32")

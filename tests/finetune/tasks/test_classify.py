@@ -11,12 +11,11 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolder
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.datasets.texts import LabelledText, MultiLabelledText, ScoredText
 from bertsmith.finetune.predict import as_line
-from bertsmith.finetune.report.run_report import write_report
+from bertsmith.finetune.report import write_report
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings, compute_dtype
-from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
 from bertsmith.finetune.tasks.features import FeatureTaggingTask
-from bertsmith.finetune.tasks.multilabel import MultiLabelTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference import load_pipeline
@@ -54,6 +53,15 @@ def test_a_classifier_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     assert all(sum(p.probabilities.values()) == pytest.approx(1.0) for p in predictions)
     reference = transformers.pipeline("text-classification", str(run / "model"))
     assert [row["label"] for row in reference(texts)] == [p.label for p in predictions]
+
+
+def test_of_epochs_that_do_equally_well_the_first_is_kept(tiny_model, tmp_path):
+    train = make_examples(16)
+    settings = replace(SETTINGS, epochs=3, learning_rate=1e-12)
+    found = fine_tune(ClassificationTask.of(train), tiny_model, train, train, tmp_path / "run", settings)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({row["accuracy"] for row in rows if row["kind"] == "dev"}) == 1
+    assert found.epoch == 1
 
 
 def test_the_same_command_again_reads_the_result(tiny_model, tmp_path, monkeypatch):

@@ -14,11 +14,11 @@ from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.related import CorpusPassage, JudgedQuery, RelatedTexts
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
-from bertsmith.finetune.evaluate import evaluate_folder
+from bertsmith.finetune.job import evaluate
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks import load_task
 from bertsmith.finetune.tasks.embed import EmbeddingTask
-from bertsmith.finetune.tasks.registry import load_task
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model.family import families
@@ -241,6 +241,32 @@ def test_a_folder_of_sentence_transformers_is_trained_on_with_its_pooling_and_pr
     np.testing.assert_allclose(ours(texts, prompt="passage"), expected, atol=1e-5)
 
 
+def test_training_keeps_what_a_folder_says_of_limits_prompts_and_numbers(tiny_model, tmp_path):
+    """`sentence-transformers` cuts, prompts and truncates the trained folder as it did the one before."""
+    encoder = sentence_transformers.models.Transformer(str(tiny_model), max_seq_length=9)
+    pooling = sentence_transformers.models.Pooling(encoder.get_word_embedding_dimension())
+    asked = {"prompts": {"any": "a book ! "}, "default_prompt_name": "any", "truncate_dim": 16}
+    theirs = sentence_transformers.SentenceTransformer(modules=[encoder, pooling], device="cpu", **asked)
+    theirs.save(str(tmp_path / "theirs"))
+    usage = tmp_path / "theirs" / "config_sentence_transformers.json"
+    usage.write_text(json.dumps({**json.loads(usage.read_text()), "truncate_dim": 16}), encoding="utf-8")
+    run_folder, once = tmp_path / "run", FineTuningSettings(epochs=1, precision="float32")
+    found = fine_tune(EmbeddingTask.of(PAIRS), tmp_path / "theirs", PAIRS, PAIRS, run_folder, once)
+    assert json.loads((run_folder / "model" / "task.json").read_text())["max_length"] == 9
+    trained = sentence_transformers.SentenceTransformer(str(run_folder / "model"), device="cpu", truncate_dim=16)
+    assert (trained.max_seq_length, trained.prompts[trained.default_prompt_name]) == (9, "a book ! ")
+    texts = ["the man eats bread . the woman reads a book !", "a book"]
+    ours = load_pipeline("embed", run_folder / "model", precision="float32")(texts)
+    assert ours.shape == (2, 16)
+    expected = trained.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    again = evaluate(run_folder / "model", [{"query": one.query, "text": one.positive} for one in PAIRS])
+    assert again.metrics["ndcg_at_10"] == pytest.approx(found.dev.metrics["ndcg_at_10"], abs=1e-6)
+    plain = fine_tune(EmbeddingTask.of(PAIRS), tiny_model, PAIRS, PAIRS, tmp_path / "plain", once)
+    assert plain.epoch == 1
+    assert "dims" not in json.loads((tmp_path / "plain" / "model" / "task.json").read_text())
+
+
 def run(capsys, *words, code=0):
     with pytest.raises(SystemExit) as caught:
         main([str(word) for word in words])
@@ -273,7 +299,26 @@ def test_the_commands(tiny_model, tmp_path, capsys):
 def test_an_encoder_that_was_never_fine_tuned_is_scored(minilm_folder, tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("sentence1,sentence2,score\na cat,a kitten,4.5\na cat,the law,0\na car,a truck,3\n")
-    assert evaluate_folder(minilm_folder, path).metrics["spearman"] == pytest.approx(1.0)
+    assert evaluate(minilm_folder, path).metrics["spearman"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_an_encoder_is_scored_as_its_folder_compares(tiny_model, tmp_path, similarity):
+    says = {"similarity_fn_name": similarity}
+    (tiny_model / "config_sentence_transformers.json").write_text(json.dumps(says))
+    pairs, scored = tmp_path / "pairs.jsonl", tmp_path / "scored.tsv"
+    given = [(pair.query, pair.positive) for pair in PAIRS]
+    pairs.write_text("".join(json.dumps({"query": query, "text": text}) + "\n" for query, text in given))
+    scored.write_text("text\tpair\tscore\n" + "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(given)))
+    pipeline = load_pipeline("embed", tiny_model, precision="float32")
+    texts = list(dict.fromkeys(text for _, text in given))
+    compared = pipeline.compare([query for query, _ in given], texts)
+    right = [texts.index(text) for _, text in given]
+    first = np.mean([row.argmax() == place for row, place in zip(compared, right, strict=True)])
+    found = evaluate(tiny_model, pairs, precision="float32").metrics
+    assert found["recall_at_1"] == pytest.approx(first)
+    expected = stats.spearmanr([row[place] for row, place in zip(compared, right, strict=True)], range(len(given)))
+    assert evaluate(tiny_model, scored, precision="float32").metrics["spearman"] == pytest.approx(expected.statistic)
 
 
 @pytest.mark.parametrize("kind", ["lora", "bottleneck"])
@@ -282,7 +327,7 @@ def test_adapters_learn_vectors_too(kind, tiny_model, tmp_path):
     result = fine_tune(EmbeddingTask.of(PAIRS), tiny_model, PAIRS, PAIRS, tmp_path / "run", settings)
     path = tmp_path / "pairs.tsv"
     path.write_text("query\tpositive\n" + "".join(f"{pair.query}\t{pair.positive}\n" for pair in PAIRS))
-    found = evaluate_folder(tiny_model, path, adapter=tmp_path / "run" / "adapter", precision="float32")
+    found = evaluate(tiny_model, path, adapter=tmp_path / "run" / "adapter", precision="float32").details
     assert found.metrics == pytest.approx(result.dev.metrics)
     assert Path(tmp_path / "run" / "model").is_dir() == (kind == "lora")
 
@@ -359,9 +404,8 @@ def test_text_without_labels_is_learned_from(tiny_model, tmp_path, capsys):
     assert "dev: ndcg_at_10" in said
     assert "texts" in (out / "model" / "README.md").read_text(encoding="utf-8")
     for more, message in (
-        ([], "give --train and --dev, or --train and --folds"),
-        (["--train", "a.tsv"], "give --train and --dev, or --train and --folds"),
-        (["--train", "a.tsv", "--unlabelled", texts], "give --train and --dev, or --train and --folds"),
+        ([], "give --train, with --dev where you have it, or --unlabelled"),
+        (["--train", "a.tsv", "--unlabelled", texts], "give --train, with --dev where you have it, or --unlabelled"),
     ):
         assert message in run(capsys, *command[:5], tmp_path / "other", *more, code=2)
     data = tmp_path / "pairs.tsv"

@@ -17,7 +17,7 @@ from bertsmith.finetune.run import FineTuningRun, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.features import FeatureTaggingTask
 from bertsmith.model import BertConfig, BertForPreTraining, BertModel
-from bertsmith.model.feature_tagger import FeatureTagger
+from bertsmith.model.features import FeatureTagger
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=3, batch_size=8, learning_rate=1e-2, precision="float32")

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.rankings import RankingExample
+from bertsmith.files import from_json, to_json
+from bertsmith.finetune.datasets.texts import RankingExample
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks.rank import RankingTask
 from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.inference.classify import Rank
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.rank import Rank
-from bertsmith.json_files import from_json, to_json
 from bertsmith.model import BertForSequenceClassification
 from bertsmith.tokenizer import WordPieceTokenizer
 
@@ -43,7 +43,7 @@ def test_a_ranker_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     texts = [example.text for example in dev[:3]]
     assert Rank.load(folder)("the man", texts)[0].text == "eats bread ."
     ours = Rank(BertForSequenceClassification.from_pretrained(folder), WordPieceTokenizer.load(folder), CPU)
-    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu", max_length=32)
+    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
     expected = reference.predict([("the man", text) for text in texts])
     np.testing.assert_allclose(ours.scores(["the man"] * 3, texts), expected, atol=1e-4)
 

@@ -9,12 +9,11 @@ from typer.main import get_command
 
 from bertsmith.cli import app, main
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.finetune.job import Job, run_job
-from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks import registry
-from bertsmith.finetune.tasks.registry import all_tasks, load_task, make_task, options_of_all_tasks, register
+from bertsmith.finetune import tasks as registry
+from bertsmith.finetune.job import finetune
+from bertsmith.finetune.tasks import all_tasks, load_task, make_task, options_of_all_tasks, register
 from bertsmith.inference import load_pipeline
-from bertsmith.options import settings_of
+from bertsmith.settings import settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +80,7 @@ def test_what_is_no_task_is_said(tmp_path):
     with pytest.raises(ConfigError, match="task 'sing' is unknown; use one of answer, choose, classify"):
         make_task("sing", [])
     with pytest.raises(ConfigError, match="task 'sing' is unknown"):
-        run_job(Job("sing", tmp_path, "a.tsv", "b.tsv", tmp_path / "run", FineTuningSettings()))
+        finetune("sing", tmp_path, tmp_path / "run", train="a.tsv", dev="b.tsv", learning_rate=1e-3)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="task 'grade' of .*grade has one of that name"):
         register(type("Other", (GradingTask,), {"spec": GradingTask.spec}))

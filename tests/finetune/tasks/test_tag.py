@@ -7,8 +7,10 @@ from seqeval.metrics import f1_score
 from sklearn.metrics import accuracy_score
 
 from bertsmith.batch import RaggedBatch
+from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.reader import ReadingOptions
+from bertsmith.files import from_json, to_json
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords
 from bertsmith.finetune.run import fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
@@ -16,8 +18,6 @@ from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.finetune.tasks.task import Evaluation
 from bertsmith.inference.engine import InferenceConfig
 from bertsmith.inference.tag import Tag, WordTags
-from bertsmith.json_files import from_json, to_json
-from bertsmith.objectives.labelled import NO_LABEL
 from bertsmith.tokenizer import WordPieceTokenizer
 
 SETTINGS = FineTuningSettings(epochs=6, batch_size=8, learning_rate=3e-3, precision="float32")

@@ -16,29 +16,36 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bertsmith.cores import available_cores
-from bertsmith.data.corpus.chart import draw_statistics
-from bertsmith.data.corpus.commit import PARTS, SHARD_NAME, STATISTICS, apply_commit, commit, read_statistics
-from bertsmith.data.corpus.manifest import MANIFEST, different_keys, require_same_settings
-from bertsmith.data.corpus.options import SHARD_TOKENS, CorpusOptions
+from bertsmith.data.corpus.commit import (
+    CHUNKS_MADE,
+    PARTS,
+    SHARD_NAME,
+    STATISTICS,
+    apply_commit,
+    commit,
+    read_statistics,
+)
+from bertsmith.data.corpus.manifest import HELDOUT, MANIFEST, TRAIN, different_keys, require_same_settings
 from bertsmith.data.corpus.partial_shards import (
     count_tokens,
     read_partial_shards,
     verify_partial_shards,
     write_partial_shards,
 )
-from bertsmith.data.corpus.plan import InputChunk, plan_chunks, read_chunk
+from bertsmith.data.corpus.plan import SHARD_TOKENS, CorpusOptions, InputChunk, plan_chunks, read_chunk
 from bertsmith.data.corpus.shards import TokenCorpus
-from bertsmith.data.reading.finding import find_sources
+from bertsmith.data.corpus.statistics import draw_statistics
+from bertsmith.data.reading.documents import readable_sources
+from bertsmith.data.reading.records import FileNames, Rows, files_of
 from bertsmith.data.reading.sources import Source, is_url
 from bertsmith.data.reading.text import LEAST_TEXTS, Document, few_texts_error, no_text_error, resolve_documents
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import atomic_path, locked, make_folder
-from bertsmith.json_files import read_json, write_json
-from bertsmith.parallel import Engine, parallel_map
-from bertsmith.tokenizer import Tokenizer
+from bertsmith.files import atomic_path, leaving_no_trace, locked, make_folder, read_json, write_json
+from bertsmith.parallel import Engine, available_cores, parallel_map
+from bertsmith.settings import Result, built, divided
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 
-_PLAN, _PLAN_VERSION = "plan.json", 2
+_PLAN, _PLAN_VERSION = "plan.json", 3
 _PICTURE = "statistics.png"
 _LOCK_PATIENCE = 5.0  # seconds; the workers of a killed build need a moment to notice
 
@@ -46,6 +53,67 @@ Progress = Callable[[int, int, int], None]
 
 
 def build_corpus(
+    text: FileNames | Rows,
+    tokenizer: str | Path | Tokenizer,
+    out: str | Path,
+    *,
+    engine: Engine = "local",
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Result[TokenCorpus]:
+    """Turns text into token shards for pre-training; goes on where an earlier call was broken off.
+
+    Examples:
+        >>> import bertsmith
+        >>> corpus = bertsmith.build_corpus("texts", "vocabulary", "corpus", documents="blank-line")
+        >>> corpus.metrics["documents"] > 0
+        True
+
+    Args:
+        text: as in `learn_vocabulary`; a row is a document.
+        tokenizer: its folder, `vocab.txt`, or itself.
+        out: the folder for the shards.
+        engine: `local` or `ray`.
+        workers: processes; None for all cores.
+        on_progress: told how many bytes are done, how many there are, and how many ids were made.
+        on_note: told which files of a folder are left out, and why.
+        **settings: the options of `bertsmith corpus`, with underscores, such as `heldout` and `near_duplicates`.
+
+    Returns:
+        `metrics`: documents, sentences and tokens to train on and held out, and the statistics of the text; `report`: a
+        picture of them; `details`: the corpus.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible.
+        InputError: a file or a row is missing, damaged or malformed, or there are fewer than three documents.
+        RunFolderError: the folder holds a corpus made with other settings, is in use, or cannot be written.
+        CheckpointError: a shard of a finished corpus is damaged.
+    """
+    (chosen,) = divided(settings, CorpusOptions, command="corpus")
+    options, folder = built(CorpusOptions, chosen), Path(out)
+    cutter = load_tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+    with files_of(text, folder, options.text_field) as files:
+        how: dict[str, Any] = {"engine": engine, "workers": workers, "on_progress": on_progress, "on_note": on_note}
+        made = build_shards(files, cutter, folder, options, **how)
+    found = read_statistics(folder)
+    metrics = {
+        f"{before}{name}": float(getattr(made.counts[split], name))
+        for split, before in ((TRAIN, ""), (HELDOUT, "heldout_"))
+        for name in ("documents", "sentences", "tokens")
+    }
+    metrics |= {name: found[name] for name in ("pieces_per_word", "unknown_rate")}
+    metrics["unknown_characters"] = found.get("unknown_characters", 0) / max(1, found.get("characters", 0))
+    repeated = found.get("repeated_lines", {})
+    metrics |= {f"repeated_lines_{name}": repeated.get(name, 0) for name in ("copies", "token_share", "dropped")}
+    metrics["special_tokens_as_text"] = found.get("special_tokens_as_text", 0)
+    metrics |= {f"{kind}_duplicates": found["duplicates"][kind] for kind in ("exact", "near")}
+    metrics["unigram_entropy"] = made.unigram_entropy
+    return Result(folder, metrics, None, folder / "statistics.png", made)
+
+
+def build_shards(
     paths: Sequence[str | Path],
     tokenizer: Tokenizer,
     folder: str | Path,
@@ -54,34 +122,28 @@ def build_corpus(
     engine: Engine = "local",
     workers: int | None = 1,
     on_progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> TokenCorpus:
-    """Tokenizes files into a folder of shards; goes on where an earlier call was broken off.
+    """Tokenizes files into a folder of shards, as `build_corpus` does; where it is finished, checks every byte of it.
 
-    Where the corpus is there already, every byte of it is checked instead.
-
-    Args:
-        paths: files, folders, patterns and URLs of text, JSON Lines and Parquet. Large plain files are shared among the
-            workers; one that is gzip or zstd is read by a single worker, and from its beginning after a kill.
-        tokenizer: makes the ids.
-        folder: where the shards go, with `manifest.json`, `statistics.json` and `statistics.png`.
-        options: what the corpus is like; the defaults if left out.
-        engine: `local` or `ray`, see `parallel_map`.
-        workers: processes; None for all cores. Neither this nor the engine changes the result.
-        on_progress: told after every chunk how many bytes are done, how many there are, and how many ids were made.
-
-    Raises:
-        InputError: an input is missing, damaged or malformed, or there are fewer than three documents.
-        RunFolderError: the folder holds a corpus made with other settings, is in use, or cannot be written.
-        CheckpointError: a shard of the finished corpus is damaged.
+    Large plain files are shared among the workers; one that is gzip or zstd is read by a single worker, and from its
+    beginning after a kill. Neither `engine` nor `workers` changes the result.
     """
     options = options or CorpusOptions()
-    sources = _without_own_files(find_sources(paths), paths, Path(folder))
-    rule = resolve_documents([Path(source.name) for source in sources if source.kind == "text"], options.documents)
+    found, note = readable_sources(paths, options.encoding)
+    if on_note is not None and note:
+        on_note(note)
+    sources = _without_own_files(found, paths, Path(folder))
+    texts = [Path(source.name) for source in sources if source.kind in ("text", "document")]
+    rule = resolve_documents(texts, options.documents)
     options = replace(options, documents=rule)
     settings = {"sources": [[_absolute(source), source.size] for source in sources], **asdict(options)}
-    folder = make_folder(Path(folder))
+    if options.sheet is None:
+        # 早先的语料没有这一项：同一条命令照样能在那里重跑
+        del settings["sheet"]
+    folder = Path(folder)
     # 工作进程继承了锁：拿到锁就说明上一次的进程都已退出，不会有两个写者
-    with locked(folder, patience=_LOCK_PATIENCE):
+    with leaving_no_trace(folder, CHUNKS_MADE), locked(make_folder(folder), patience=_LOCK_PATIENCE):
         apply_commit(folder)
         if (folder / MANIFEST).is_file():
             require_same_settings(folder, tokenizer, settings)
@@ -90,7 +152,13 @@ def build_corpus(
         else:
             chunks = _planned(folder, sources, tokenizer, options, settings)
             work = _ChunkWork(folder / PARTS, tokenizer, options, functools.partial(read_chunk, options=options))
-            _make_chunks(work, chunks, engine, workers, on_progress)
+            try:
+                _make_chunks(work, chunks, engine, workers, on_progress)
+            except InputError:
+                # 一块也没做成就被拒绝：不留下会挡住下一条命令的东西
+                if not any(work.path(chunk).is_dir() for chunk in chunks):
+                    _remove_parts(folder)
+                raise
             corpus = _committed(folder, work, chunks, settings, [source.name for source in sources])
         picture = folder / _PICTURE
         if not picture.exists():
@@ -108,18 +176,10 @@ def build_from_documents(
     shard_tokens: int = SHARD_TOKENS,
     words: Literal["jieba"] | None = None,
 ) -> TokenCorpus:
-    """Builds a corpus as `build_corpus` does, of documents that are at hand instead of files, in one process.
+    """Builds a corpus as `build_shards` does, of documents that are at hand instead of files, in one process.
 
-    Every document stays, also if it repeats another. A stream of documents cannot be read from its middle, so what an
-    earlier call left unfinished is made again from the beginning.
-
-    Args:
-        documents: read once, in order; memory is bounded by one shard.
-        tokenizer: makes the ids.
-        folder: where the shards go.
-        heldout_share: as in `CorpusOptions`, as are the following.
-        shard_tokens: ids per shard.
-        words: how the words of Chinese are found.
+    Every document stays, also if it repeats another. They are read once, in order, in the memory of one shard; what an
+    earlier call left unfinished is made again from the beginning. `CorpusOptions` says what the options mean.
 
     Raises:
         InputError: there are fewer than three documents.
@@ -246,11 +306,7 @@ def _planned(
 
 
 def _without_own_files(sources: Sequence[Source], paths: Sequence[str | Path], folder: Path) -> list[Source]:
-    """Leaves out what a build writes into its folder, where a pattern among `paths` matches that as well.
-
-    Raises:
-        InputError: such a file is named.
-    """
+    """Leaves out what a build writes into its folder, where a pattern among `paths` matches that as well."""
     named = {Path(path).resolve() for path in paths if not is_url(str(path)) and Path(path).is_file()}
     kept = []
     for source in sources:

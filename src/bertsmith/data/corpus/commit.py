@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.duplicates import NearDuplicates, find_exact
+from bertsmith.data.corpus.duplicates import NearDuplicates
 from bertsmith.data.corpus.manifest import (
     BUILD_AGAIN,
     HELDOUT,
@@ -28,20 +28,23 @@ from bertsmith.data.corpus.manifest import (
     Manifest,
     ShardEntry,
     SplitEntry,
+    note_verified,
     write_manifest,
 )
-from bertsmith.data.corpus.options import CorpusOptions
 from bertsmith.data.corpus.partial_shards import DROPPED, PartialShard, splits_by_text
+from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.statistics import ShardStatistics, summarize
-from bertsmith.data.corpus.verified import note_verified
 from bertsmith.data.reading.text import LEAST_TEXTS, few_texts_error
-from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.json_files import from_json, read_json, to_json, write_json
+from bertsmith.errors import CheckpointError, InputError, RunFolderError
+from bertsmith.files import from_json, read_json, to_json, write_json
 from bertsmith.tokenizer import Tokenizer
 
 PARTS = ".parts"
+CHUNKS_MADE = f"{PARTS}/[0-9]*"
 STATISTICS = "statistics.json"
 _COMMIT = "commit.json"
+REPEATED = 10
+"""Documents that hold the same line from which it counts as repeated, where the options do not say."""
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.arrow")
 
 
@@ -52,29 +55,22 @@ def commit(
     options: CorpusOptions,
     settings: Mapping[str, Any],
 ) -> None:
-    """Makes the corpus of its partial shards.
-
-    Args:
-        folder: of the corpus; the partial shards lie in its `.parts`.
-        partial_shards: all of them, in order.
-        tokenizer: made the ids.
-        options: the partial shards were made with.
-        settings: for the manifest.
+    """Makes the corpus of its partial shards, all of them in order.
 
     Raises:
         InputError: fewer than `LEAST_TEXTS` texts stay.
         RunFolderError: the disk is full or the place cannot be written.
     """
-    hashes = [partial.hashes() for partial in partial_shards]
-    natural = [splits_by_text(partial.texts(), options.heldout_share) for partial in partial_shards]
-    splits, duplicates = _without_duplicates(partial_shards, hashes, natural, options)
+    natural = [splits_by_text(partial.load("texts"), options.heldout_share) for partial in partial_shards]
+    splits, duplicates = _without_duplicates(partial_shards, natural, options)
     splits = _settled(splits, partial_shards, options.heldout_share, sum(duplicates.values()))
+    splits, lines, repeated = _without_repeated_lines(partial_shards, splits, options)
     entries: dict[str, list[ShardEntry]] = {name: [] for name in SPLITS}
     held: dict[str, list[ShardStatistics]] = {name: [] for name in SPLITS}
     pieces = {name: np.zeros(tokenizer.vocab_size, dtype=np.int64) for name in SPLITS}
     moves = []
-    for partial, before, after in zip(partial_shards, natural, splits, strict=True):
-        for shard in partial.shards(before, after, tokenizer.vocab_size):
+    for partial, before, after, kept in zip(partial_shards, natural, splits, lines, strict=True):
+        for shard in partial.shards(before, after, kept, tokenizer):
             name, record = SPLITS[shard.split], shard.record
             file = f"{name}-{len(entries[name]):05d}.arrow"
             entries[name].append(ShardEntry(file, record.statistics.documents, record.bytes, record.checksum))
@@ -90,10 +86,16 @@ def commit(
         splits={name: SplitEntry(**counts[name], shards=tuple(entries[name])) for name in SPLITS},
         piece_counts=pieces[TRAIN],
     )
+    characters, unknown, special = np.sum([partial.load("written") for partial in partial_shards], axis=0).tolist()
     statistics = {
         **_counts([*held[TRAIN], *held[HELDOUT]]),
         "splits": counts,
         "duplicates": duplicates,
+        # 拼不出的部分先数：丢掉重复文档之前的全部文本
+        "characters": characters,
+        "unknown_characters": unknown,
+        "special_tokens_as_text": special,
+        "repeated_lines": repeated,
         **summarize(pieces[TRAIN] + pieces[HELDOUT], [*held[TRAIN], *held[HELDOUT]], tokenizer),
     }
     # 提交点：此后只剩改名，中断了再来一遍也一样
@@ -139,29 +141,26 @@ def read_statistics(folder: Path) -> dict[str, Any]:
 
 
 def _counts(shards: Sequence[ShardStatistics]) -> dict[str, int]:
-    return {
-        "documents": sum(shard.documents for shard in shards),
-        "sentences": sum(shard.sentences for shard in shards),
-        "tokens": sum(shard.tokens for shard in shards),
-    }
+    return {name: sum(getattr(shard, name) for shard in shards) for name in ("documents", "sentences", "tokens")}
 
 
 def _without_duplicates(
-    partial_shards: Sequence[PartialShard],
-    hashes: Sequence[NDArray[np.uint64]],
-    natural: Sequence[NDArray[np.int8]],
-    options: CorpusOptions,
+    partial_shards: Sequence[PartialShard], natural: Sequence[NDArray[np.int8]], options: CorpusOptions
 ) -> tuple[list[NDArray[np.int8]], dict[str, int]]:
     """Says where every document goes, with repeats dropped, and how many these are."""
     splits = [group.copy() for group in natural]
-    if not options.keep_duplicates:
-        for group, repeated in zip(splits, find_exact(hashes), strict=True):
-            group[repeated] = DROPPED
+    if splits and not options.keep_duplicates:
+        # 号码相同就是同一串 id：每篇只占八个字节，留下最先出现的一篇
+        hashes = np.concatenate([partial.load("hashes") for partial in partial_shards])
+        repeated = np.ones(len(hashes), dtype=np.bool_)
+        repeated[np.unique(hashes, return_index=True)[1]] = False
+        for group, repeats in zip(splits, _cut_like(splits, repeated), strict=True):
+            group[repeats] = DROPPED
     exact = sum(int((group == DROPPED).sum()) for group in splits)
     if options.near_duplicates is not None:
         index = NearDuplicates(options.near_duplicates)
         for partial, group in zip(partial_shards, splits, strict=True):
-            signatures = partial.signatures()
+            signatures = partial.load("signatures")
             for number in np.flatnonzero(group != DROPPED).tolist():
                 if index.repeats(signatures[number]):
                     group[number] = DROPPED
@@ -169,19 +168,62 @@ def _without_duplicates(
     return splits, {"exact": exact, "near": dropped - exact}
 
 
+def _without_repeated_lines(
+    partial_shards: Sequence[PartialShard], splits: Sequence[NDArray[np.int8]], options: CorpusOptions
+) -> tuple[list[NDArray[np.int8]], list[NDArray[np.bool_]], dict[str, float]]:
+    """Says which sentences stay, where documents go that keep none, and what lines stand in many documents.
+
+    A line is repeated if it stands in `REPEATED` documents, or in as many as the options say. Those that are dropped
+    leave one copy, the first in training: what a footer says is learned once, and validated nowhere.
+    """
+    sentences = [partial.load("sentences") for partial in partial_shards]
+    hashes, lengths = (
+        np.concatenate([partial.load(f"sentence_{name}") for partial in partial_shards])
+        for name in ("hashes", "lengths")
+    )
+    split_of = np.repeat(np.concatenate(splits), np.concatenate(sentences))
+    document_of = np.repeat(np.arange(len(np.concatenate(sentences))), np.concatenate(sentences))
+    kept = np.flatnonzero(split_of != DROPPED)
+    _, line_of = np.unique(hashes[kept], return_inverse=True)
+    pairs = np.unique(np.stack([line_of, document_of[kept]]), axis=1)
+    least = options.drop_repeated_lines or REPEATED
+    is_repeated = np.bincount(pairs[0], minlength=1) >= least
+    copies = kept[is_repeated[line_of]]
+    stays = np.ones(len(hashes), dtype=np.bool_)
+    figures = {
+        "documents": least,
+        "lines": int(is_repeated.sum()),
+        "copies": len(copies),
+        "token_share": float(lengths[copies].sum() / max(1, lengths[kept].sum())),
+        "dropped": 0,
+    }
+    if options.drop_repeated_lines is not None and len(copies):
+        # 训练集里的第一份留下；留出集里一份不留，分数才不是背出来的
+        trained = copies[split_of[copies] == 0]
+        _, first = np.unique(hashes[trained], return_index=True)
+        stays[copies] = False
+        stays[trained[first]] = True
+        figures["dropped"] = int((~stays).sum())
+    per_partial = np.split(stays, np.cumsum([group.sum() for group in sentences])[:-1])
+    left = []
+    for group, sizes, lines in zip(splits, sentences, per_partial, strict=True):
+        held = np.add.reduceat(lines, np.cumsum(sizes) - sizes) if len(sizes) else sizes
+        left.append(np.where(held > 0, group, np.int8(DROPPED)).astype(np.int8))
+    if not all((np.concatenate(left) == split).any() for split in range(len(SPLITS))):
+        raise InputError(
+            f"--drop-repeated-lines {least} leaves no text to train or to validate on; give a larger number"
+        )
+    return left, per_partial, figures
+
+
 def _settled(
     splits: Sequence[NDArray[np.int8]], partial_shards: Sequence[PartialShard], share: float, duplicates: int
 ) -> list[NDArray[np.int8]]:
-    """Sees to it that two texts are there to train on and one to validate on, and that this one is not too much.
-
-    The numbers of many texts hold out the share by themselves. A few long ones may hold out nothing, or half of the
-    corpus: then texts are taken in the order of their numbers, as long as the share is not exceeded, or else the
-    shortest one.
-    """
+    """Sees to it that two texts are there to train on and one to validate on, and that this one is not too much."""
     together = np.concatenate([np.zeros(0, dtype=np.int8), *splits])
     kept = together != DROPPED
-    numbers = np.concatenate([np.zeros(0, np.uint64), *(partial.texts() for partial in partial_shards)])[kept]
-    lengths = np.concatenate([np.zeros(0, np.int64), *(partial.lengths() for partial in partial_shards)])[kept]
+    numbers = np.concatenate([np.zeros(0, np.uint64), *(partial.load("texts") for partial in partial_shards)])[kept]
+    lengths = np.concatenate([np.zeros(0, np.int64), *(partial.load("lengths") for partial in partial_shards)])[kept]
     texts, text_of = np.unique(numbers, return_inverse=True)
     if len(texts) < LEAST_TEXTS:
         raise few_texts_error(len(texts), duplicates)
@@ -196,4 +238,8 @@ def _settled(
         if not held.any():
             held[np.argmin(sizes)] = True
     together[kept] = held[text_of]
-    return np.split(together, np.cumsum([len(group) for group in splits])[:-1])
+    return _cut_like(splits, together)
+
+
+def _cut_like(groups: Sequence[NDArray[Any]], together: NDArray[Any]) -> list[NDArray[Any]]:
+    return np.split(together, np.cumsum([len(group) for group in groups])[:-1])

@@ -36,15 +36,9 @@ _POWER_STEPS = 2
 
 
 def piece_vectors(corpus: TokenCorpus, size: int, *, seed: int = 0) -> NDArray[np.float32]:
-    """Returns vectors of the pieces from how they stand together in the training split.
+    """Returns vectors of the pieces, [V, size], from how they stand together in the training split.
 
-    Args:
-        corpus: tells the pieces.
-        size: E.
-        seed: of the decomposition and of the turn below.
-
-    Returns:
-        [V, E]; the rows of pieces that were seen among others have length 1 in the mean of squares, the rest are zero.
+    The rows of pieces that were seen among others have length 1 in the mean of squares, the rest are zero.
     """
     from sklearn.utils.extmath import randomized_svd
 
@@ -67,11 +61,7 @@ def piece_vectors(corpus: TokenCorpus, size: int, *, seed: int = 0) -> NDArray[n
 
 
 def contexts(corpus: TokenCorpus) -> sparse.csr_matrix:
-    """Returns the information that each piece shares with its left and right neighbours and with its passages.
-
-    Returns:
-        [V, 3 V] float32.
-    """
+    """Returns the information, [V, 3 V], that each piece shares with its left and right neighbours and its passages."""
     following = neighbour_counts(corpus)
     # 左邻与右邻分开算两组：掩码语言模型猜词时，左右的含义不同
     near = sparse.hstack([positive_information(following), positive_information(following.T)])
@@ -82,11 +72,7 @@ def contexts(corpus: TokenCorpus) -> sparse.csr_matrix:
 
 
 def neighbour_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
-    """Counts which pieces follow which within `WINDOW` in a document.
-
-    Returns:
-        [V, V] float32, row before column; the weight of a pair at distance d is 1/d.
-    """
+    """Counts which pieces follow which within `WINDOW` in a document: [V, V], row before column, weighing 1/d."""
     size = len(corpus.piece_counts)
     # 各文档首尾相接，中间隔开一个窗口：一次减法就得到所有距离为 d 的词对
     gap = np.full(WINDOW, -1, dtype=np.int64)
@@ -101,11 +87,7 @@ def neighbour_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
 
 
 def passage_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
-    """Counts in how many passages two different pieces occur together.
-
-    Returns:
-        [V, V] float32, symmetric.
-    """
+    """Counts in how many passages two different pieces occur together: [V, V], symmetric."""
     passages = [
         document[start : start + PASSAGE]
         for document in _documents(corpus)
@@ -123,11 +105,7 @@ def passage_counts(corpus: TokenCorpus) -> sparse.csr_matrix:
 
 
 def positive_information(counts: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Returns max(0, log p(context | piece) / p(context)), with p(context) of power `SMOOTHING`.
-
-    Args:
-        counts: [V, V], pieces by contexts.
-    """
+    """Returns max(0, log p(context | piece) / p(context)) of pieces by contexts, p(context) of power `SMOOTHING`."""
     totals = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
     smoothed = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel() ** SMOOTHING
     pairs = counts.tocoo()

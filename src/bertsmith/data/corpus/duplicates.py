@@ -1,22 +1,19 @@
-"""Which documents repeat an earlier one, exactly or nearly.
+"""Which documents nearly repeat an earlier one.
 
-Notable:
-- exact: two documents with the same ids are one; eight bytes a document are all that has to be held
-- near: MinHash signatures (Broder 1997) of five-id shingles, compared within the buckets of `datasketch`'s LSH index;
-  the index holds some kilobytes a document, which is what limits this to some millions of documents
-- the first in input order stays, whoever read it first: the answer depends on the documents alone
+MinHash signatures (Broder 1997) of five-id shingles are compared within the buckets of `datasketch`'s LSH index; it
+holds some kilobytes a document, which limits this to some millions of documents. The first in input order stays,
+whoever read it first: the answer depends on the documents alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.documents import TokenizedDocuments
+from bertsmith.data.corpus.shards import TokenizedDocuments
 from bertsmith.errors import ConfigError
 
 _PERMUTATIONS = 128
@@ -24,38 +21,16 @@ _SCHEME = "affine32"  # named, so that another version of the library gives the 
 _SHINGLE = 5
 
 
-def find_exact(hashes: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.bool_]]:
-    """Finds the documents that have the hash of an earlier one.
-
-    Args:
-        hashes: [D_n] of each of the partial shards, in order.
-
-    Returns:
-        For each of them, [D_n] bool.
-    """
-    if not hashes:
-        return []
-    together = np.concatenate(hashes)
-    _, first = np.unique(together, return_index=True)
-    repeated = np.ones(len(together), dtype=np.bool_)
-    repeated[first] = False
-    return np.split(repeated, np.cumsum([len(group) for group in hashes])[:-1])
-
-
 def signatures_of(documents: TokenizedDocuments) -> NDArray[np.uint32]:
-    """Makes the MinHash signature of every document from the set of its runs of five ids.
-
-    Returns:
-        [D, 128] uint32.
+    """Makes the MinHash signature, [D, 128], of every document from the set of its runs of five ids.
 
     Raises:
         ConfigError: `datasketch` is not installed.
     """
-    minhash = _library().MinHash
     bounds = documents.document_bounds().tolist()
     signatures = np.empty((documents.num_documents, _PERMUTATIONS), dtype=np.uint32)
     # 排列只由固定种子决定：只生成一次，各篇文档共用
-    empty = minhash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int, scheme=_SCHEME)
+    empty = _library().MinHash(num_perm=_PERMUTATIONS, seed=1, hashfunc=int, scheme=_SCHEME)
     for number, (start, end) in enumerate(itertools.pairwise(bounds)):
         signature = empty.copy()
         signature.update_batch(np.unique(_shingle_hashes(documents.tokens[start:end])).tolist())

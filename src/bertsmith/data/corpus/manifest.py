@@ -1,15 +1,22 @@
-"""`manifest.json` of a corpus folder: what it holds, and how it was made."""
+"""`manifest.json` of a corpus folder: what it holds, how it was made, and whether its shards are still what it says.
+
+Opening a corpus does not read all of it again: `.checked.json` notes that the file of this size, last changed at this
+moment, had this checksum. What changes a file's bytes but not its time (a failing disk) is not seen that way; running
+`bertsmith corpus` again reads every byte.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import CheckpointError, RunFolderError
-from bertsmith.json_files import from_json, read_json, write_json
+from bertsmith.files import from_json, parse_json, read_json, write_json, write_text
 from bertsmith.tokenizer import Tokenizer
 
 FORMAT_VERSION = 2
@@ -17,6 +24,7 @@ MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 SPLITS = (TRAIN, HELDOUT)
 BUILD_AGAIN = "remove the folder and build the corpus again"
+_VERIFIED = ".checked.json"
 
 
 @dataclass(frozen=True)
@@ -39,18 +47,10 @@ class ShardEntry:
 
 
 @dataclass(frozen=True)
-class SplitEntry:
+class SplitEntry(SplitCounts):
     """A split: how much it holds, and the shards that hold it, in order."""
 
-    documents: int
-    sentences: int
-    tokens: int
     shards: tuple[ShardEntry, ...]
-
-    @property
-    def counts(self) -> SplitCounts:
-        """How much the split holds."""
-        return SplitCounts(self.documents, self.sentences, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +58,10 @@ class Manifest:
     """The content of `manifest.json`.
 
     Attributes:
-        format: what the folder is, in words.
-        version: of the format.
         tokenizer: fingerprint of the tokenizer that made the ids.
         settings: the sources and options of the corpus.
         words: whether the corpus knows which ids continue a word.
         duplicates: how many documents were dropped as `exact` and as `near` repeats.
-        splits: the splits by name.
         piece_counts: [V] how often each id occurs in the training split.
     """
 
@@ -135,3 +132,65 @@ def different_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[
     """Returns the keys under which two requests differ once they are JSON; a missing key is as good as null."""
     wanted = json.loads(json.dumps(wanted))
     return sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
+
+
+def checksum_of(path: Path) -> str:
+    """Returns the checksum of a file as hex digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def verify_shards(folder: Path, shards: Sequence[ShardEntry], *, every_byte: bool = False) -> None:
+    """Makes sure that the shards are what their manifest says.
+
+    Args:
+        folder: of the corpus.
+        shards: of its manifest.
+        every_byte: also read files that were verified before and have not been touched since.
+
+    Raises:
+        CheckpointError: a shard is missing or damaged.
+    """
+    verified = {} if every_byte else _read_verified(folder)
+    has_changed = False
+    for shard in shards:
+        path = folder / shard.file
+        try:
+            if verified.get(shard.file) == _state(path, shard):
+                continue
+            has_changed = True
+            digest = checksum_of(path)
+        except OSError as error:
+            raise CheckpointError(f"{path}: shard cannot be read ({error.strerror or error}); {BUILD_AGAIN}") from None
+        if digest != shard.checksum:
+            raise CheckpointError(f"{path}: shard is damaged (its checksum differs); {BUILD_AGAIN}")
+    if has_changed:
+        note_verified(folder, shards)
+
+
+def note_verified(folder: Path, shards: Sequence[ShardEntry]) -> None:
+    """Notes that the shards have just been made or verified, if the folder can be written."""
+    # 只读的语料文件夹，或几个进程同时打开：记不下来也不妨碍使用
+    with contextlib.suppress(OSError, RunFolderError):
+        states = {shard.file: _state(folder / shard.file, shard) for shard in shards}
+        write_text(folder / _VERIFIED, json.dumps(states))
+
+
+def _state(path: Path, shard: ShardEntry) -> list[Any]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, shard.checksum]
+
+
+def _read_verified(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        verified = parse_json(folder / _VERIFIED)
+        if isinstance(verified, dict):
+            return verified
+    return {}

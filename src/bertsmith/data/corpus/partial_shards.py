@@ -4,34 +4,36 @@ Notable:
 - a chunk becomes a folder that appears by renaming, so it is there whole or not at all: a killed build keeps what it
   has
 - its content depends on the chunk's documents and the options alone, not on who made it, nor when
-- a chunk has a partial shard for about every `shard_tokens` ids: an Arrow file for each split, and beside them what the
-  commit needs of every document: its hash, its length, its text, and its MinHash signature where near-duplicates are
-  looked for
+- a chunk has a partial shard for about every `shard_tokens` ids: an Arrow file for each split, and beside them the
+  arrays that the commit needs of every document and sentence, in input order
+- documents are the same if their texts are, not if their ids are: a word that the vocabulary cannot spell counts as the
+  word that it is, though all such words have the id of `[UNK]`
 """
 
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.corpus.documents import MappedDocuments, TokenizedDocuments, checksum_of, write_documents
 from bertsmith.data.corpus.duplicates import signatures_of
-from bertsmith.data.corpus.manifest import SPLITS
-from bertsmith.data.corpus.options import CorpusOptions
+from bertsmith.data.corpus.manifest import SPLITS, checksum_of
+from bertsmith.data.corpus.plan import CorpusOptions
+from bertsmith.data.corpus.shards import MappedDocuments, TokenizedDocuments, write_documents
 from bertsmith.data.corpus.statistics import ShardStatistics
 from bertsmith.data.corpus.words import encode_with_words
 from bertsmith.data.reading.text import Document
 from bertsmith.errors import RunFolderError
-from bertsmith.files import atomic_path
-from bertsmith.json_files import read_json, write_json
-from bertsmith.tokenizer import Tokenizer
-from bertsmith.tokenizer.batches import collector_paused
+from bertsmith.files import atomic_path, read_json, write_json
+from bertsmith.tokenizer import FlatIds, Tokenizer
+from bertsmith.tokenizer.encoding import collector_paused
+from bertsmith.tokenizer.kinds import SPECIAL_WORDS
 
 DROPPED = len(SPLITS)
 """Where a document goes that goes to no split."""
@@ -50,26 +52,15 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class _ChunkRecord:
-    """`chunk.json`: the number of ids, the shards of every partial shard by the name of their split, and the checksums.
-
-    Those of the shards are in their records; `arrays` are those of the arrays beside them.
-    """
+    """`chunk.json`: the number of ids, the shards of every partial shard by split, the checksums of their arrays."""
 
     tokens: int
     partial_shards: tuple[dict[str, ShardRecord], ...]
     arrays: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One Arrow file of a split.
-
-    Attributes:
-        split: index into `SPLITS`.
-        path: the file.
-        record: what is noted of it.
-        pieces: [V] int64, how often each id occurs in it.
-    """
+class Shard(NamedTuple):
+    """One Arrow file of the split `SPLITS[split]`; `pieces`, [V] int64, says how often each id occurs in it."""
 
     split: int
     path: Path
@@ -80,16 +71,7 @@ class Shard:
 def write_partial_shards(
     path: Path, documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions
 ) -> int:
-    """Turns the documents of a chunk into its folder.
-
-    Args:
-        path: the folder, made in one step.
-        documents: read once, in order; memory is bounded by `options.shard_tokens`.
-        tokenizer: makes the ids.
-        options: of the corpus.
-
-    Returns:
-        The number of ids.
+    """Turns the documents of a chunk into its folder, made in one step, and returns the number of ids.
 
     Raises:
         RunFolderError: the disk is full or the place cannot be written.
@@ -100,8 +82,8 @@ def write_partial_shards(
     with collector_paused(), atomic_path(path) as temporary:
         temporary.mkdir()
         for group in _tokenized(documents, tokenizer, options):
-            tokens += len(group.tokens)
-            records.append(_write(temporary, len(records), group, tokenizer.vocab_size, options))
+            tokens += len(group.documents.tokens)
+            records.append(_write(temporary, len(records), group, tokenizer, options))
         arrays = tuple(checksum_of(temporary / _arrays_file(number)) for number in range(len(records)))
         write_json(temporary / _CHUNK, _ChunkRecord(tokens, tuple(records), arrays), checked=True)
     return tokens
@@ -145,58 +127,42 @@ class PartialShard:
     number: int
     records: dict[str, ShardRecord]
 
-    def hashes(self) -> NDArray[np.uint64]:
-        """Returns [D] uint64, the hashes of the documents in input order."""
-        hashes: NDArray[np.uint64] = self._load("hashes")
-        return hashes
+    def load(self, name: str) -> Any:
+        """Returns an array of those that `_write` lays down, such as the `hashes` of the documents."""
+        with np.load(self.folder / _arrays_file(self.number), allow_pickle=False) as arrays:
+            return arrays[name]
 
-    def texts(self) -> NDArray[np.uint64]:
-        """Returns [D] uint64, the number of the text that each document is a part of."""
-        texts: NDArray[np.uint64] = self._load("texts")
-        return texts
-
-    def lengths(self) -> NDArray[np.int64]:
-        """Returns [D] int64, the number of ids of each document."""
-        lengths: NDArray[np.int64] = self._load("lengths")
-        return lengths
-
-    def signatures(self) -> NDArray[np.uint32]:
-        """Returns [D, 128] uint32, the MinHash signatures of the documents."""
-        signatures: NDArray[np.uint32] = self._load("signatures")
-        return signatures
-
-    def shards(self, natural: NDArray[np.int8], splits: NDArray[np.int8], vocab_size: int) -> Iterator[Shard]:
+    def shards(
+        self, natural: NDArray[np.int8], splits: NDArray[np.int8], lines: NDArray[np.bool_], tokenizer: Tokenizer
+    ) -> Iterator[Shard]:
         """Gives the shards that hold every document where it belongs; writes new ones where that has changed.
 
         Args:
             natural: [D] the split of every document by the number of its text, in which it lies now.
             splits: [D] index into `SPLITS` of every document, or `DROPPED`.
-            vocab_size: V.
+            lines: [S] the sentences that stay.
+            tokenizer: made the ids.
         """
         # 没有文档要搬动或去掉：已写好的分片原样可用，省去整份重写
-        if np.array_equal(natural, splits):
+        if np.array_equal(natural, splits) and lines.all():
             for split, name in enumerate(SPLITS):
                 if name in self.records:
-                    yield Shard(split, self._path(name), self.records[name], self._load(f"{name}_pieces"))
+                    yield Shard(split, self._path(name), self.records[name], self.load(f"{name}_pieces"))
             return
         mapped = [MappedDocuments(self._path(name)).whole() if name in self.records else None for name in SPLITS]
+        origins = np.repeat(natural, self.load("sentences"))
         for target, name in enumerate(SPLITS):
             chosen = []
             for origin in (target, 1 - target):
                 wanted, documents = splits[natural == origin] == target, mapped[origin]
                 if documents is not None and wanted.any():
-                    chosen.append(documents.select(wanted))
+                    chosen.append(documents.select(wanted, lines[origins == origin]))
             if chosen:
                 path = self._path(f"{name}.kept")
-                record, pieces = _write_shard(path, TokenizedDocuments.join(chosen), vocab_size)
-                yield Shard(target, path, record, pieces)
+                yield Shard(target, path, *_write_shard(path, TokenizedDocuments.join(chosen), tokenizer))
 
     def _path(self, name: str) -> Path:
         return self.folder / _shard_file(self.number, name)
-
-    def _load(self, name: str) -> Any:
-        with np.load(self.folder / _arrays_file(self.number), allow_pickle=False) as arrays:
-            return arrays[name]
 
 
 def splits_by_text(texts: NDArray[np.uint64], heldout_share: float) -> NDArray[np.int8]:
@@ -205,30 +171,44 @@ def splits_by_text(texts: NDArray[np.uint64], heldout_share: float) -> NDArray[n
     return (texts.astype(np.float64) / 2**64 < heldout_share).astype(np.int8)
 
 
-def _tokenized(
-    documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions
-) -> Iterator[TokenizedDocuments]:
+class _Encoded(NamedTuple):
+    """Documents as ids, and as `content`: the same with a number for each word that the vocabulary cannot spell.
+
+    `written` [3] counts the characters of the text, those in such words, and the special tokens that it holds as words.
+    """
+
+    documents: TokenizedDocuments
+    content: TokenizedDocuments
+    written: NDArray[np.int64]
+
+
+def _tokenized(documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions) -> Iterator[_Encoded]:
     """Gives the documents of one partial shard after another."""
-    waiting: list[TokenizedDocuments] = []
+    waiting: list[_Encoded] = []
     tokens = 0
     for group in _groups(documents, options.shard_tokens):
-        tokenized = _encode(group, tokenizer, words=options.words is not None)
-        if tokenized.num_documents:
-            waiting.append(tokenized)
-            tokens += len(tokenized.tokens)
+        encoded = _encode(group, tokenizer, words=options.words is not None)
+        waiting.append(encoded)
+        tokens += len(encoded.documents.tokens)
         if tokens >= options.shard_tokens:
-            yield TokenizedDocuments.join(waiting)
+            yield _joined(waiting)
             waiting, tokens = [], 0
-    if waiting:
-        yield TokenizedDocuments.join(waiting)
+    if tokens:
+        yield _joined(waiting)
 
 
-def _encode(documents: Sequence[Document], tokenizer: Tokenizer, *, words: bool) -> TokenizedDocuments:
+def _joined(groups: Sequence[_Encoded]) -> _Encoded:
+    documents, content, written = zip(*groups, strict=True)
+    return _Encoded(TokenizedDocuments.join(documents), TokenizedDocuments.join(content), np.sum(written, axis=0))
+
+
+def _encode(documents: Sequence[Document], tokenizer: Tokenizer, *, words: bool) -> _Encoded:
     # 一批文档的句子一次编码成一整块数组：不产生任何 Python 整数列表
     sentences = [sentence for document in documents for sentence in document.sentences]
     encoded, continuations = (
         encode_with_words(sentences, tokenizer) if words else (tokenizer.encode_flat(sentences), None)
     )
+    content, unknown_characters = _with_unknown_words(sentences, encoded, tokenizer)
     lengths = np.diff(encoded.bounds)
     document_of = np.repeat(np.arange(len(documents)), [len(document.sentences) for document in documents])
     per_document = np.bincount(document_of[lengths > 0], minlength=len(documents))
@@ -236,9 +216,32 @@ def _encode(documents: Sequence[Document], tokenizer: Tokenizer, *, words: bool)
     found = TokenizedDocuments(
         encoded.ids, lengths[lengths > 0], per_document[some], np.zeros(some.sum(), np.uint64), continuations
     )
+    compared = replace(found, tokens=content)
     parts = itertools.compress((document.text for document in documents), some)
-    texts = [own if text is None else text for text, own in zip(parts, found.hashes().tolist(), strict=True)]
-    return replace(found, texts=np.array(texts, dtype=np.uint64))
+    texts = [own if text is None else text for text, own in zip(parts, compared.hashes().tolist(), strict=True)]
+    special = sum(len(SPECIAL_WORDS.findall(sentence)) for sentence in sentences if "[" in sentence or "<" in sentence)
+    written = np.array([sum(map(len, sentences)), unknown_characters, special], dtype=np.int64)
+    return _Encoded(replace(found, texts=np.array(texts, dtype=np.uint64)), compared, written)
+
+
+def _with_unknown_words(
+    sentences: Sequence[str], encoded: FlatIds, tokenizer: Tokenizer
+) -> tuple[NDArray[np.int32], int]:
+    """Returns the ids with a negative number for each `[UNK]`, made of its word, and how many characters these have."""
+    unknown = np.flatnonzero(encoded.ids == (-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id))
+    if not len(unknown):
+        return encoded.ids, 0
+    # 只有含 [UNK] 的句子才需要对回原文
+    of = np.unique(np.searchsorted(encoded.bounds, unknown, side="right") - 1)
+    chosen = [sentences[index] for index in of.tolist()]
+    aligned = tokenizer.align_flat(chosen)
+    sentence_of = np.repeat(np.arange(len(chosen)), np.diff(aligned.bounds))
+    content, characters = encoded.ids.copy(), 0
+    for place, at in zip(unknown.tolist(), np.flatnonzero(aligned.ids == tokenizer.unk_token_id).tolist(), strict=True):
+        word = chosen[sentence_of[at]][aligned.starts[at] : aligned.ends[at]]
+        characters += len(word)
+        content[place] = ~(zlib.crc32((word.lower() if tokenizer.lowercase else word).encode("utf-8", "replace")) >> 1)
+    return content, characters
 
 
 def _groups(documents: Iterable[Document], shard_tokens: int) -> Iterator[Sequence[Document]]:
@@ -257,29 +260,36 @@ def _groups(documents: Iterable[Document], shard_tokens: int) -> Iterator[Sequen
 
 
 def _write(
-    folder: Path, number: int, documents: TokenizedDocuments, vocab_size: int, options: CorpusOptions
+    folder: Path, number: int, encoded: _Encoded, tokenizer: Tokenizer, options: CorpusOptions
 ) -> dict[str, ShardRecord]:
+    documents, content = encoded.documents, encoded.content
     arrays: dict[str, Any] = {
-        "hashes": documents.hashes(),
+        "hashes": content.hashes(),
         "texts": documents.texts,
         "lengths": np.diff(documents.document_bounds()),
+        "sentences": documents.document_lengths,
+        "sentence_hashes": content.sentence_hashes(),
+        "sentence_lengths": documents.sentence_lengths,
+        "written": encoded.written,
     }
     if options.near_duplicates is not None:
-        arrays["signatures"] = signatures_of(documents)
+        arrays["signatures"] = signatures_of(content)
     splits = splits_by_text(documents.texts, options.heldout_share)
     records = {}
     for split, name in enumerate(SPLITS):
         if (splits == split).any():
             path = folder / _shard_file(number, name)
-            records[name], arrays[f"{name}_pieces"] = _write_shard(path, documents.select(splits == split), vocab_size)
+            records[name], arrays[f"{name}_pieces"] = _write_shard(path, documents.select(splits == split), tokenizer)
     np.savez(folder / _arrays_file(number), **arrays)
     return records
 
 
-def _write_shard(path: Path, documents: TokenizedDocuments, vocab_size: int) -> tuple[ShardRecord, NDArray[np.int64]]:
+def _write_shard(
+    path: Path, documents: TokenizedDocuments, tokenizer: Tokenizer
+) -> tuple[ShardRecord, NDArray[np.int64]]:
     checksum = write_documents(path, documents)
-    record = ShardRecord(path.stat().st_size, checksum, ShardStatistics.of(documents))
-    return record, np.bincount(documents.tokens, minlength=vocab_size)
+    record = ShardRecord(path.stat().st_size, checksum, ShardStatistics.of(documents, tokenizer))
+    return record, np.bincount(documents.tokens, minlength=tokenizer.vocab_size)
 
 
 def _shard_file(number: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which files, and which stretches of large ones, are read together as a chunk of the input.
+"""What a corpus is made of: the options, and which files and stretches of large ones are read together as a chunk.
 
 Notable:
 - the plan depends on the input and the options alone, so every build of the same command has the same chunks, whatever
@@ -8,8 +8,7 @@ Notable:
 - a large document (a file that is one, or what stands between two blank lines that are far apart) is cut at a blank
   line, or at any line where none is near; the stretches carry the number of the text, so that they stay together where
   the corpus is split
-- what cannot be read from the middle is not cut, and is one chunk however large it is: gzip and zstd, UTF-16 and the
-  like
+- what cannot be read from the middle is one chunk however large it is: gzip and zstd, UTF-16 and the like
 """
 
 from __future__ import annotations
@@ -17,14 +16,20 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from bertsmith.data.corpus.options import CorpusOptions
-from bertsmith.data.reading.decoding import check_encoding, detect_encoding
-from bertsmith.data.reading.paragraphs import is_heading
+from bertsmith.data.corpus.duplicates import NearDuplicates
+from bertsmith.data.corpus.words import word_cutter
 from bertsmith.data.reading.records import row_group_sizes, texts_in
-from bertsmith.data.reading.sources import Source, Span, is_packed, open_source
-from bertsmith.data.reading.text import Document, documents_of, text_number
+from bertsmith.data.reading.sources import Source, Span, check_encoding, detect_encoding, is_packed, open_source
+from bertsmith.data.reading.text import Document, DocumentRule, documents_of, is_heading, text_number
+from bertsmith.errors import ConfigError
+from bertsmith.settings import option
 
+SHARD_TOKENS = 16_000_000
+"""Ids per shard: 64 MB, small enough to make and check quickly, large enough that their number stays small."""
+MOST_SHARD_TOKENS = 2**30
+"""Offsets in a shard are 32-bit numbers."""
 _SMALLEST_CHUNK = 4_000_000  # bytes of text
 _CHUNKS = 16
 _BYTES_PER_TOKEN = 4.5  # of English text; only the balance of the chunks hangs on it
@@ -35,14 +40,44 @@ _CUTTABLE = ("ascii", "utf-8", "utf-8-sig", "iso8859", "cp125", "koi8", "gb18030
 
 
 @dataclass(frozen=True)
-class InputChunk:
-    """The input that one worker turns into partial shards at a time.
+class CorpusOptions:
+    """What decides the content of the shards, besides the text and the tokenizer."""
 
-    Attributes:
-        number: its place in the corpus.
-        spans: stretches of files, in reading order.
-        size: about how many bytes of text they hold.
-    """
+    documents: DocumentRule = option(
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
+    )
+    encoding: str = option("auto", help="Encoding of text files: auto, or a codec such as iso-8859-1.")
+    text_field: str = option("text", help="Field or column that holds the text: of JSON, Parquet and tables.")
+    sheet: str | None = option(None, help="Name of the sheet of a spreadsheet; default: the first.")
+    heldout_share: float = option(0.02, name="heldout", min=0.0001, max=0.5, help="Share of documents held out.")
+    shard_tokens: int = option(SHARD_TOKENS, min=1, max=MOST_SHARD_TOKENS, help="Token ids per shard.")
+    keep_duplicates: bool = option(False, help="Keep duplicate documents.")
+    near_duplicates: float | None = option(None, help="Drop documents this similar to an earlier one, such as 0.8.")
+    drop_repeated_lines: int | None = option(
+        None, min=2, help="Drop lines that stand in at least this many documents, such as 10; the first copy stays."
+    )
+    words: Literal["jieba"] | None = option(None, help="Segment Chinese text into words, for whole-word masking.")
+
+    def __post_init__(self) -> None:
+        """Checks the ranges, and that what is asked for is installed."""
+        if not 0 < self.heldout_share < 1:
+            raise ConfigError(f"--heldout {self.heldout_share} must be between 0 and 1")
+        if not 1 <= self.shard_tokens <= MOST_SHARD_TOKENS:
+            raise ConfigError(f"--shard-tokens {self.shard_tokens} must be from 1 to {MOST_SHARD_TOKENS}")
+        if self.near_duplicates is not None:
+            NearDuplicates(self.near_duplicates)
+        if self.drop_repeated_lines is not None and self.drop_repeated_lines < 2:
+            raise ConfigError(f"--drop-repeated-lines {self.drop_repeated_lines} must be at least 2; 10 is usual")
+        if self.words not in (None, "jieba"):
+            raise ConfigError(f"--words {self.words!r} is unknown; use jieba")
+        if self.words:
+            # 词典在派生进程之前载入一次，各进程共用
+            word_cutter()
+
+
+@dataclass(frozen=True)
+class InputChunk:
+    """The input that one worker turns into partial shards: stretches of files of about `size` bytes of text."""
 
     number: int
     spans: tuple[Span, ...]
@@ -55,9 +90,6 @@ def plan_chunks(sources: Sequence[Source], options: CorpusOptions) -> list[Input
     Args:
         sources: in reading order.
         options: of the corpus; `documents` is `blank-line` or `file`.
-
-    Returns:
-        The chunks in order.
 
     Raises:
         InputError: a file cannot be read, or its encoding is not known.
@@ -81,18 +113,14 @@ def plan_chunks(sources: Sequence[Source], options: CorpusOptions) -> list[Input
 
 
 def read_chunk(chunk: InputChunk, options: CorpusOptions) -> Iterator[Document]:
-    """Reads the documents of a chunk, streaming.
-
-    Args:
-        chunk: of `plan_chunks`.
-        options: of the corpus. `documents` is for text files; a JSON line or Parquet row is always a document.
+    """Reads the documents of a chunk, streaming; a JSON line or Parquet row is always one.
 
     Raises:
         InputError: a file is damaged or malformed; the message names it and the line.
     """
     for span in chunk.spans:
-        rule = options.documents if Source(span.name, 0).kind == "text" else "file"
-        for lines in texts_in(span, options.text_field):
+        rule = options.documents if Source(span.name, 0).kind in ("text", "document") else "file"
+        for lines in texts_in(span, options.text_field, options.sheet):
             yield from documents_of(lines, span.name, rule, text=span.text)
 
 
@@ -149,7 +177,8 @@ def _parts_of_document(source: Source, encoding: str, begin: int, end: int, size
 
 def _encoding_to_cut(source: Source, options: CorpusOptions, size: float) -> str | None:
     """Returns the encoding of a source that is to be cut, or None for one that is read as a whole."""
-    if source.text_size < 1.5 * size:
+    # 单元格里可以换行：CSV 从中间读起，就分不清哪里是一行；文档要先整个读出来
+    if source.text_size < 1.5 * size or source.kind in ("table", "document"):
         return None
     # 名字里没有 .gz/.zst 的压缩文件，看头几个字节才知道：切开就再也解不开了
     if source.packed or is_packed(source.name):

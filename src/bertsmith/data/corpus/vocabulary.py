@@ -7,21 +7,19 @@ command may run again and another one cannot replace it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertsmith.cores import available_cores
-from bertsmith.data.reading.finding import find_sources
-from bertsmith.data.reading.records import read_all_lines
+from bertsmith.data.reading.documents import readable_sources
+from bertsmith.data.reading.records import FileNames, Rows, files_of, read_all_lines
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.files import write_text
-from bertsmith.options import option, to_table
+from bertsmith.files import json_text, parse_json, write_text
+from bertsmith.parallel import available_cores
+from bertsmith.settings import Result, built, divided, option, to_table
 from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
 from bertsmith.tokenizer.kinds import SpecialLayout
-from bertsmith.tokenizer.learn import Progress, VocabularySettings
+from bertsmith.tokenizer.learn import Note, Progress, VocabularySettings
 
 _REQUEST = "vocabulary.json"
 
@@ -33,7 +31,8 @@ class VocabularyOptions:
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
     cased: bool = option(False, help="Keep capitals and accents.")
     encoding: str = option("auto", help="Encoding of text files: auto, or a codec such as iso-8859-1.")
-    text_field: str = option("text", help="JSON field or Parquet column that holds the text.")
+    text_field: str = option("text", help="Field or column that holds the text: of JSON, Parquet and tables.")
+    sheet: str | None = option(None, help="Name of the sheet of a spreadsheet; default: the first.")
     kind: TokenizerKind = option("wordpiece", help="Kind of pieces: BERT's, RoBERTa's byte pairs, or ALBERT's.")
     special_layout: SpecialLayout | None = option(
         None,
@@ -43,61 +42,75 @@ class VocabularyOptions:
 
 
 def learn_vocabulary(
-    text: Sequence[str | Path],
-    out: Path,
-    options: VocabularyOptions,
+    text: FileNames | Rows,
+    out: str | Path,
     *,
     workers: int | None = None,
     on_progress: Progress | None = None,
-) -> tuple[Tokenizer, int]:
-    """Learns a vocabulary from files and writes a tokenizer folder.
+    on_note: Note | None = None,
+    **settings: Any,
+) -> Result[Tokenizer]:
+    """Learns a vocabulary from text: WordPiece, byte-level BPE or Unigram.
+
+    Examples:
+        >>> import bertsmith
+        >>> vocabulary = bertsmith.learn_vocabulary("texts", "vocabulary", vocab_size=500)
+        >>> vocabulary.metrics["files"], vocabulary.details.vocab_size <= 500
+        (3, True)
 
     Args:
-        text: files, folders, patterns and URLs.
-        out: the folder.
-        options: what to learn, and how to read.
+        text: files, folders, patterns and URLs of text, JSON, Parquet, CSV and spreadsheets; or a data frame, a data
+            set of `datasets` or a list of dictionaries, each with a document in the column `text` (or `text_field`).
+        out: the folder for the tokenizer; the same call may run again there, another may not.
         workers: processes that count; None for all cores.
-        on_progress: told the stage ("counting" in characters, "merging" in pieces), what is done, and about how much
-            there is.
+        on_progress: told the stage, what is done, and about how much there is.
+        on_note: told what was left out or may not be expected, a sentence each.
+        **settings: the options of `bertsmith vocab`, with underscores, such as `vocab_size` and `kind`.
 
     Returns:
-        The tokenizer, and how many files it was learned from.
+        `metrics`: `pieces`, and the number of `files`, 1 for rows; `details`: the tokenizer.
 
     Raises:
-        InputError: a file cannot be read, or nothing can be learned from the text.
+        ConfigError: a setting is unknown or impossible.
+        InputError: a file or a row cannot be read, or nothing can be learned from the text.
         RunFolderError: `out` holds a model, or a tokenizer of other text or settings.
     """
-    sources = find_sources(text)
-    # 要读的文本正好在词表的位置上：学完就会盖掉它
-    if any(Path(source.name).resolve() == (out / "vocab.txt").resolve() for source in sources):
-        raise InputError(f"{out / 'vocab.txt'}: this text is where the vocabulary would go; choose another --out")
-    sizes = [source.text_size for source in sources]
-    names = [[source.name, size] for source, size in zip(sources, sizes, strict=True)]
-    request = {"text": names, **to_table(options)}
-    if options.kind == "wordpiece":
-        # 早先的文件夹没有记这两项：同一条命令照样能在那里重跑
-        request = {name: value for name, value in request.items() if name not in ("kind", "special_layout")}
-    _require_free(out, request)
-    # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
-    expected = int(sum(sizes))
+    (chosen,) = divided(settings, VocabularyOptions, command="vocab")
+    options, folder = built(VocabularyOptions, chosen), Path(out)
+    with files_of(text, folder, options.text_field) as files:
+        sources, note = readable_sources(files, options.encoding)
+        if on_note is not None and note:
+            on_note(note)
+        # 要读的文本正好在词表的位置上：学完就会盖掉它
+        place = folder / "vocab.txt"
+        if any(Path(source.name).resolve() == place.resolve() for source in sources):
+            raise InputError(f"{place}: this text is where the vocabulary would go; choose another --out")
+        request = {"text": [[source.name, source.text_size] for source in sources], **to_table(options)}
+        if options.kind == "wordpiece":
+            # 早先的文件夹没有记这两项：同一条命令照样能在那里重跑
+            request = {name: value for name, value in request.items() if name not in ("kind", "special_layout")}
+        _require_free(folder, request)
+        # 字节数与字符数只在 ASCII 文本里相等，压缩文件的倍数也只是估计；用来显示进度已经够了
+        expected = int(sum(source.text_size for source in sources))
 
-    def tell(stage: str, done: int, total: int) -> None:
-        if on_progress is not None:
-            on_progress(stage, done, total or max(expected, done + 1))
+        def tell(stage: str, done: int, total: int) -> None:
+            if on_progress is not None:
+                on_progress(stage, done, total or max(expected, done + 1))
 
-    tokenizer = learn_tokenizer(
-        read_all_lines(sources, encoding=options.encoding, field=options.text_field),
-        kind=options.kind,
-        special_layout=options.special_layout,
-        lowercase=not options.cased,
-        workers=workers or available_cores(),
-        on_progress=tell,
-        **asdict(options.vocabulary),
-    )
-    # 先记下词表从哪里来：同一条命令可以重跑，别的命令不能盖掉它
-    write_text(out / _REQUEST, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
-    tokenizer.save(out)
-    return tokenizer, len(sources)
+        tokenizer = learn_tokenizer(
+            read_all_lines(sources, encoding=options.encoding, field=options.text_field, sheet=options.sheet),
+            kind=options.kind,
+            special_layout=options.special_layout,
+            lowercase=not options.cased,
+            workers=workers or available_cores(),
+            on_progress=tell,
+            on_note=on_note,
+            **asdict(options.vocabulary),
+        )
+        # 先记下词表从哪里来：同一条命令可以重跑，别的命令不能盖掉它
+        write_text(folder / _REQUEST, json_text(request))
+        tokenizer.save(folder)
+    return Result(folder, {"pieces": tokenizer.vocab_size, "files": len(sources)}, None, None, tokenizer)
 
 
 def _require_free(out: Path, request: dict[str, Any]) -> None:
@@ -106,7 +119,7 @@ def _require_free(out: Path, request: dict[str, Any]) -> None:
     if held is None:
         return
     try:
-        same = json.loads((out / _REQUEST).read_text(encoding="utf-8")) == request
+        same = parse_json(out / _REQUEST) == request
     except (OSError, ValueError):
         same = False
     if held == "config.json" or not same:

@@ -2,8 +2,7 @@
 
 BERT's tokenizer makes every Chinese character a word of its own. Masking whole words (Cui et al. 2019) needs the real
 words, which `jieba` finds. A token continues the word of the token before when it is a `##` piece (or what the
-tokenizer has instead), or when it begins
-inside a word of jieba's that has a Chinese character.
+tokenizer has instead), or when it begins inside a word of jieba's that has a Chinese character.
 """
 
 from __future__ import annotations
@@ -19,21 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizer import Tokenizer
-from bertsmith.tokenizer.flat import FlatIds
+from bertsmith.tokenizer import FlatIds, Tokenizer
 
 _CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 
 
 def encode_with_words(sentences: Sequence[str], tokenizer: Tokenizer) -> tuple[FlatIds, NDArray[np.bool_]]:
-    """Turns sentences into ids, and says of each whether it continues the word of the one before.
-
-    Args:
-        sentences: N texts.
-        tokenizer: makes the ids.
-
-    Returns:
-        The ids of the texts, and [T] bool.
+    """Turns sentences into ids, and says of each id, [T] bool, whether it continues the word of the one before.
 
     Raises:
         ConfigError: jieba is not installed.

@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertsmith.data.reading.decoding import check_encoding, detect_encoding, nul_error
-from bertsmith.data.reading.sources import Span, lines_before, read_chunks
+from bertsmith.data.reading.sources import Span, check_encoding, detect_encoding, lines_before, nul_error, read_chunks
 from bertsmith.errors import InputError
 
 MAX_LINE_LENGTH = 10_000_000
@@ -27,13 +26,17 @@ _LINE_ENDS = ("\n", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """An example that knows where it was read, for complaints; two that differ in this alone are equal.
+    """An example that knows where it was read; what it knows besides its content does not count in `==`.
 
     Attributes:
-        place: file and line, such as `dev.tsv: line 7`; empty for an example that no file holds.
+        place: such as `dev.tsv: line 7`, for complaints.
+        group: examples of one group are never divided between training and test; empty for none.
+        time: when it is from, in seconds since 1970 or any other number; the latest can be held out.
     """
 
     place: str = field(default="", compare=False, repr=False)
+    group: str = field(default="", compare=False, repr=False)
+    time: float | None = field(default=None, compare=False, repr=False)
 
     @property
     def at(self) -> str:
@@ -44,6 +47,11 @@ class Placed:
     def texts(self) -> tuple[str, ...]:
         """The texts that a model reads of the example; none where it is not made of text."""
         return ()
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        """The texts that make it the same example in two files; none for one that may stand in both."""
+        return self.texts
 
 
 def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
@@ -69,10 +77,6 @@ def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
 
 def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, str]]:
     """Reads the lines of a file of rows with their numbers, from 1; only LF and CR LF end a line.
-
-    Args:
-        path: the file, plain or packed.
-        encoding: as for `read_lines`.
 
     Raises:
         InputError: as for `read_lines`, or the file is missing.

@@ -1,73 +1,79 @@
-"""Text files, JSON Lines and Parquet -> their texts, one after another, streaming."""
+"""Text files, JSON Lines, Parquet, and rows in memory -> their texts, one after another, streaming.
+
+Rows in memory are data frames, data sets of the library `datasets`, or lists of dictionaries. Neither pandas nor
+`datasets` is imported: an object is known by what it can do, so that both may be missing. What is wrong with a row is
+said with its place, `train: row 7 (from 0)`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertsmith.data.reading.decoding import check_encoding
-from bertsmith.data.reading.lines import read_lines, split_lines
-from bertsmith.data.reading.sources import Source, Span, lines_before, open_source, read_chunks
+from bertsmith.data.reading.documents import lines_of
+from bertsmith.data.reading.lines import split_lines
+from bertsmith.data.reading.sources import (
+    Source,
+    Span,
+    check_encoding,
+    lines_before,
+    local_copy,
+    open_source,
+    read_chunks,
+)
+from bertsmith.data.reading.tables import inner_value, is_workbook, kind_of, open_table
 from bertsmith.errors import InputError
+from bertsmith.files import atomic_path
 
 _MAX_RECORD_BYTES = 1 << 28
 _PARQUET_ROWS = 64
 
 
-def texts_in(span: Span, field: str) -> Iterator[Iterable[str]]:
-    """Reads the texts of a span: a text file is one text, a JSON line or a Parquet row is one.
+def texts_in(span: Span, field: str, sheet: str | None = None) -> Iterator[Iterable[str]]:
+    """Yields the lines of each text of a span: a text file or document, or a row of records.
 
     Args:
         span: of a file of any kind.
-        field: of JSON lines, or column of Parquet, that holds the text.
-
-    Yields:
-        The lines of each text.
+        field: of JSON, or column of Parquet or a table, that holds the text.
+        sheet: of a spreadsheet; None for the first.
 
     Raises:
         InputError: the encoding is not known, or the file is damaged or malformed; the message names it and the line.
     """
     kind = Source(span.name, 0).kind
-    if kind == "text":
-        yield read_lines(span, span.encoding)
+    if sheet is not None and not is_workbook(span.name):
+        raise InputError(f"{span}: --sheet is for spreadsheets, and this is none; leave it out")
+    if kind in ("text", "document"):
+        yield lines_of(span, span.encoding)
+    elif kind == "table":
+        yield from map(split_lines, read_table(span, field, sheet))
     else:
-        records = read_json_lines(span, field) if kind == "jsonl" else read_parquet(span, field)
-        yield from map(split_lines, records)
+        yield from map(split_lines, {"jsonl": read_json_lines, "parquet": read_parquet}[kind](span, field))
 
 
-def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str) -> Iterator[str]:
-    """Reads the text of sources from the first to the last, for learning a vocabulary.
-
-    Args:
-        sources: of `find_sources`.
-        encoding: `auto` or a codec, of text files.
-        field: as for `texts_in`.
-
-    Yields:
-        Lines, cut as for a corpus, so that both see the same words.
+def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str, sheet: str | None = None) -> Iterator[str]:
+    """Reads the lines of sources, cut as for a corpus, so that a vocabulary sees the same words.
 
     Raises:
         InputError: as for `texts_in`.
     """
     check_encoding(encoding)
     for source in sources:
-        for lines in texts_in(Span(source.name, encoding=encoding), field):
+        for lines in texts_in(Span(source.name, encoding=encoding), field, sheet):
             yield from lines
 
 
 def read_json_lines(span: Span, field: str) -> Iterator[str]:
-    """Reads one field of every line of a JSON Lines file, plain, gzip or zstd.
-
-    Args:
-        span: begins at the beginning of a line and ends at the end of one.
-        field: holds the text; null counts as no text.
-
-    Yields:
-        The texts in order.
+    """Reads one field of every line of a JSON Lines file, plain, gzip or zstd; null counts as no text.
 
     Raises:
         InputError: a line is no JSON object or lacks the field; the message names the line.
@@ -86,6 +92,10 @@ def read_json_lines(span: Span, field: str) -> Iterator[str]:
             ) from None
         if not isinstance(record, dict):
             raise InputError(f'{span}: line {lines_before(span) + number} is no JSON object; write {{"{field}": …}}')
+        outer, *path = field.split(".")
+        if field not in record and path and outer in record:
+            # 嵌套的对象里的字段：review.body
+            record = {field: inner_value(record[outer], path)}
         if field not in record:
             raise InputError(
                 f"{span}: line {lines_before(span) + number} has no field {field!r} (it has {_listed(record)}); "
@@ -99,6 +109,27 @@ def read_json_lines(span: Span, field: str) -> Iterator[str]:
             )
         if text:
             yield text
+
+
+def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[str]:
+    """Reads a column of a table with a header: CSV, TSV, JSON or a spreadsheet; an empty cell counts as no text.
+
+    Raises:
+        InputError: there is no such column, or a row has another number of cells.
+    """
+    with local_copy(span.name) as path:
+        table = open_table(path, kind_of(path), span.encoding, sheet)
+        table.add_nested([column])
+        if column not in table.first:
+            rows = [row.cells for row in table.look_ahead() if not row.fault]
+            longest = max(range(len(table.first)), key=lambda at: sum(len(str(cells[at])) for cells in rows))
+            hint = f", such as --text-field {table.first[longest]!r}, whose texts are the longest" if rows[1:] else ""
+            there = f"{span}: has no column {column!r} (it has {_listed(table.first)})"
+            raise InputError(f"{there}; name the right one with --text-field{hint}")
+        place = table.first.index(column)
+        for row in table.rows if table.has_names else itertools.islice(table.rows, 1, None):
+            if row.fault or row.cells[place] not in (None, ""):
+                yield row.cell([place], column).text()
 
 
 def row_group_sizes(name: str, column: str) -> list[int]:
@@ -188,3 +219,132 @@ def _listed(names: object) -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """What is used of a data frame of pandas."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+        ...
+
+    def itertuples(self, index: bool = ..., name: str | None = ...) -> Iterable[tuple[Any, ...]]:
+        """Yields the cells of each row."""
+        ...
+
+
+Rows = DataFrame | Iterable[Mapping[str, Any]]
+"""A data frame, or whatever yields a dictionary for each row, such as a list or a `datasets.Dataset`."""
+FileNames = str | Path | Sequence[str | Path]
+"""A file, folder, pattern or URL, or several."""
+
+
+def file_names(given: FileNames | Rows) -> list[str | Path] | None:
+    """Returns the names of files as a list; None for what is no name, nor a sequence of names alone."""
+    if isinstance(given, (str, Path)):
+        return [given]
+    if isinstance(given, Sequence) and all(isinstance(one, (str, Path)) for one in given):
+        return list(given)
+    return None
+
+
+@contextmanager
+def files_of(text: FileNames | Rows, folder: Path, column: str) -> Iterator[Sequence[str | Path]]:
+    """Yields the files that were named; or one of JSON Lines in `folder`, to which rows are written for the block.
+
+    A file lets several processes read the rows, and a killed call go on.
+
+    Raises:
+        InputError: a row is not usable, or none holds text.
+        RunFolderError: the folder cannot be written.
+    """
+    names = file_names(text)
+    if names is not None:
+        yield names
+        return
+    digest = hashlib.sha256()
+    with atomic_path(folder / ".rows.jsonl") as temporary, temporary.open("wb") as sink:
+        for one in _column_texts(cast(Rows, text), column):
+            line = json.dumps({column: one}).encode() + b"\n"
+            digest.update(line)
+            sink.write(line)
+        if not sink.tell():
+            raise InputError(f"text: no row holds text in the column {column!r}; name another with text_field")
+    # 名字说明内容，时间不说明什么：被杀后再来，同样的行就是同一份请求，别的行一定不是
+    file = (folder / ".rows.jsonl").replace(folder / f"rows-{digest.hexdigest()[:16]}.jsonl")
+    os.utime(file, (0, 0))
+    try:
+        yield [file]
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _column_texts(rows: Rows, column: str) -> Iterator[str]:
+    for place, record in records_of(rows, "text"):
+        if column not in record:
+            there = ", ".join(str(key)[:40] for key in list(record)[:12])
+            raise InputError(f"{place} has no column {column!r} (it has {there}); name the right one with text_field")
+        text = record[column]
+        if text is not None and not isinstance(text, str):
+            raise InputError(f"{place}: column {column!r} holds {type(text).__name__}, not text; see text_field")
+        if text:
+            yield text
+
+
+def require_file_names(given: FileNames, name: str, instead: str) -> list[str]:
+    """Returns the names of files as a list, for work that needs files.
+
+    Raises:
+        InputError: it is something else, such as rows in memory; the message says what to give `instead`.
+    """
+    names = file_names(given)
+    if names is None:
+        raise InputError(f"{name}: is a {type(given).__name__}, and files are needed; {instead}")
+    return [str(one) for one in names]
+
+
+def records_of(rows: Rows, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields each row as a dictionary with its place; `name` stands for the file in messages, such as `train`.
+
+    Raises:
+        InputError: it is no table, or a row is no dictionary (while iterating).
+    """
+    if isinstance(rows, Mapping):
+        # DatasetDict 和“列名 → 列”的字典都是 Mapping：猜不出要哪一个
+        keys = ", ".join(str(key)[:40] for key in list(rows)[:12])
+        raise InputError(f"{name}: is a dictionary of {keys}; give one of its splits, or a dictionary for each row")
+    if isinstance(rows, DataFrame):
+        columns = [str(column) for column in rows.columns]
+        cells_of = rows.itertuples(index=False, name=None)
+        records: Iterable[Any] = (dict(zip(columns, cells, strict=True)) for cells in cells_of)
+    elif isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        raise InputError(f"{name}: is a {type(rows).__name__}; give a file, a data frame or a list of dictionaries")
+    else:
+        records = rows
+    for number, record in enumerate(records):
+        place = place_of(name, number)
+        if not isinstance(record, Mapping):
+            raise InputError(f"{place} is a {type(record).__name__}, not a dictionary of its columns")
+        yield place, plain(record)
+
+
+def place_of(name: str, number: int) -> str:
+    """Returns what a row is called; counted from 0, as in `df.iloc[n]` and `rows[n]`."""
+    return f"{name}: row {number} (from 0)"
+
+
+def plain(value: Any) -> Any:
+    """Returns a value as JSON has it: arrays as lists, numbers as Python's own, what is missing as None."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    # numpy 与 torch 的数和数组都有 tolist
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    # pandas 的缺失值：NaN 与自己不等，NA 的比较没有真假
+    return None if type(value).__name__ in ("NAType", "NaTType") or value != value else value

@@ -65,14 +65,9 @@ class PreTrainingBatch:
         next_sentence_labels: NDArray[np.int64],
         counts: tuple[int, int, int] = (-1, -1, -1),
     ) -> PreTrainingBatch:
-        """Builds a batch from arrays.
+        """Builds a batch of arrays over N sequences of [N] `lengths` laid end to end.
 
-        Args:
-            masked: the T ids of sequences laid end to end, and what is to be predicted of them.
-            lengths: [N] lengths that add up to T.
-            token_type_ids: [T] segments.
-            next_sentence_labels: [N] labels of the pairs.
-            counts: of the global batch: masked pieces, labelled sequences, tokens; -1 where this is the whole one.
+        `counts` are of the global batch: masked pieces, labelled sequences, tokens; -1 where this is the whole one.
         """
         return cls(
             RaggedBatch.from_flat(masked.input_ids, lengths, token_type_ids),
@@ -122,6 +117,8 @@ class PreTrainingBatch:
 
     def share(self, rank: int, world_size: int) -> PreTrainingBatch:
         """Returns every `world_size`-th sequence from number `rank` on; the global counts stay."""
+        if world_size == 1:
+            return self
         masked, lengths, token_type_ids, labels, counts = self._arrays()
         own = np.arange(len(lengths)) % world_size == rank
         kept = np.repeat(own, lengths)
@@ -140,10 +137,6 @@ class PreTrainingBatch:
         return shared.to(self.tokens.input_ids.device)
 
     def split(self, parts: int) -> list[PreTrainingBatch]:
-        """Returns the batch in parts of a few sequences each, for gradient accumulation; the global counts stay.
-
-        Args:
-            parts: how many; where there are fewer sequences, as many as those.
-        """
+        """Returns the batch in `parts` (or as many as it has sequences), for gradient accumulation; see `share`."""
         parts = min(parts, self.tokens.num_sequences)
-        return [self] if parts == 1 else [self.share(part, parts) for part in range(parts)]
+        return [self.share(part, parts) for part in range(parts)]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError
-from bertsmith.options import option
+from bertsmith.settings import option
 
 MaskingKind = Literal["token", "whole-word", "span"]
 
@@ -71,10 +71,9 @@ class MaskingSettings:
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """What became of a batch.
+    """What became of a batch: `input_ids` [T], corrupted, and what is to be predicted of them.
 
     Attributes:
-        input_ids: [T], corrupted.
         positions: [M], the chosen ones in increasing order.
         labels: [M], their true ids.
         spans: [M, 3] for spans: the tokens just before and just after the piece's span, both of the same sequence,
@@ -91,13 +90,7 @@ class MaskedTokens:
 
 @dataclass(frozen=True)
 class _Words:
-    """The W words of a batch, in order.
-
-    Attributes:
-        start: [W], first piece among the T tokens.
-        size: [W], pieces; they follow one another.
-        of_sequence: [N+1], the words of sequence n are `of_sequence[n]:of_sequence[n+1]`.
-    """
+    """The W words of a batch, in order."""
 
     start: NDArray[np.int64]
     size: NDArray[np.int64]
@@ -121,7 +114,7 @@ def mask_tokens(
         input_ids: [T] ids; every sequence starts and ends with a special token.
         lengths: [N] lengths that add up to T.
         special_ids: ids that are never chosen and never drawn as a random piece, in increasing order.
-        mask_token_id: id of `[MASK]`.
+        mask_token_id: hides a piece.
         vocab_size: V.
         settings: rates and kind.
         rng: source of all draws.
@@ -213,15 +206,7 @@ def _choose_words(words: _Words, wanted: NDArray[np.int64], rng: np.random.Gener
 def _choose_spans(
     words: _Words, wanted: NDArray[np.int64], settings: MaskingSettings, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draws spans until each sequence's budget is used.
-
-    Spans neither touch nor cross a special token, so that both neighbours of each are there to be seen. A length is
-    drawn before its place is, and keeps being tried elsewhere where it does not fit, so that long spans are as
-    frequent as they should be; only a sequence's last span is cut to what is left of the budget, at a word.
-
-    Returns:
-        [K, 2], first piece of each span and the piece after its last, in order.
-    """
+    """Draws spans until each sequence's budget is used."""
     pieces = np.concatenate([[0], np.cumsum(words.size)]).tolist()
     # 一段 = 两个特殊符号之间连续的词；run_end[w] 是词 w 所在段之后的第一个词
     breaks = np.flatnonzero(words.start[1:] != words.start[:-1] + words.size[:-1]) + 1

@@ -1,4 +1,4 @@
-"""From a document to pairs of segments: next-sentence prediction and sentence order.
+"""From documents to the segments of a sequence: pairs for next-sentence prediction and sentence order, or one.
 
 `draw_pairs` is the procedure of the released BERT (Devlin et al. 2019, §3.1 task 2, appendix A.2): sentences are
 collected to the target length, cut into A and B at a random border, and half of the time B is replaced by text from
@@ -9,11 +9,16 @@ one sentence has no neighbour: it becomes a single segment without a label.
 
 `draw_ordered_pairs` makes the pairs of ALBERT: two consecutive segments, swapped half of the time (Lan et al. 2020,
 §3.1).
+
+Objectives without a second segment (masked LM alone, left-to-right LM) read one: `draw_segments` packs full sentences
+of one document up to the length (Liu et al. 2019, §4.2, "DOC-SENTENCES"); `pack_full` lays everything end to end across
+document borders, `[SEP]` between, and cuts wherever a sequence is full. Their "FULL-SENTENCES" cuts at the end of a
+sentence; a sixth of a batch of 128 is then missing, and what is there is ragged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,14 +105,7 @@ def draw_ordered_pairs(
 ) -> Iterator[SegmentPair]:
     """Cuts one document into pairs of consecutive segments, half of them swapped (Lan et al. 2020, §3.1).
 
-    Args:
-        document: at least one sentence, none of them empty; a document of one becomes a single unlabelled segment.
-        max_tokens: as in `draw_pairs`.
-        short_probability: as in `draw_pairs`.
-        rng: source of all draws.
-
-    Yields:
-        Pairs labelled `IN_ORDER` or `SWAPPED`.
+    The arguments are those of `draw_pairs`; a document of one sentence becomes a single unlabelled segment.
     """
     if len(document) == 1:
         yield _single(document[0], max_tokens, rng)
@@ -127,6 +125,49 @@ def draw_ordered_pairs(
         # 截断之后再交换：两种次序的长度分布完全相同，模型无法凭长短猜出答案
         yield SegmentPair(b, a, SWAPPED) if rng.random() < 0.5 else SegmentPair(a, b, IN_ORDER)
         start = end
+
+
+def draw_segments(
+    document: TokenDocument, *, max_tokens: int, short_probability: float, rng: np.random.Generator
+) -> Iterator[SegmentPair]:
+    """Packs the sentences of one document.
+
+    A sentence is cut only where it is longer than `max_tokens`. A share of the documents, `short_probability`, has
+    segments that end at the first sentence that reaches a random shorter length. Together they are the document.
+    """
+    target = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_probability else max_tokens
+    chunk: list[NDArray[np.int32]] = []
+    length = 0
+    fitting = (sentence[at : at + max_tokens] for sentence in document for at in range(0, len(sentence), max_tokens))
+    for sentence in fitting:
+        if chunk and (length >= target or length + len(sentence) > max_tokens):
+            yield _segment(chunk)
+            chunk, length = [], 0
+        chunk.append(sentence)
+        length += len(sentence)
+    yield _segment(chunk)
+
+
+def pack_full(
+    documents: Iterable[TokenDocument], *, separator: NDArray[np.int32], max_tokens: int
+) -> Iterator[SegmentPair]:
+    """Lays the documents end to end, `separator` (an id or row) between, and cuts them into `max_tokens` each."""
+    chunk: list[NDArray[np.int32]] = []
+    length = 0
+    for document in documents:
+        # 文档之间加一个分隔符：模型看得见话题在这里换了
+        for sentence in [separator, *document] if chunk else document:
+            rest = sentence
+            while len(rest):
+                taken, rest = rest[: max_tokens - length], rest[max_tokens - length :]
+                chunk.append(taken)
+                length += len(taken)
+                if length == max_tokens:
+                    # 句子在此切断：每段一样长，一步里没有填充，注意力是一整块矩形
+                    yield _segment(chunk)
+                    chunk, length = [], 0
+    if chunk:
+        yield _segment(chunk)
 
 
 def _single(sentence: NDArray[np.int32], max_tokens: int, rng: np.random.Generator) -> SegmentPair:
@@ -152,11 +193,7 @@ def _random_segment(other: TokenDocument, target: int, rng: np.random.Generator)
 def _truncate_pair(
     first: NDArray[np.int32], second: NDArray[np.int32], max_tokens: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Shortens the longer segment, id by id, at a random end each time.
-
-    Taking from both ends keeps the model from learning that long input always starts at a sentence's beginning. All
-    removals are drawn at once: how many fall on the front of a segment is binomial.
-    """
+    """Shortens the longer segment, id by id, at a random end each time."""
     excess = len(first) + len(second) - max_tokens
     if excess <= 0:
         return first, second
@@ -172,3 +209,7 @@ def _truncate_pair(
 def _trim(segment: NDArray[np.int32], count: int, rng: np.random.Generator) -> NDArray[np.int32]:
     front = int(rng.binomial(count, 0.5)) if count else 0
     return segment[front : len(segment) - (count - front)]
+
+
+def _segment(chunk: list[NDArray[np.int32]]) -> SegmentPair:
+    return SegmentPair(np.concatenate(chunk), chunk[0][:0], NO_LABEL)

@@ -20,8 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import TypeAlias
 
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.data.stream.settings import StreamPosition
-from bertsmith.data.stream.stream import PreTrainingStream
+from bertsmith.data.stream.stream import PreTrainingStream, StreamPosition
 from bertsmith.errors import BertsmithError, ConfigError
 
 BATCHES_AHEAD = 16
@@ -32,12 +31,9 @@ Message: TypeAlias = "tuple[PreTrainingBatch, StreamPosition] | BertsmithError"
 
 
 def prefetched(stream: PreTrainingStream, workers: int) -> PreTrainingStream | PrefetchedStream:
-    """Returns a stream of the same batches, drawn by as many background processes.
+    """Returns a stream of the same batches, drawn between the steps (0 workers) or ahead of them (1).
 
-    Args:
-        stream: not to be used on its own afterwards.
-        workers: 0 draws in this process, between the steps; 1 draws ahead. More would not help: one draws several
-            times as fast as any step reads.
+    More would not help: one draws several times as fast as any step reads.
 
     Raises:
         ConfigError: another number, or 1 where processes cannot be forked.
@@ -50,13 +46,9 @@ def prefetched(stream: PreTrainingStream, workers: int) -> PreTrainingStream | P
 
 
 class PrefetchedStream(Iterator[PreTrainingBatch]):
-    """The batches of a stream, drawn ahead by one background process.
+    """The batches of a stream, drawn ahead by one background process, `worker`.
 
-    The process starts with the first batch asked for, and ends with `close`, with a `with` block, or with its parent.
-
-    Attributes:
-        settings: those of the stream.
-        worker: the process, None while there is none.
+    It starts with the first batch asked for, and ends with `close`, with a `with` block, or with its parent.
     """
 
     def __init__(self, stream: PreTrainingStream) -> None:
@@ -108,11 +100,7 @@ class PrefetchedStream(Iterator[PreTrainingBatch]):
         return batch
 
     def close(self) -> str:
-        """Ends the worker; the stream can be used again, and starts another.
-
-        Returns:
-            How it ended.
-        """
+        """Ends the worker and says how it ended; the stream can be used again, and starts another."""
         if self.worker is None or self._received is None:
             return "not running"
         atexit.unregister(self.close)

@@ -11,41 +11,138 @@ many there are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN, TokenCorpus
 from bertsmith.data.stream.batches import PreTrainingBatch
-from bertsmith.data.stream.epoch_permutation import EpochPermutation
-from bertsmith.data.stream.masking import MaskedTokens, mask_tokens
-from bertsmith.data.stream.pairs import NO_LABEL, SegmentPair, TokenDocument, draw_ordered_pairs, draw_pairs
-from bertsmith.data.stream.segments import draw_segments, pack_full
-from bertsmith.data.stream.settings import StreamNeeds, StreamPosition, StreamSettings
+from bertsmith.data.stream.masking import MaskedTokens, MaskingSettings, mask_tokens
+from bertsmith.data.stream.pairs import (
+    NO_LABEL,
+    Pairing,
+    SegmentPair,
+    TokenDocument,
+    draw_ordered_pairs,
+    draw_pairs,
+    draw_segments,
+    pack_full,
+)
 from bertsmith.errors import ConfigError
 from bertsmith.seeding import generator
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer
 
+Packing = Literal["sentences", "full"]
+Pairs = Literal["none", "next_sentence", "sentence_order"]
+Targets = Literal["masked", "next_token", "nothing"]
 BLOCK_TOKENS = 2**18
 """About how many ids a block holds: enough to shuffle well, few enough to prepare in a fraction of a second."""
 
 HELDOUT_BATCH = 16
 """Sequences in a validation batch: little memory, and several ranks find a share of the work."""
+DRAWN_DOCUMENTS = 2**20
+"""Most documents whose order is drawn and kept: 8 MiB."""
+
+_ROUNDS = 6
+"""Four suffice in theory for an ideal round function; ours is a quick mixer."""
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """How sequences are cut and batches are filled."""
+
+    panel: ClassVar[str] = "Sequences and batches"
+
+    sequence_length: int = option(
+        128, min=5, help="Maximum sequence length, [CLS] and [SEP] included; also the positions."
+    )
+    batch_size: int = option(
+        32, min=1, shown_default="by size; more on a GPU", help="Sequences in a step, over all processes."
+    )
+    batch_tokens: int = option(0, min=0, help="Tokens in a step instead of sequences; 0: use the batch size.")
+    packing: Packing = option(
+        "sentences", help="Without pairs: whole sentences of one document, or full across documents."
+    )
+    pairing: Pairing = option("balanced", help="Next-sentence pairs: balanced, or google: as in the released code.")
+    static_masking: int = option(
+        0, min=0, help="Epochs after which sequences and masks repeat (static masks); 0: never."
+    )
+    short_probability: float = option(
+        0.1, in_file_only=True, help="Share of documents cut into shorter sequences; not with full packing."
+    )
+    masking: MaskingSettings = field(default_factory=MaskingSettings)
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        if self.sequence_length < 5:
+            raise ConfigError(f"sequence length {self.sequence_length} is too short for [CLS] A [SEP] B [SEP]; use 5+")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch size {self.batch_size} must be at least 1")
+        if self.static_masking < 0:
+            raise ConfigError(f"static masking {self.static_masking} must be a number of epochs, or 0 for none")
+        for name, known in (("packing", get_args(Packing)), ("pairing", get_args(Pairing))):
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} {value!r} is unknown; use one of {', '.join(known)}")
+        if self.batch_tokens and self.batch_tokens < self.sequence_length:
+            raise ConfigError(
+                f"a batch of {self.batch_tokens} tokens does not hold one sequence of {self.sequence_length};"
+                " raise the batch's tokens"
+            )
+
+    @property
+    def fewest_sequences(self) -> int:
+        """Sequences that every global batch has at least."""
+        return self.batch_tokens // self.sequence_length if self.batch_tokens else self.batch_size
+
+
+@dataclass(frozen=True)
+class StreamNeeds:
+    """What an objective asks of the batches.
+
+    Attributes:
+        pairs: whether sequences have a second segment, and what their label says of it.
+        targets: the pieces to predict: hidden ones, or after each token the next, or nothing.
+        draws: whether each hidden piece comes with a random number, for an objective that samples.
+    """
+
+    pairs: Pairs = "next_sentence"
+    targets: Targets = "masked"
+    draws: bool = False
+
+    def require_fit(self, settings: StreamSettings) -> None:
+        """Makes sure that settings do what is needed.
+
+        Raises:
+            ConfigError: they contradict it.
+        """
+        if settings.packing == "full" and self.pairs != "none":
+            raise ConfigError("full packing has no second segment, which the objective needs; use mlm or ltr")
+        if settings.pairing == "google" and self.pairs != "next_sentence":
+            raise ConfigError("google pairing is about next sentences, which the objective does not predict")
+        if settings.masking.kind != "token" and self.targets != "masked":
+            raise ConfigError(f"the objective hides nothing; {settings.masking.kind} masking goes with mlm")
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """Where a stream stands: the next sequence is number `offset` of block `block` of epoch `epoch`."""
+
+    epoch: int = 0
+    block: int = 0
+    offset: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """Returns the three integers for a state file."""
+        return asdict(self)
 
 
 class _Block(NamedTuple):
-    """The examples of a block, shuffled.
-
-    Attributes:
-        epoch: of the block.
-        block: its number.
-        examples: the sequences without special tokens.
-        numbers: which each example was before the shuffle.
-        ends: example i takes the tokens `ends[i]:ends[i+1]` of the block, special ones included.
-    """
+    """The examples of a block, shuffled."""
 
     epoch: int
     block: int
@@ -78,7 +175,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         Args:
             corpus: where documents come from.
             tokenizer: the one that made the corpus.
-            settings: what the batches look like.
+            settings: what the user chose of the batches.
             needs: what the objective asks of them; None is masked LM with next-sentence pairs.
             seed: of all draws.
             split: `train` or `heldout`.
@@ -104,7 +201,13 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         self._tokenizer = tokenizer
         self._split = split
         self._rank, self._world_size = rank, world_size
-        self._special_ids = np.array(sorted(tokenizer.special_ids), dtype=np.int64)
+        self._mask = functools.partial(
+            mask_tokens,
+            special_ids=np.array(sorted(tokenizer.special_ids), dtype=np.int64),
+            mask_token_id=tokenizer.mask_token_id,
+            vocab_size=tokenizer.vocab_size,
+            settings=settings.masking,
+        )
         # 词界是与编号并行的一列：切段、截断、拼接都按行进行，两列始终对齐
         self._carries_words = settings.masking.kind != "token" and corpus.has_words
         # 特殊词元怎样摆放由分词器说了算：BERT 一个 [SEP] 分两段，RoBERTa 两个 </s> 且不分句段
@@ -141,11 +244,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         return self.draw()
 
     def draw(self, *, across_epochs: bool = True) -> PreTrainingBatch:
-        """Returns the batch at `position` and moves on.
-
-        Args:
-            across_epochs: fill the batch from the next epoch where this one ends; otherwise its last batch is smaller.
-        """
+        """Returns the batch at `position` and moves on; across epochs, or the last one of an epoch is smaller."""
         start = self.position
         examples: list[SegmentPair] = []
         sources: list[tuple[int, int, int]] = []
@@ -166,8 +265,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             # 按条数装，此刻就知道满了；按词元数装，要看下一块的第一条还放不放得下
             if not self.settings.batch_tokens and len(examples) == self.settings.batch_size:
                 break
-        drawn = self._assemble(examples, sources, start)
-        return drawn if self._world_size == 1 else drawn.share(self._rank, self._world_size)
+        return self._assemble(examples, sources, start).share(self._rank, self._world_size)
 
     def _end_of_batch(self, block: _Block, first: int, taken: int, tokens: int) -> int:
         """Returns how far into the block a batch goes that has `taken` sequences with `tokens` tokens so far."""
@@ -216,25 +314,18 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
     def _examples_of(self, index: int, epoch: int) -> Iterator[SegmentPair]:
         # 随机数的钥匙是（种子、轮次、文档号）：与读取顺序和进程无关，每一轮又都不同
         rng = generator(self.seed, "stream/pairs", epoch, index)
-        document, short_probability = self._document(index), self.settings.short_probability
-        room_for_pair = self.settings.sequence_length - self._num_special[True]
+        document = self._document(index)
+        room = self.settings.sequence_length - self._num_special[self.needs.pairs != "none"]
+        drawing: dict[str, Any] = {"short_probability": self.settings.short_probability, "rng": rng}
 
         def draw_other() -> TokenDocument:
             return self._document(*self._place_in_another_text(index, rng))
 
         if self.needs.pairs == "next_sentence":
-            return draw_pairs(
-                document,
-                draw_other=draw_other,
-                max_tokens=room_for_pair,
-                short_probability=short_probability,
-                rng=rng,
-                pairing=self.settings.pairing,
-            )
-        if self.needs.pairs == "sentence_order":
-            return draw_ordered_pairs(document, max_tokens=room_for_pair, short_probability=short_probability, rng=rng)
-        room = self.settings.sequence_length - self._num_special[False]
-        return draw_segments(document, max_tokens=room, short_probability=short_probability, rng=rng)
+            pairing = self.settings.pairing
+            return draw_pairs(document, draw_other=draw_other, max_tokens=room, pairing=pairing, **drawing)
+        draw = draw_segments if self.needs.pairs == "none" else draw_ordered_pairs
+        return draw(document, max_tokens=room, **drawing)
 
     def _place_in_another_text(self, index: int, rng: np.random.Generator) -> tuple[int, str]:
         """Draws a document that is no part of the text that document `index` is a part of, and says its split."""
@@ -249,19 +340,13 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
                 return other, self._split
 
     def _document(self, index: int, split: str | None = None) -> TokenDocument:
-        """Returns the sentences of a document.
-
-        Returns:
-            Arrays [n] of ids; where words are carried, [n, 2]: the id, and whether it goes on with a word.
-        """
+        """Returns the sentences of a document."""
         split = split or self._split
         document = self._corpus.document(split, index)
         if not self._carries_words:
             return document
-        return [
-            np.stack([ids, going_on], axis=1)
-            for ids, going_on in zip(document, self._corpus.continuations(split, index), strict=True)
-        ]
+        going_on = self._corpus.continuations(split, index)
+        return [np.stack(columns, axis=1) for columns in zip(document, going_on, strict=True)]
 
     def _assemble(
         self, examples: list[SegmentPair], sources: list[tuple[int, int, int]], start: StreamPosition
@@ -315,15 +400,15 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Chooses and hides pieces, by draws that depend on where the batch begins, or on each sequence alone."""
         if not self.settings.static_masking:
             rng = generator(self.seed, "stream/masking", start.epoch, start.block, start.offset)
-            return self._mask(input_ids, continuations, lengths, rng)
+            return self._mask(input_ids, lengths, rng=rng, continuations=continuations)
         # 静态掩码：每条序列用自己的随机数，无论落在哪一批里，掩码都与 N 轮之前相同
         starts = np.cumsum(lengths) - lengths
         masked = [
             self._mask(
                 input_ids[first : first + length],
-                None if continuations is None else continuations[first : first + length],
                 np.array([length]),
-                generator(self.seed, "stream/static masking", self._drawn_epoch(epoch), block, number),
+                rng=generator(self.seed, "stream/static masking", self._drawn_epoch(epoch), block, number),
+                continuations=None if continuations is None else continuations[first : first + length],
             )
             for (epoch, block, number), first, length in zip(sources, starts.tolist(), lengths.tolist(), strict=True)
         ]
@@ -334,24 +419,6 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
             np.concatenate([one.positions for one in masked]) + shift,
             np.concatenate([one.labels for one in masked]),
             np.concatenate(spans) + shift[:, None] * np.array([1, 1, 0]) if spans else None,
-        )
-
-    def _mask(
-        self,
-        input_ids: NDArray[np.int64],
-        continuations: NDArray[np.bool_] | None,
-        lengths: NDArray[np.int64],
-        rng: np.random.Generator,
-    ) -> MaskedTokens:
-        return mask_tokens(
-            input_ids,
-            lengths,
-            special_ids=self._special_ids,
-            mask_token_id=self._tokenizer.mask_token_id,
-            vocab_size=self._tokenizer.vocab_size,
-            settings=self.settings.masking,
-            rng=rng,
-            continuations=continuations,
         )
 
 
@@ -367,10 +434,10 @@ def heldout_batches(
     """Returns the same validation batches every time, whatever the size of the training batches.
 
     Args:
-        corpus: where the held-out documents come from.
-        tokenizer: the one that made the corpus.
-        settings: what the sequences look like; the batch size does not count.
-        needs: as in `PreTrainingStream`.
+        corpus: as in `PreTrainingStream`, like all but the last.
+        tokenizer: made the corpus.
+        settings: the batch size does not count.
+        needs: None is masked LM with next-sentence pairs.
         seed: of all draws.
         max_sequences: where the held-out documents make more, the rest is left out, but the last batch is a whole one.
 
@@ -396,3 +463,51 @@ def _next_tokens(input_ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> Ma
     predicts[np.cumsum(lengths) - 1] = False
     positions = np.flatnonzero(predicts)
     return MaskedTokens(input_ids, positions, input_ids[positions + 1])
+
+
+class EpochPermutation:
+    """The order in which an epoch visits the documents: a permutation of any number of them in bounded memory.
+
+    Up to a million documents it is drawn and kept. Beyond that it is computed place by place: a Feistel network turns
+    any keyed function into a permutation of the numbers below a power of four (Luby and Rackoff 1988), and what falls
+    outside the range is sent through again until it falls inside (cycle walking; Black and Rogaway 2002).
+    """
+
+    def __init__(self, num_documents: int, seed: int, epoch: int) -> None:
+        """Chooses the order by (seed, epoch) alone."""
+        self.num_documents = num_documents
+        rng = generator(seed, "stream/document order", epoch)
+        self._drawn = rng.permutation(num_documents) if num_documents <= DRAWN_DOCUMENTS else None
+        self._keys = rng.integers(0, 2**64, size=_ROUNDS, dtype=np.uint64) if self._drawn is None else None
+
+    def places(self, first: int, count: int) -> NDArray[np.int64]:
+        """Returns the documents at `count` places from `first` on; fewer at the end of the epoch."""
+        if self._drawn is not None:
+            drawn: NDArray[np.int64] = self._drawn[first : first + count]
+            return drawn
+        last = min(first + count, self.num_documents)
+        return self._permuted(np.arange(first, max(first, last), dtype=np.uint64)).astype(np.int64)
+
+    def _permuted(self, places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        half = np.uint64(-(-(self.num_documents - 1).bit_length() // 2))
+        values = self._encrypted(places, half)
+        # 落在范围之外的再走一圈：置换的每个环都会回到范围之内，所以结果仍是一一对应
+        while (outside := values >= self.num_documents).any():
+            values[outside] = self._encrypted(values[outside], half)
+        return values
+
+    def _encrypted(self, values: NDArray[np.uint64], half: np.uint64) -> NDArray[np.uint64]:
+        """Permutes the numbers below 4 ** `half`."""
+        assert self._keys is not None
+        mask = (np.uint64(1) << half) - np.uint64(1)
+        left, right = values >> half, values & mask
+        for key in self._keys:
+            left, right = right, left ^ (_mixed(right ^ key) & mask)
+        return (left << half) | right
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mixes the bits of 64-bit numbers: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,86 +1,36 @@
-"""From a reader's declaration of columns to the columns of a file, and from rows to examples.
+"""Readers of tables, and how they find their columns.
 
-A reader of tables declares what it looks for: the part a column plays in an example, the header names that are
-understood, whether a file may do without it, and how its cell is read. `find_columns` finds the columns by the name or
-number that the user gave, by a known name in the header, or by their order in a file without one. Where two answers
-are possible it refuses: a wrong guess would train on the wrong column without a word.
+A reader declares the columns that it looks for (`Column`). `find_columns` finds them by the name or number that the
+user gave, by a known name in the header, by what is in them, or by their order in a file without a header. Where two
+answers are possible it refuses: a wrong guess would train on the wrong column without a word.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.reader import ColumnName, ExampleT, Reader, ReadingOptions, flag_of
-from bertsmith.finetune.datasets.tables import Cell, Table, kind_of, listed, open_table
+from bertsmith.data.reading.tables import NUMBER, Cell, Table, kind_of, listed, open_table
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets import (
+    Column,
+    ColumnName,
+    ExampleT,
+    Faults,
+    InputForms,
+    Layout,
+    Reader,
+    ReadingOptions,
+    texts_in_order,
+)
 
 Found = Mapping[str, Sequence[int]]
 """Role → the numbers of its columns: none for an optional one that the file lacks, several for a repeated one."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column that a reader looks for.
-
-    Attributes:
-        role: the field of the example that it fills.
-        option: the field of `ReadingOptions` by which the user names it, such as `text_column`.
-        names: header names that are understood, in lower case, the preferred one first.
-        value: reads a cell; of a repeated column, one that holds the list of all its cells.
-        required: whether a table without it is refused.
-        exclusive: whether two of its names in one header are refused, because either could be meant.
-        numbered: the header names of a repeated column, with the number that orders them as group 1; None for a
-            column that occurs once.
-        called: the word for it in messages; empty for the role.
-    """
-
-    role: str
-    option: str
-    names: tuple[str, ...] = ()
-    value: Callable[[Cell, ReadingOptions], Any] = lambda cell, _: cell.text()
-    required: bool = True
-    exclusive: bool = False
-    numbered: re.Pattern[str] | None = None
-    called: str = ""
-
-    @property
-    def flag(self) -> str:
-        """The option on the command line."""
-        return flag_of(self.option)
-
-    @property
-    def wanted(self) -> str:
-        """What is missing where it is not found."""
-        return self.role if self.numbered else f"{self.called or self.role} column"
-
-    @property
-    def advice(self) -> str:
-        """What to do where it is missing."""
-        if self.numbered:
-            one = self.role.removesuffix("s")
-            return f"call them {one}0, {one}1, ... or name each with {self.flag}"
-        return f"call it {self.names[0]}, or name it with {self.flag}"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The columns of a kind of table.
-
-    Attributes:
-        columns: all of them.
-        is_header: whether a first row, in lower case, is names, where the user did not say and gave numbers only.
-        order: the roles of the columns of a file without a header; empty where all must be told.
-        pairs: known names of two texts that belong together, for the roles `text` and `pair`.
-    """
-
-    columns: tuple[Column, ...]
-    is_header: Callable[[Sequence[str], ReadingOptions], bool]
-    order: tuple[str, ...] = ()
-    pairs: tuple[tuple[str, str], ...] = ()
 
 
 def has_any(*groups: Sequence[str]) -> Callable[[Sequence[str], ReadingOptions], bool]:
@@ -94,28 +44,44 @@ def table_reader(
     make: Callable[..., ExampleT],
     *,
     check: Callable[[Table, ReadingOptions, list[ExampleT]], None] | None = None,
+    folder: Callable[[Path, ReadingOptions], list[ExampleT]] | None = None,
     options: tuple[str, ...] = (),
+    texts_of: Callable[..., tuple[Any, ...]] = texts_in_order,
 ) -> Reader[ExampleT]:
-    """Returns a reader of tables, an example a row: `.csv`, `.jsonl`, `.parquet`, otherwise TSV; or rows in memory.
+    """Returns a reader of tables, an example a row: files, by their ending, otherwise TSV; or rows in memory.
 
     Args:
         holds: what the table holds, for messages.
         layout: its columns.
         make: makes an example of the values of its columns, by role, and `place`, the file and line.
         check: refuses files that could be read but must not be.
+        folder: reads a folder; None where only files are read.
         options: fields of `ReadingOptions` that it knows besides those of its columns.
+        texts_of: see `InputForms`.
     """
 
     def parse_table(table: Table, options: ReadingOptions) -> list[ExampleT]:
         found = find_columns(table, layout, options)
-        columns = [(column, found[column.role], column.called or column.role) for column in layout.columns]
-        examples = []
+        columns = [
+            (column, found[column.role], column.called or column.role, table.first if column.flags else ())
+            for column in layout.columns
+        ]
+        beside = [
+            (name, _number(table, told), value)
+            for name, told, value in (("group", options.group_column, Cell.text), ("time", options.time_column, _time))
+            if told is not None
+        ]
+        examples, faults = list[ExampleT](), Faults(options)
         for row in table.rows:
-            values = {
-                column.role: column.value(row.cell(numbers, what), options) if numbers else None
-                for column, numbers, what in columns
-            }
-            examples.append(make(**values, place=row.place))
+            with faults.skipped():
+                values = {
+                    column.role: column.value(row.cell(numbers, what, header), options) if numbers else None
+                    for column, numbers, what, header in columns
+                }
+                example: Any = make(**values, place=row.place)
+                said = {name: value(row.cell([number], name)) for name, number, value in beside}
+                examples.append(replace(example, **said) if said else example)
+        faults.tell(table.path)
         if not examples:
             raise InputError(f"{table.path}: holds a header and no example")
         if check is not None:
@@ -123,26 +89,47 @@ def table_reader(
         return examples
 
     def parse(path: Path, options: ReadingOptions) -> list[ExampleT]:
-        return parse_table(open_table(path, kind_of(path), options.encoding), options)
+        if folder is not None and path.is_dir():
+            return folder(path, options)
+        return parse_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
 
-    return Reader(holds, (*(column.option for column in layout.columns), "header", *options), parse, parse_table)
+    known = (*(column.option for column in layout.columns), "header", "sheet", *_BESIDE, *options)
+    return Reader(holds, known, parse, parse_table, InputForms((layout,), texts_of))
+
+
+_BESIDE = ("group_column", "time_column")
+"""Options of columns that no model reads."""
+
+
+def _time(cell: Cell) -> float:
+    """Reads a number, or a date as ISO 8601 has it."""
+    text = cell.text()
+    if NUMBER.fullmatch(text):
+        return float(text)
+    try:
+        found = datetime.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        said = f"the time {text[:40]!r} is no number and no date such as 2024-05-31 or 2024-05-31T09:30:00"
+        raise InputError(f"{cell.place}: {said}") from None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found:
-    """Finds the columns of a table, and steps over the header of a TSV or CSV.
-
-    Raises:
-        InputError: what the user said does not fit the file, a required column is missing, several may be meant, or
-            one would be used twice.
-    """
+    """Finds the columns of a table, and steps over the header of a TSV or CSV."""
     told = {column.role: _told(column, options) for column in layout.columns}
+    # 分组与时间的列不是文本也不是标签：按内容找列时不算它们
+    told |= {name: [one] for name in _BESIDE if (one := getattr(options, name)) is not None}
+    table.add_nested(name for given in told.values() for name in given or ())
     if _step_over_header(table, layout, told, options):
         guessed = _by_name(table, layout, told)
     else:
         guessed = _by_order(table, layout, told)
+    guessed = _by_content(table, layout, told, guessed)
     found: dict[str, list[int]] = {}
     for column in layout.columns:
         given = told[column.role]
+        if given is not None and len(given) > 1 and not (column.numbered or column.flags):
+            raise ConfigError(f"{column.flag} is given {len(given)} times, and there is one such column; name one")
         numbers = guessed.get(column.role, []) if given is None else [_number(table, name) for name in given]
         taken = [number for others in found.values() for number in others]
         # 没有文章时问题就是上下文；有文章时问题写在每个选项前面（RACE、CosmosQA 的通行做法）
@@ -159,18 +146,14 @@ def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found
 
 
 def _told(column: Column, options: ReadingOptions) -> Sequence[ColumnName] | None:
-    given = getattr(options, column.option)
+    given: ColumnName | tuple[ColumnName, ...] | None = getattr(options, column.option)
     return [given] if isinstance(given, (str, int)) else given
 
 
 def _step_over_header(
     table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None], options: ReadingOptions
 ) -> bool:
-    """Finds out whether a table has a header; where it is the first row of a TSV or CSV, steps over it.
-
-    Raises:
-        InputError: what the user said cannot be, or must be said.
-    """
+    """Finds out whether a table has a header; where it is the first row of a TSV or CSV, steps over it."""
     header = options.header
     if table.has_names:
         if header is not None:
@@ -182,6 +165,7 @@ def _step_over_header(
             f"{table.path}: without a header no column has a name; give its number, or leave out --no-header"
         )
     known = by_name or layout.is_header([name.lower() for name in table.first], options)
+    known = known or (header is None and (_names_columns(table, layout) or _looks_like_header(table, layout)))
     # pandas 给没有名字的列编号作表头；当成例子会多出一个类，当成表头会丢一个例子，所以问
     if header is None and not known and table.first == tuple(map(str, range(max(2, len(table.first))))):
         raise InputError(f"{table.path}: line 1 only counts its columns; is it a header? say --header or --no-header")
@@ -211,11 +195,118 @@ def _by_name(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNam
                 f"{table.path}: columns {listed(names)} may all be {column.role}s; say which with {column.flag}, and"
                 " --pair-column if two"
             )
-        found[column.role] = [_only(table.path, names[0], header)] if names else _numbered(column, header)
+        found[column.role] = [_only(table.path, names[0], header)] if names else numbered_columns(column, header)
     return found
 
 
-def _numbered(column: Column, header: Sequence[str]) -> list[int]:
+def _words(name: str) -> set[str]:
+    """Returns the words of a column's name: of `Review Text`, `review_text` and `reviewText` alike."""
+    return set(re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).lower().split())
+
+
+def _is_named(name: str, column: Column) -> bool:
+    return not _words(name).isdisjoint(column.names)
+
+
+def _names_columns(table: Table, layout: Layout) -> bool:
+    """Tells whether short names in the first row have a word for every column that is needed."""
+    short = [name for name in table.first if 1 <= len(name.split()) <= _MOST_WORDS]
+    return all(any(_is_named(name, column) for name in short) for column in layout.columns if column.required)
+
+
+def _looks_like_header(table: Table, layout: Layout) -> bool:
+    """Tells whether the first row of a file is names that are not known: it is unlike all rows below it."""
+    first, *rest = [row.cells for row in table.look_ahead()] or [()]
+    names = [str(cell).strip() for cell in first]
+    if not _is_text_and_label(layout) or len(rest) < _LEAST_ROWS or any(len(row) != len(names) for row in rest):
+        return False
+    short = all(name and len(name) <= 40 and len(name.split()) <= 5 and not NUMBER.fullmatch(name) for name in names)
+    columns = [[str(row[number]) for row in rest] for number in range(len(names))]
+    new = all(name not in column for name, column in zip(names, columns, strict=True))
+    # 表头与下面的行不同：类别的格子只有几种而首行的不在其中，文本的格子比首行的长
+    few = any(2 * len(set(column)) <= len(column) for column in columns)
+    longer = any(
+        sum(len(cell.split()) for cell in column) >= 2 * len(name.split()) * len(column)
+        for name, column in zip(names, columns, strict=True)
+    )
+    return short and new and few and longer
+
+
+_MOST_WORDS = 3
+"""Of the name of a column that is known by one of its words."""
+
+_LEAST_ROWS = 8
+"""Of fewer rows, content says too little."""
+
+
+def _by_content(
+    table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None], guessed: dict[str, list[int]]
+) -> dict[str, list[int]]:
+    """Finds texts and labels that no known name found: by words in their names, else by what is in the columns."""
+    wanted = [one for one in layout.columns if one.required and told[one.role] is None and not guessed.get(one.role)]
+    if not wanted or not _is_text_and_label(layout):
+        return guessed
+    given = [number for one in told.values() for number in one or ()]
+    places = {name: number for number, name in enumerate(table.first)}
+    taken = {number if isinstance(number, int) else places.get(number, -1) for number in given}
+    taken |= {number for numbers in guessed.values() for number in numbers}
+    rows, found = [row.cells for row in table.look_ahead()], dict(guessed)
+    said = []
+    for column in wanted:
+        free = [number for number in range(len(table.first)) if number not in taken]
+        named = [number for number in free if _is_named(table.first[number], column)]
+        fitting = named if len(named) == 1 else [n for n in named or free if _FITS[column.role](_cells(rows, n))]
+        if column.flags and len(fitting) != 1:
+            fitting = [number for number in free if set(map(str, _cells(rows, number))) <= {"0", "1"} and rows]
+        elif len(fitting) > 1:
+            names, what = listed([table.first[n] for n in fitting]), column.called or column.role
+            more = ", and --pair-column if two" if column.role == "text" else ""
+            raise InputError(f"{table.path}: columns {names} may all be the {what}; say which with {column.flag}{more}")
+        if fitting:
+            found[column.role] = fitting
+            taken |= set(fitting)
+            said.append(f"{column.called or column.role} from {listed([table.first[n] for n in fitting])}")
+    if said:
+        warnings.warn(f"{table.path}: reads {', '.join(said)}: found by names and content", stacklevel=4)
+    return found
+
+
+def _is_text_and_label(layout: Layout) -> bool:
+    return bool(layout.order) and _FITS.keys() >= set(layout.order)
+
+
+def _cells(rows: Sequence[Sequence[object]], number: int) -> list[object]:
+    return [row[number] for row in rows if len(row) > number and row[number] not in (None, "")]
+
+
+def _are_texts(cells: Sequence[object]) -> bool:
+    """Tells whether cells hold running text, most of it different."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    length = sum(max(len(text.split()), len(text) / 8) for text in texts)
+    return len(texts) == len(cells) > 0 and length >= 3 * len(texts) and 2 * len(set(texts)) > len(texts)
+
+
+def _are_classes(cells: Sequence[object]) -> bool:
+    """Tells whether cells hold a few short values again and again."""
+    values = [str(cell) for cell in cells if isinstance(cell, (str, int, bool))]
+    few = len(values) == len(cells) >= _LEAST_ROWS and 2 <= len(set(values)) <= len(values) / 2
+    return few and sum(len(value.split()) for value in values) <= 5 * len(values)
+
+
+def _are_numbers(cells: Sequence[object]) -> bool:
+    return len(cells) >= _LEAST_ROWS and all(NUMBER.fullmatch(str(cell).strip()) for cell in cells)
+
+
+_FITS: dict[str, Callable[[Sequence[object]], bool]] = {
+    "text": _are_texts,
+    "label": _are_classes,
+    "labels": _are_classes,
+    "score": _are_numbers,
+}
+"""Role → what the cells of its column look like."""
+
+
+def numbered_columns(column: Column, header: Sequence[str]) -> list[int]:
     """Finds the columns of a repeated one, by the numbers in their names; none for fewer than two."""
     if column.numbered is None:
         return []
@@ -231,7 +322,9 @@ def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNa
     missing = [column for column in layout.columns if column.required and told[column.role] is None]
     # 列比认得的多而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
     if width > len(layout.order) and missing:
-        flags = [column.flag for column in layout.columns for _ in range(2 if column.numbered else 1)]
+        # 预测时不需要标签，也就没有这个选项
+        asked = [column for column in layout.columns if column.required or column.option != "label_column"]
+        flags = [column.flag for column in asked for _ in range(2 if column.numbered else 1)]
         example = " ".join(f"{flag} {number}" for number, flag in enumerate(flags))
         raise InputError(
             f"{table.path}: {width} columns and no header; say which is which by number, such as {example}"

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import Literal
 
-from bertsmith.data.reading.lines import Placed, read_text
-from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
-from bertsmith.finetune.datasets.tables import Table, ending_of, kind_of, listed, open_table, require_unicode
+from bertsmith.data.reading.lines import Placed, numbered_lines, read_text
+from bertsmith.data.reading.tables import Table, ending_of, kind_of, listed, open_table, require_unicode
+from bertsmith.errors import InputError
+from bertsmith.finetune.datasets import Column, Faults, InputForms, Layout, Reader, ReadingOptions
+from bertsmith.finetune.datasets.columns import has_any
+from bertsmith.finetune.datasets.inputs import Input
 
 
 @dataclass(frozen=True)
@@ -52,55 +53,52 @@ class QuestionExample(Placed):
         return (self.question, self.context)
 
 
-@dataclass(frozen=True)
-class QuestionFile:
-    """What a file holds.
-
-    Attributes:
-        examples: in the order of the file.
-        mismatches: for every answer left out because the passage reads otherwise at its offset, its question's id.
-        empty: the id of every question left out because it has no text.
-        skipped: how many questions were left out, for having no text or no answer left.
-    """
-
-    examples: list[QuestionExample]
-    mismatches: list[str]
-    empty: list[str]
-    skipped: int
-
-
-def read_squad(
-    path: str | Path, *, faults: Literal["refuse", "skip"] = "refuse", encoding: str = "auto"
-) -> QuestionFile:
-    """Reads a file of questions in the form of SQuAD.
-
-    Args:
-        path: the file, plain or packed (`.gz`, `.zst`).
-        faults: what to do with an answer whose offset does not match its text, and with a question without text.
-        encoding: `auto` or a codec's name.
-
-    Raises:
-        InputError: the file is missing, damaged, no JSON or of another form; a passage or answer is empty, an id
-            occurs twice, a question has no answer and is not marked `is_impossible`, or a fault is refused. The message
-            names the file, the question, and the line where its id stands on one only.
-    """
-    path = Path(path)
-    content = read_text(path, encoding)
-    try:
-        document = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: line {error.lineno} is not valid JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid JSON ({type(error).__name__})") from None
-    reader = _SquadReader(path, content, faults == "skip")
-    return reader.finish(path, reader.examples(document))
-
-
 def _read_questions(path: Path, options: ReadingOptions) -> list[QuestionExample]:
     if ending_of(path) in (".jsonl", ".ndjson", ".parquet"):
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
-    found = read_squad(path, faults=_faults(options), encoding=options.encoding)
-    return _told_of_faults(path, found)
+    file = _Questions(path, options, read_text(path, options.encoding))
+    for entry, context, place in _entries(file):
+        file.add(entry, context, place)
+    return file.finished(path)
+
+
+def _entries(file: _Questions) -> Iterator[tuple[object, str, str]]:
+    """Yields the questions of SQuAD's one document: each with its passage and its place."""
+    try:
+        document = json.loads(file.content)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file.path}: line {error.lineno} is not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file.path}: is not valid JSON ({type(error).__name__})") from None
+    for a, article in enumerate(file.items(document, "data", "the file")):
+        for p, paragraph in enumerate(file.items(article, "paragraphs", f"data[{a}]")):
+            place = f"data[{a}].paragraphs[{p}]"
+            context = file.text(paragraph, "context", place)
+            for q, entry in enumerate(file.items(paragraph, "qas", place)):
+                yield entry, context, f"{place}.qas[{q}]"
+
+
+def is_one_document(path: Path, encoding: str) -> bool:
+    """Tells SQuAD's one JSON object from JSON Lines, whose first line is whole and has no `data`."""
+    first = next((line for _, line in numbered_lines(path, encoding) if line.strip()), "")
+    try:
+        record = json.loads(first)
+    except (ValueError, RecursionError):
+        return True
+    return isinstance(record, dict) and "data" in record
+
+
+def _inputs(path: Path, options: ReadingOptions) -> Iterator[Input] | None:
+    """Reads the questions of SQuAD's one document, whatever their answers."""
+    if ending_of(path) != ".json" or not is_one_document(path, options.encoding):
+        return None
+    file = _Questions(path, options, read_text(path, options.encoding))
+    return (_input(file, *one) for one in _entries(file))
+
+
+def _input(file: _Questions, entry: object, context: str, place: str) -> Input:
+    others = {name: one for name, one in entry.items() if name != "question"} if isinstance(entry, dict) else {}
+    return Input.of(f"{file.path}: {place}", others, lambda: (file.text(entry, "question", place), context))
 
 
 def _read_table(table: Table, options: ReadingOptions) -> list[QuestionExample]:
@@ -110,128 +108,121 @@ def _read_table(table: Table, options: ReadingOptions) -> list[QuestionExample]:
             f"{table.path}: no column {missing[0]} among {listed(table.first)}; a question has a question, a context"
             " and answers"
         )
-    reader = _SquadReader(table.path, "", _faults(options) == "skip")
-    records = ((row.place, dict(zip(table.first, row.cells, strict=True))) for row in table.rows)
-    return _told_of_faults(table.path, reader.finish(table.path, reader.examples_of_rows(records)))
+    file = _Questions(table.path, options)
+    for number, row in enumerate(table.rows):
+        # 每一行都自报位置：表里没有可以回头去找的原文
+        file.path = row.place
+        cells = dict(zip(table.first, row.cells, strict=True))
+        entry = {"id": str(number), **{name: value for name, value in cells.items() if value is not None}}
+        if isinstance(answers := entry.get("answers"), dict):
+            entry["answers"] = answers = _answer_list(row.place, answers)
+        # Hub 上的 SQuAD 2.0 没有 is_impossible 一列：答案为空就是无答案
+        entry.setdefault("is_impossible", answers == [])
+        file.add(entry, file.text(entry, "context", "the row"), "the row")
+    return file.finished(table.path)
 
 
-def _faults(options: ReadingOptions) -> Literal["refuse", "skip"]:
-    if options.faults not in (None, "refuse", "skip"):
-        raise ConfigError(f"--faults {options.faults!r} is unknown; use refuse or skip")
-    return options.faults or "refuse"
+_INPUTS = Layout(
+    (Column("question", "text_column", ("question",)), Column("context", "pair_column", ("context", "passage"))),
+    has_any(("question", "context"), ("question", "passage")),
+    ("question", "context"),
+)
 
-
-def _told_of_faults(path: Path | str, found: QuestionFile) -> list[QuestionExample]:
-    """Returns the questions, and warns of those that were left out."""
-    if found.mismatches or found.empty:
-        warnings.warn(
-            f"{path}: left out {len(found.mismatches)} answers that are not where the file says and"
-            f" {len(found.empty)} questions without text; {found.skipped} questions in all",
-            stacklevel=3,
-        )
-    return found.examples
-
-
-QUESTIONS = Reader("questions on passages", ("faults",), _read_questions, _read_table)
+QUESTIONS = Reader(
+    "questions on passages", ("offsets",), _read_questions, _read_table, InputForms((_INPUTS,), other=_inputs)
+)
 """Questions with their passages and answers, as `QuestionExample`."""
 
+_WIDTHS: dict[str, Callable[[str], int]] = {
+    "utf16": lambda letter: 1 + (letter > "\uffff"),
+    "utf8": lambda letter: len(letter.encode("utf-8", "surrogatepass")),
+    "crlf": lambda letter: 1 + (letter == "\n"),
+}
+"""What a character counts where offsets are of another kind: JavaScript and Java count in units of UTF-16, Go and Rust
+in bytes, and a passage that was stored with CR LF has lost a character at each line end."""
 
-class _SquadReader:
-    """Walks the nested lists of a file, or the rows of a table; knows enough of the text of a file to name a line."""
 
-    def __init__(self, path: Path | str, content: str, skip: bool) -> None:
-        self.path = path
-        self.content = content
-        self.skip = skip
-        self.seen: set[str] = set()
-        self.mismatches: list[str] = []
-        self.empty: list[str] = []
-        self.skipped = 0
+def _in_characters(context: str, start: int, offsets: str | None) -> int:
+    """Returns an offset of another kind in characters; -1 where it is inside of a character."""
+    if offsets in (None, "characters"):
+        return start
+    places = list(accumulate(map(_WIDTHS[offsets], context), initial=0))
+    return places.index(start) if start in places else -1
 
-    def finish(self, path: Path | str, examples: Iterator[QuestionExample]) -> QuestionFile:
-        """Reads all questions."""
-        found = list(examples)
-        if not found:
+
+@dataclass
+class _Questions:
+    """The questions of a file so far; knows enough of its text to name a line."""
+
+    path: Path | str
+    options: ReadingOptions
+    content: str = ""
+    found: list[QuestionExample] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.faults = Faults(self.options)
+
+    def finished(self, path: Path | str) -> list[QuestionExample]:
+        """Returns all of them, and tells of those that were left out."""
+        self.faults.tell(path, "questions and answers")
+        if not self.found:
             raise InputError(f"{path}: holds no question")
-        return QuestionFile(found, self.mismatches, self.empty, self.skipped)
+        return self.found
 
-    def examples_of_rows(self, rows: Iterable[tuple[str, dict[str, object]]]) -> Iterator[QuestionExample]:
-        for number, (place, row) in enumerate(rows):
-            # 每一行都自报位置：表里没有可以回头去找的原文
-            self.path = place
-            entry = {"id": str(number), **{name: value for name, value in row.items() if value is not None}}
-            answers = entry.get("answers")
-            if isinstance(answers, dict):
-                answers = entry["answers"] = _answer_list(place, answers)
-            # Hub 上的 SQuAD 2.0 没有 is_impossible 一列：答案为空就是无答案
-            entry.setdefault("is_impossible", answers == [])
-            yield from self.one(entry, self.text(entry, "context", "the row"), "the row")
-
-    def examples(self, document: object) -> Iterator[QuestionExample]:
-        for a, article in enumerate(self.items(document, "data", "the file")):
-            for p, paragraph in enumerate(self.items(article, "paragraphs", f"data[{a}]")):
-                place = f"data[{a}].paragraphs[{p}]"
-                context = self.text(paragraph, "context", place)
-                for q, entry in enumerate(self.items(paragraph, "qas", place)):
-                    yield from self.one(entry, context, f"{place}.qas[{q}]")
-
-    def one(self, entry: object, context: str, place: str) -> Iterator[QuestionExample]:
-        """Yields a question, or nothing if it is left out."""
-        example = self.question(entry, context, place)
-        if example is not None:
-            if example.id in self.seen:
-                raise self.error(example.id, "its id occurs twice; predictions are told apart by it")
-            self.seen.add(example.id)
-            yield example
-
-    def question(self, entry: object, context: str, place: str) -> QuestionExample | None:
-        """Returns a question, or None if it is left out."""
+    def add(self, entry: object, context: str, place: str) -> None:
+        """Reads a question, or leaves it out."""
         identity = entry.get("id") if isinstance(entry, dict) else None
         if not isinstance(identity, (str, int)) or identity == "":
             raise InputError(f"{self.path}: {place} has no id")
         name = str(identity)
+        with self.faults.skipped():
+            question = self.text(entry, "question", place, name)
+            answers = tuple(self.answers(entry, context, place, name))
+            if name in self.seen:
+                raise self.error(name, "its id occurs twice; predictions are told apart by it")
+            self.seen.add(name)
+            self.found.append(QuestionExample(name, question, context, answers, place=str(self.path)))
+
+    def answers(self, entry: object, context: str, place: str, name: str) -> Iterator[Answer]:
+        """Yields the answers of a question that are where it says."""
         assert isinstance(entry, dict)
-        if self.skip and isinstance(entry.get("question"), str) and not entry["question"].strip():
-            self.empty.append(name)
-            self.skipped += 1
-            return None
-        question = self.text(entry, "question", place, name)
         given = self.items(entry, "answers", place, name) if "answers" in entry else []
         # SQuAD 2.0 的无答案题另有 plausible_answers，那不是答案，不读
         if entry.get("is_impossible") is True:
             if given:
                 raise self.error(name, "it is marked is_impossible and has answers; drop one of the two")
-            return QuestionExample(name, question, context, (), place=str(self.path))
+            return
         if not given:
             raise self.error(name, 'it has no answers; mark it "is_impossible": true if the passage has none')
-        answers = [answer for answer in (self.answer(item, context, name) for item in given) if answer]
-        if not answers:
-            self.skipped += 1
-            return None
-        return QuestionExample(name, question, context, tuple(answers), place=str(self.path))
+        right = []
+        for item in given:
+            with self.faults.skipped():
+                right.append(self.answer(item, context, name))
+        if not right:
+            raise self.error(name, "none of its answers is left")
+        yield from right
 
-    def answer(self, item: object, context: str, name: str) -> Answer | None:
-        """Returns an answer, or None if it is left out."""
-        text = item.get("text") if isinstance(item, dict) else None
-        start = item.get("answer_start") if isinstance(item, dict) else None
+    def answer(self, item: object, context: str, name: str) -> Answer:
+        """Returns an answer."""
+        text, start = (item.get(key) if isinstance(item, dict) else None for key in ("text", "answer_start"))
         if not isinstance(text, str) or isinstance(start, bool) or not isinstance(start, int):
             raise self.error(name, 'an answer needs a "text" and an "answer_start", a number of characters')
         if not text.strip():
             raise self.error(name, "it has an empty answer")
+        place = _in_characters(context, start, self.options.offsets)
         # 负数在 Python 里从末尾数起：碰巧对上，也不是文件说的位置
-        if start >= 0 and context.startswith(text, start):
-            return Answer(text, start)
-        if self.skip:
-            self.mismatches.append(name)
-            return None
+        if place >= 0 and context.startswith(text, place):
+            return Answer(text, place)
+        others = [kind for kind in _WIDTHS if context.startswith(text, _in_characters(context, start, kind)) and start]
+        advice = "correct answer_start, or ask to skip such faults with --faults skip"
+        if others and _in_characters(context, start, others[0]) >= 0:
+            advice = f"it is where {_COUNTED[others[0]]}: pass --offsets {others[0]}"
         found = repr(context[start : start + len(text)][:40]) if 0 <= start < len(context) else "nothing"
-        raise self.error(
-            name,
-            f"the passage has {found} at character {start}, not the answer {text[:40]!r}; "
-            "correct answer_start, or ask to skip such faults",
-        )
+        raise self.error(name, f"the passage has {found} at character {start}, not the answer {text[:40]!r}; {advice}")
 
     def items(self, owner: object, key: str, place: str, name: str | None = None) -> list[object]:
+        """Returns a list that the form of SQuAD has."""
         found = owner.get(key) if isinstance(owner, dict) else None
         if not isinstance(found, list):
             if name is not None:
@@ -240,6 +231,7 @@ class _SquadReader:
         return found
 
     def text(self, owner: object, key: str, place: str, name: str | None = None) -> str:
+        """Returns a text that is not empty."""
         found = owner.get(key) if isinstance(owner, dict) else None
         if not isinstance(found, str) or not found.strip():
             reason = f"has an empty {key}" if isinstance(found, str) else f"has no {key}"
@@ -250,12 +242,20 @@ class _SquadReader:
         return found
 
     def error(self, name: str, reason: str) -> InputError:
+        """Returns a complaint about a question."""
         # JSON 解析后没有行号：出错时才回到原文里找这个 id 所在的行
         spellings = "|".join(map(re.escape, (json.dumps(name), json.dumps(name, ensure_ascii=False), name)))
         offsets = [found.start() for found in re.finditer(rf'"id"\s*:\s*(?:{spellings})\s*[,}}]', self.content)]
         # 答案等别处可能也有同样的 id（如 DRCD）：分不清时宁可不说行号
         line = f"line {self.content.count(chr(10), 0, offsets[0]) + 1}, " if len(offsets) == 1 else ""
         return InputError(f"{self.path}: {line}question {name!r}: {reason}")
+
+
+_COUNTED = {
+    "utf16": "a character above U+FFFF counts as two (JavaScript, Java)",
+    "utf8": "bytes of UTF-8 are counted",
+    "crlf": "a line end counts as two characters (CR LF)",
+}
 
 
 def _answer_list(place: str, answers: dict[str, object]) -> list[object]:

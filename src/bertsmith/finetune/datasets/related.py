@@ -1,29 +1,45 @@
-"""Reader of what sentence vectors are learned from and scored on; the columns of a file say which kind it is.
+"""What sentence vectors are learned from and scored on; the columns of a file say which kind it is.
 
 - pairs: a query and a text that answers it, with texts that do not (hard negatives) where there are any, and a
   teacher's scores of these; also SQuAD files, where a question and its passage are a pair
 - scored: two texts and how alike they are (STS-B), or 0 and 1
 - classes: a text and its class; texts of one class belong together
 - retrieval: a folder in the form of BEIR (Thakur et al. 2021): `corpus.jsonl`, `queries.jsonl`, `qrels/*.tsv`
+
+Documents without labels say by themselves what belongs together (`read_unlabelled`):
+
+- `cloze`: a sentence is the query, the sentences around it are the text that answers it (inverse cloze: Lee et al.
+  2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", §4)
+- `adjacent`: a stretch of text and the one after it (Neelakantan et al. 2022, §2)
+- `span`: a few words in a row are the query, the stretch they are from is the text: what they have in common says
+  most (cropping, of two stretches of any length: Izacard et al. 2022, §3.1)
+- `same`: a sentence and itself; what differs is what dropout drops (SimCSE: Gao et al. 2021, §3)
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from bertsmith.data.reading.lines import Placed, numbered_lines, require_file
-from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.columns import Column, Found, Layout, find_columns, has_any
-from bertsmith.finetune.datasets.questions import QUESTIONS
-from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
-from bertsmith.finetune.datasets.tables import NUMBER, Cell, Row, Table, ending_of, kind_of, open_table
+import numpy as np
+
+from bertsmith.data.reading.documents import readable_files
+from bertsmith.data.reading.lines import Placed, require_file, split_lines
+from bertsmith.data.reading.records import Rows
+from bertsmith.data.reading.tables import NUMBER, Cell, Row, Table, ending_of, kind_of, listed, open_table
+from bertsmith.data.reading.text import Document, documents_of, read_documents
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets import Column, DataSource, Faults, InputForms, Layout, Reader, ReadingOptions, table_of
+from bertsmith.finetune.datasets.columns import Found, find_columns, has_any
+from bertsmith.finetune.datasets.questions import QUESTIONS, is_one_document
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.seeding import generator
+from bertsmith.tokenizer.normalize import CJK
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,11 @@ class RelatedTexts(Placed):
         """What it has to read."""
         return (self.query, self.positive, *self.negatives)
 
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        """Its pair, whatever is told from it."""
+        return (self.query, self.positive)
+
 
 @dataclass(frozen=True)
 class CorpusPassage(Placed):
@@ -59,6 +80,11 @@ class CorpusPassage(Placed):
     def texts(self) -> tuple[str, ...]:
         """What it has to read."""
         return (self.text,)
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        """None: queries of training and of test may look among the same texts."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -114,29 +140,23 @@ _COLUMNS = (
         numbered=re.compile(r"negative_?(\d+)"),
     ),
 )
+_TO_EMBED = (*_QUERY_NAMES, *_TEXT_NAMES)
+_INPUTS = Layout(
+    (Column("text", "text_column", _TO_EMBED, exclusive=True),), has_any(*((name,) for name in _TO_EMBED)), ("text",)
+)
 _IS_HEADER = has_any(*_PAIRS, *((name, label) for name in _QUERY_NAMES for label in (*_LABEL_NAMES, *_SCORE_NAMES)))
 
 
 def _read(path: Path, options: ReadingOptions) -> list[Any]:
     if path.is_dir() or path.parent.name == "qrels":
         return _read_beir(path, options.encoding)
-    if ending_of(path) == ".json" and _is_one_document(path, options.encoding):
+    if ending_of(path) == ".json" and is_one_document(path, options.encoding):
         return [
             RelatedTexts(question.question, question.context, place=question.place)
             for question in QUESTIONS.read(path, ReadingOptions(faults=options.faults, encoding=options.encoding))
             if not question.is_impossible
         ]
-    return _read_table(open_table(path, kind_of(path), options.encoding), options)
-
-
-def _is_one_document(path: Path, encoding: str) -> bool:
-    """Tells SQuAD's one JSON object from JSON Lines, whose first line is whole and has no `data`."""
-    first = next((line for _, line in numbered_lines(path, encoding) if line.strip()), "")
-    try:
-        record = json.loads(first)
-    except (ValueError, RecursionError):
-        return True
-    return isinstance(record, dict) and "data" in record
+    return _read_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
 
 
 def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
@@ -150,7 +170,11 @@ def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
             f"{table.path}: one column of texts and nothing beside it; name the second text with --pair-column, the"
             " class with --label-column, or learn from documents with --unlabelled"
         )
-    examples = [_example(row, found) for row in table.rows]
+    examples, faults = [], Faults(options)
+    for row in table.rows:
+        with faults.skipped():
+            examples.append(_example(row, found))
+    faults.tell(table.path)
     # 没有表头的第二列若翻来覆去只有几个值，多半是类别：当成句子来学，什么也学不到
     seconds = {example.positive for example in examples if isinstance(example, RelatedTexts)}
     unsaid = options.pair_column is None and options.label_column is None and not table.has_names
@@ -196,8 +220,9 @@ def _read_beir(path: Path, encoding: str) -> list[Any]:
         raise InputError(f"{folder}/qrels: holds {names}; name one of its files, such as {folder}/qrels/test.tsv")
     grades: dict[str, dict[str, float]] = {}
     table = open_table(judged[0], "tsv", encoding)
-    rows = table.rows if NUMBER.fullmatch(table.first[-1].strip()) else _after_first(table)
-    for row in rows:
+    if not NUMBER.fullmatch(table.first[-1].strip()):
+        next(table.rows)
+    for row in table.rows:
         if len(row.cells) != 3:
             raise InputError(f"{row.place} has {len(row.cells)} columns; a judgement is a query id, a text id, a grade")
         query, text, grade = (Cell(row.place, "judgement", cell) for cell in row.cells)
@@ -219,11 +244,6 @@ def _read_beir(path: Path, encoding: str) -> list[Any]:
     return [*texts.values(), *asked]
 
 
-def _after_first(table: Table) -> Iterator[Row]:
-    next(table.rows)
-    return table.rows
-
-
 def _records(path: Path, encoding: str) -> list[CorpusPassage]:
     """Reads `_id`, `text` and, where there is one, the `title` before it, of each line."""
     require_file(path)
@@ -241,9 +261,10 @@ def _records(path: Path, encoding: str) -> list[CorpusPassage]:
 
 RELATED = Reader(
     "pairs, scored pairs, classes or judged queries",
-    (*(column.option for column in _COLUMNS), "header", "faults"),
+    (*(column.option for column in _COLUMNS), "header", "sheet", "faults"),
     _read,
     _read_table,
+    InputForms((_INPUTS,)),
 )
 """What vectors are learned from, as one kind of `VectorExample` (or passages and queries)."""
 
@@ -258,3 +279,118 @@ def related_of_beir(examples: Sequence[VectorExample]) -> list[RelatedTexts]:
         for name, grade in query.grades
         if grade > 0
     ]
+
+
+Positives = Literal["span", "cloze", "adjacent", "same"]
+
+# 中文不用空格分词：一个汉字算一个词
+_WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
+
+WINDOW = 4
+"""Sentences in a stretch of text."""
+KEPT_SHARE = 0.1
+"""How often the query stays in its text, so that words in common count, too (Lee et al. 2019, §9.2)."""
+SPAN = (3, 12)
+"""Fewest and most words of a span; a stretch has at least twice as many as its span."""
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.05, 500
+"""Share of the documents that choose the epoch, and how many of their pairs at most."""
+
+
+def read_unlabelled(
+    source: DataSource, positives: Positives = "cloze", *, encoding: str = "auto", seed: int = 0
+) -> tuple[list[RelatedTexts], list[RelatedTexts]]:
+    """Makes pairs of the text files of a folder, or of the texts in memory, to learn from and to choose the epoch by.
+
+    The held-out pairs are always `cloze`: they stand for search, whatever is learned from.
+
+    Args:
+        source: a folder, file or pattern, as for `bertsmith corpus`; or rows in memory, each with a document in the
+            column `text`.
+        positives: what belongs together.
+        encoding: of the files: `auto` or a codec.
+        seed: of the draws.
+
+    Returns:
+        Training pairs, no text twice on the same side, and held-out pairs of other documents.
+    """
+    if positives not in get_args(Positives):
+        raise ConfigError(f"positives {positives!r} are unknown; use {', '.join(get_args(Positives))}")
+    if isinstance(source, (str, Path)):
+        place, documents = str(source), list(read_documents(readable_files([source], encoding), encoding=encoding))
+    else:
+        place, documents = "unlabelled", _documents_in(source)
+    # 按整篇留出而不是按句对：同一篇里的句子互相泄露答案
+    held_out = generator(seed, "unlabelled/held out").random(len(documents)) < HELD_OUT_SHARE
+    # 文本很少时，按比例可能一篇也没抽中
+    if not held_out.any():
+        held_out[-1] = len(documents) > 1
+    learned, chosen_by = (
+        _pairs([each for each, out in zip(documents, held_out, strict=True) if out == wanted], make, seed)
+        for wanted, make in ((False, _MAKERS[positives]), (True, _cloze))
+    )
+    if len(learned) < 2 or len(chosen_by) < 2:
+        raise InputError(
+            f"{place}: {len(documents):,} documents give {len(learned)} pairs to learn from and {len(chosen_by)} to"
+            " choose the epoch by; two of each are needed, so add text, or give pairs of your own with --dev"
+        )
+    order = generator(seed, "unlabelled/dev").permutation(len(chosen_by))[:MOST_HELD_OUT]
+    return learned, [chosen_by[number] for number in sorted(order.tolist())]
+
+
+def _documents_in(rows: Rows) -> list[Document]:
+    """Returns the documents of rows in memory; one that is longer than a document may be is several."""
+    table = table_of(rows, "unlabelled")
+    if "text" not in table.first:
+        raise InputError(f"unlabelled: no column text among {listed(table.first)}; call that of the documents text")
+    column = [table.first.index("text")]
+    texts = ((row.place, row.cell(column, "text").text()) for row in table.rows)
+    return [document for place, text in texts for document in documents_of(split_lines(text), place)]
+
+
+def _pairs(documents: Sequence[Document], make: _Maker, seed: int) -> list[RelatedTexts]:
+    """Returns the pairs of documents; a repeated query or text is left out, since copies cannot be told apart."""
+    queries: set[str] = set()
+    texts: set[str] = set()
+    found = []
+    for number, document in enumerate(documents):
+        # 每篇文档的抽取只由种子和它的编号决定：续跑时得到同样的对
+        for query, text in make(document.sentences, generator(seed, "unlabelled/pairs", number)):
+            if query not in queries and text not in texts:
+                queries.add(query)
+                texts.add(text)
+                found.append(RelatedTexts(query, text, place=document.source))
+    return found
+
+
+def _cloze(sentences: Sequence[str], draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    for first in range(0, len(sentences), WINDOW):
+        window = sentences[first : first + WINDOW]
+        chosen, is_kept = int(draws.integers(len(window))), draws.random() < KEPT_SHARE
+        rest = [sentence for number, sentence in enumerate(window) if is_kept or number != chosen]
+        if len(window) > 1:
+            yield window[chosen], " ".join(rest)
+
+
+def _span(sentences: Sequence[str], draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    fewest, most = SPAN
+    for first in range(0, len(sentences), WINDOW):
+        window = " ".join(sentences[first : first + WINDOW])
+        words = [match.span() for match in _WORD.finditer(window)]
+        if len(words) >= 2 * fewest:
+            count = int(draws.integers(fewest, min(most, len(words) // 2) + 1))
+            begin = int(draws.integers(len(words) - count + 1))
+            yield window[words[begin][0] : words[begin + count - 1][1]], window
+
+
+def _adjacent(sentences: Sequence[str], _draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    half = WINDOW // 2
+    windows = [" ".join(sentences[first : first + half]) for first in range(0, len(sentences), half)]
+    yield from pairwise(windows)
+
+
+def _same(sentences: Sequence[str], _draws: np.random.Generator) -> Iterator[tuple[str, str]]:
+    yield from ((sentence, sentence) for sentence in sentences)
+
+
+_Maker = Callable[[Sequence[str], np.random.Generator], Iterator[tuple[str, str]]]
+_MAKERS: dict[Positives, _Maker] = {"span": _span, "cloze": _cloze, "adjacent": _adjacent, "same": _same}

@@ -3,6 +3,8 @@
 Notable:
 - a CoNLL file is split at tabs if its first word line has one, at spaces otherwise: a word may hold the other
 - a word may be white space alone, such as U+3000 in files with a Chinese character a line
+- lines before a sentence that begin with `#` are comments where they do not look like the other lines: other columns
+  (`#<tab>URL`, `# id … domain=en`), or a tag that no other line has (`# newdoc`). They are counted, and `# O` is a word
 - a table has a list of words and a list of tags in each row, as the data sets of the Hub have (`tokens`, `ner_tags`);
   where the tags are numbers, the data set or the Parquet file says what they are called
 - of CoNLL-U the syntactic words are read, as treebanks are scored: of `29-30 didn't` the words 29 `did` and 30 `n't`,
@@ -12,18 +14,25 @@ Notable:
 from __future__ import annotations
 
 import re
+import warnings
+from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, numbered_lines
+from bertsmith.data.reading.tables import TABLE_KINDS, Cell, Table, ending_of, kind_of, open_table, require_unicode
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.columns import Column, Layout, find_columns
-from bertsmith.finetune.datasets.reader import Reader, ReadingOptions
-from bertsmith.finetune.datasets.tables import TABLE_KINDS, Cell, Table, ending_of, kind_of, open_table, require_unicode
+from bertsmith.finetune.datasets import Column, Faults, InputForms, Layout, Reader, ReadingOptions
+from bertsmith.finetune.datasets.columns import find_columns, has_any
+from bertsmith.finetune.datasets.inputs import Input
+from bertsmith.finetune.datasets.texts import TEXT_NAMES
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "feats": 5}
 _DOCUMENT_MARK = "-DOCSTART-"
+_STARTS_DOCUMENT = re.compile(r"-DOCSTART-|# ?newdoc\b|# ?begin document\b")
+_DOCUMENTS = 20
+"""Of so many documents in a file, sentences of one are not divided between training and test."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,9 @@ class TaggedWords(Placed):
 def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
     # 两种格式的列含义不同：CoNLL-U 有固定的十列，按字段名取；CoNLL 的列随文件而变，按编号取
     ending = ending_of(path)
-    if ending == ".csv":
+    if kind_of(path) in ("csv", "workbook"):
         # 一格里放不下一串词；按行和空格切开，它也能“读成”词和标签，一直训练到底
-        raise InputError(f"{path}: words and tags are read from CoNLL, CoNLL-U, JSON Lines or Parquet, not from .csv")
+        raise InputError(f"{path}: words and tags are read from CoNLL, CoNLL-U, JSON or Parquet, not from {ending}")
     if ending in TABLE_KINDS:
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
     sentences = list(_conllu(path, options) if ending == ".conllu" else _conll(path, options))
@@ -99,22 +108,47 @@ _LAYOUT = Layout(
 def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
     found = find_columns(table, _LAYOUT, options)
     columns = [(column, found[column.role]) for column in _LAYOUT.columns]
-    sentences = []
+    sentences, faults = [], Faults(options)
     for row in table.rows:
-        words, tags = (
-            column.value(row.cell(numbers, f"list of {column.role}"), options) for column, numbers in columns
-        )
-        if len(words) != len(tags):
-            raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
-        # 没有词的句子相当于 CoNLL 文件里多出的空行
-        if words:
-            sentences.append(TaggedWords(words, tags, place=row.place))
+        with faults.skipped():
+            words, tags = (
+                column.value(row.cell(numbers, f"list of {column.role}"), options) for column, numbers in columns
+            )
+            if len(words) != len(tags):
+                raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
+            # 没有词的句子相当于 CoNLL 文件里多出的空行
+            if words:
+                sentences.append(TaggedWords(words, tags, place=row.place))
+    faults.tell(table.path, "sentences")
     if not sentences:
         raise InputError(f"{table.path}: holds no sentence; give a list of words and a list of tags in each row")
     return sentences
 
 
-TAGGED = Reader("words with tags", ("word_column", "tag_column", "alternatives"), _read_tagged, _read_table)
+_LONE_WORDS = replace(_LAYOUT, columns=_LAYOUT.columns[:1])
+_TEXTS = Layout((Column("text", "text_column", TEXT_NAMES),), has_any(*((name,) for name in TEXT_NAMES)), ("text",))
+
+
+def _sentences(path: Path, options: ReadingOptions) -> Iterator[Input] | None:
+    """Reads the words of CoNLL files, which may stand alone."""
+    ending = ending_of(path)
+    if ending == ".conllu":
+        # feats 一列允许空着：没有标注过的文件也能读
+        sentences = list(_conllu(path, replace(options, tag_column="feats")))
+    elif ending in (".conll", ".bio", ".iob"):
+        sentences = _conll(path, options, least=1)
+    else:
+        return None
+    return (Input(sentence.place, (sentence.words,)) for sentence in sentences)
+
+
+TAGGED = Reader(
+    "words with tags",
+    ("word_column", "tag_column", "alternatives"),
+    _read_tagged,
+    _read_table,
+    InputForms((_LONE_WORDS, _TEXTS), lambda words=None, text=None: (words or text,), _sentences),
+)
 """Sentences as `TaggedWords`: from JSON Lines and Parquet, from CoNLL-U by the ending `.conllu`, from CoNLL otherwise.
 
 Of CoNLL-U the universal part of speech is read, or the field that `tag_column` names. Of CoNLL the word is in the first
@@ -127,31 +161,44 @@ def tags_of(sentences: Sequence[TaggedWords]) -> list[str]:
     return sorted({tag for sentence in sentences for tag in sentence.tags})
 
 
-def _conll(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
-    """Yields the sentences of a CoNLL file: a word a line, a blank line or `-DOCSTART-` between sentences."""
+def _conll(path: Path, options: ReadingOptions, least: int = 2) -> list[TaggedWords]:
+    """Returns the sentences of a CoNLL file: a word a line, a blank line or `-DOCSTART-` between sentences."""
     word = 0 if options.word_column is None else options.word_column
     tag = -1 if options.tag_column is None else options.tag_column
     if isinstance(word, str):
         raise ConfigError(f"{path}: --word-column {word!r}: the columns of CoNLL files have no names; give a number")
     if isinstance(tag, str):
         raise ConfigError(f"{path}: --tag-column {tag!r}: the columns of CoNLL files have no names; give a number")
-    for rows in _blocks(_conll_rows(path, options.encoding)):
-        width = len(rows[0][1])
+    faults, width, found = Faults(options), 0, list[TaggedWords]()
+    starts = [number for number, line in numbered_lines(path, options.encoding) if _STARTS_DOCUMENT.match(line)]
+    for rows in _blocks(_conll_rows(path, options.encoding, least)):
+        width = width or len(rows[0][1])
         for column in (word, tag):
             if not -width <= column < width:
                 raise InputError(f"{path}: no column {column}; line {rows[0][0]} has {width}, counted from 0")
         words, tags = [], []
-        for number, cells in rows:
-            name = cells[tag].strip()
-            name = name.split(options.alternatives)[0].strip() if options.alternatives else name
-            if not cells[word]:
-                raise InputError(f"{path}: line {number} has an empty word")
-            if not name:
-                raise InputError(f"{path}: line {number} has no tag")
-            # 逐字标注的中文里，全角空格也是一个“字”：它切不出词片，以 [UNK] 占位
-            words.append(cells[word].strip() or cells[word])
-            tags.append(name)
-        yield TaggedWords(tuple(words), tuple(tags), place=f"{path}: the sentence from line {rows[0][0]}")
+        with faults.skipped():
+            for number, cells in rows:
+                if len(cells) != width:
+                    raise InputError(
+                        f"{path}: line {number} has {len(cells)} columns, the first has {width}; a word or a tag is"
+                        " missing or has the separator in it"
+                    )
+                name = cells[tag].strip()
+                name = name.split(options.alternatives)[0].strip() if options.alternatives else name
+                if not cells[word]:
+                    raise InputError(f"{path}: line {number} has an empty word")
+                if not name:
+                    raise InputError(f"{path}: line {number} has no tag")
+                # 逐字标注的中文里，全角空格也是一个“字”：它切不出词片，以 [UNK] 占位
+                words.append(cells[word].strip() or cells[word])
+                tags.append(name)
+            # 同一篇里的句子互相知道名字：篇数够多时整篇地划分
+            document = str(bisect(starts, rows[0][0])) if len(starts) >= _DOCUMENTS else ""
+            place = f"{path}: the sentence from line {rows[0][0]}"
+            found.append(TaggedWords(tuple(words), tuple(tags), place=place, group=document))
+    faults.tell(path, "sentences")
+    return found
 
 
 def _conllu(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
@@ -190,25 +237,55 @@ def _blocks(rows: Iterator[tuple[int, list[str]]]) -> Iterator[_Rows]:
         yield block
 
 
-def _conll_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
+def _conll_rows(path: Path, encoding: str, least: int) -> Iterator[tuple[int, list[str]]]:
     width = 0
     by_tab = False
+    comments = _comments(path, encoding)
     for number, line in numbered_lines(path, encoding):
-        if not line.strip() or line.startswith(_DOCUMENT_MARK):
+        if not line.strip() or line.startswith(_DOCUMENT_MARK) or number in comments:
             yield number, []
             continue
         # 第一行决定分隔符：制表符分列的文件里词可以含空格（反之不行）
         by_tab = by_tab if width else "\t" in line
-        cells = line.split("\t") if by_tab else re.split(" +", line.strip(" "))
+        cells = _columns(line, by_tab)
         width = width or len(cells)
-        if width < 2:
+        if width < least:
             raise InputError(f"{path}: line {number} has one column; give one word a line as word TAB tag")
-        if len(cells) != width:
-            raise InputError(
-                f"{path}: line {number} has {len(cells)} columns, the first has {width}; a word or a tag is missing "
-                "or has the separator in it"
-            )
         yield number, cells
+
+
+def _columns(line: str, by_tab: bool) -> list[str]:
+    return line.split("\t") if by_tab else re.split(" +", line.strip(" "))
+
+
+_COMMENT = re.compile(r"#(\s|begin document|end document)")
+
+
+def _comments(path: Path, encoding: str) -> set[int]:
+    """Returns the numbers of the lines that are comments, and warns of them."""
+    candidates: dict[int, str] = {}
+    tags: set[str] = set()
+    by_tab, width, starts = False, 0, True
+    for number, line in numbered_lines(path, encoding):
+        if not line.strip() or line.startswith(_DOCUMENT_MARK):
+            starts = True
+        elif starts and _COMMENT.match(line):
+            candidates[number] = line
+        else:
+            # 第一个不像注释的行说出文件的样子：分隔符和列数
+            by_tab, starts = by_tab if width else "\t" in line, False
+            cells = _columns(line, by_tab)
+            width = width or len(cells)
+            tags.add(cells[-1].strip())
+    rows = {number: _columns(line, by_tab) for number, line in candidates.items()}
+    found = {number for number, cells in rows.items() if len(cells) != width or cells[-1].strip() not in {*tags, "#"}}
+    if found and width:
+        first = min(found)
+        warnings.warn(
+            f"{path}: skipped {len(found):,} comment lines, the first is line {first}: {candidates[first][:40]!r}",
+            stacklevel=2,
+        )
+    return found if width else set()
 
 
 def _conllu_rows(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:

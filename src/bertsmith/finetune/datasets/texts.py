@@ -1,20 +1,26 @@
-"""Readers of texts with labels, and of pairs of texts: TSV, CSV, JSON Lines or Parquet.
+"""Readers of tables with an example a row: TSV, CSV, JSON Lines or Parquet.
 
-What a label is decides the reader: a class (`LABELLED`), a set of classes (`MULTILABELLED`) or a number (`SCORED`).
+Texts, or pairs of texts, by what a label is: a class (`LABELLED`), a set of classes (`MULTILABELLED`) or a number
+(`SCORED`). Judged pairs of a query and a text (`RANKINGS`), whose relevance is in [0, 1], since a sigmoid is trained
+towards it. Questions with several choices (`CHOICES`), in either spelling of the field: a column for each choice (SWAG:
+`ending0` to `ending3`, where `sent2` begins every ending), or a list of them.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from bertsmith.data.reading.lines import Placed
+from bertsmith.data.reading.lines import Placed, read_text
+from bertsmith.data.reading.tables import NUMBER, Cell, Table, listed, require_unicode
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.columns import Column, Layout, has_any, table_reader
-from bertsmith.finetune.datasets.reader import ReadingOptions
-from bertsmith.finetune.datasets.tables import NUMBER, Cell, Table, listed, require_unicode
+from bertsmith.finetune.datasets import Column, Faults, Layout, ReadingOptions
+from bertsmith.finetune.datasets.columns import has_any, table_reader
 
 TEXT_NAMES = ("text", "text_a", "sentence", "sentence1", "review", "question")
 PAIRS = (
@@ -36,53 +42,65 @@ SCORE_NAMES = ("score", "similarity", *LABEL_NAMES)
 
 
 @dataclass(frozen=True)
-class LabelledText(Placed):
+class TextOrPair(Placed):
+    """A text, or a pair of texts."""
+
+    text: str
+    pair: str | None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
+
+@dataclass(frozen=True)
+class LabelledText(TextOrPair):
     """A text, or a pair of texts, and its class."""
 
-    text: str
-    pair: str | None
     label: str
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """What it has to read."""
-        return (self.text,) if self.pair is None else (self.text, self.pair)
-
 
 @dataclass(frozen=True)
-class MultiLabelledText(Placed):
+class MultiLabelledText(TextOrPair):
     """A text, or a pair of texts, and all the classes it has, possibly none."""
 
-    text: str
-    pair: str | None
     labels: tuple[str, ...]
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """What it has to read."""
-        return (self.text,) if self.pair is None else (self.text, self.pair)
 
 
 @dataclass(frozen=True)
-class ScoredText(Placed):
+class ScoredText(TextOrPair):
     """A text, or a pair of texts, and a number, such as how alike the two are."""
 
-    text: str
-    pair: str | None
     score: float
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """What it has to read."""
-        return (self.text,) if self.pair is None else (self.text, self.pair)
+
+def columns_of(examples: Sequence[TextOrPair], paired: bool) -> tuple[list[str], list[str] | None]:
+    """Returns all texts, and all second texts where there are any."""
+    other = next((example for example in examples if (example.pair is not None) != paired), None)
+    if other is not None:
+        wanted, found = ("pairs of texts", "a single text") if paired else ("single texts", "a pair of texts")
+        raise InputError(f"{other.at}{found}, and the model reads {wanted}; name the columns to read")
+    return [example.text for example in examples], [example.pair or "" for example in examples] if paired else None
+
+
+def shown(example: TextOrPair) -> str:
+    """Returns a text, or both texts of a pair, for a report."""
+    return example.text if example.pair is None else f"{example.text} ⏐ {example.pair}"
+
+
+def require_known(examples: Sequence[TextOrPair], labels: Sequence[Sequence[str]], known: Sequence[str]) -> None:
+    """Makes sure that examples have no label that the training file lacks."""
+    for example, found in zip(examples, labels, strict=True):
+        strange = [label for label in found if label not in known]
+        if strange:
+            raise InputError(
+                f"{example.at}label {strange[0]!r} does not occur in the training file ({', '.join(known[:8])})"
+            )
 
 
 def labels_of(examples: Sequence[LabelledText] | Sequence[MultiLabelledText]) -> list[str]:
-    """Returns the classes in a stable order: numbers by value, everything else alphabetically.
-
-    Raises:
-        InputError: there is only one class (none, where a text may have several).
-    """
+    """Returns the classes in a stable order: numbers by value, everything else alphabetically."""
     labels: set[str] = set()
     least = 2
     for example in examples:
@@ -106,6 +124,12 @@ def _label_set(cell: Cell, options: ReadingOptions) -> tuple[str, ...]:
     value = cell.value
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
+    if isinstance(value, dict):
+        return tuple(name for name, flag in value.items() if _flag(cell._replace(what=f"label {name}", value=flag)))
+    if isinstance(value, str) and (written := written_list(cell)) is not None:
+        value = written
+        if not value:
+            return ()
     if isinstance(value, list):
         labels = [cell._replace(value=label).text() for label in value]
     else:
@@ -120,6 +144,52 @@ def _label_set(cell: Cell, options: ReadingOptions) -> tuple[str, ...]:
     if len(different) < len(labels) and (isinstance(value, list) or any(set(labels) <= flags for flags in _FLAGS)):
         raise InputError(f"{cell.place}: the same label twice; {_BY_NAME}")
     return different
+
+
+def _flag(cell: Cell) -> bool:
+    """Reads a 0 or 1, in any of the spellings of tables."""
+    if cell.value in (None, ""):
+        return False
+    text = cell.text().lower()
+    if text not in _YES_AND_NO:
+        raise InputError(f"{cell.place}: the {cell.what} is {text[:40]!r}, not 0 or 1")
+    return _YES_AND_NO[text]
+
+
+_YES_AND_NO = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0": False, "false": False, "no": False}
+_QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+
+
+def written_list(cell: Cell) -> list[str] | None:
+    """Returns the items of a list that pandas (`['a', 'b']`) or NumPy (`['a' 'b']`, `[1 0]`) wrote into a cell as text.
+
+    None for a cell that holds no list; what begins and ends like one and is none is refused.
+    """
+    text = cell.text()
+    if len(text) < 2 or (text[0], text[-1]) not in (("[", "]"), ("(", ")"), ("{", "}")):
+        return None
+    inner = text[1:-1].strip()
+    items = inner.replace(",", " ").split()
+    if all(NUMBER.fullmatch(item) or item in ("True", "False") for item in items):
+        # (1) 和 (other) 这样的标签是人写的；方括号里的数才是列表
+        return items if text[0] == "[" else None
+    rest = _QUOTED.sub("", inner)
+    if _QUOTED.search(inner) and not rest.strip(", \n"):
+        return [re.sub(r"\\(.)", r"\1", one or other) for one, other in _QUOTED.findall(inner)]
+    if text[0] == "[" and "," in inner:
+        raise InputError(f"{cell.place}: the {cell.what} {text[:40]!r} looks like a list and is none; write its items")
+    return None
+
+
+def _class(cell: Cell, _options: ReadingOptions) -> str:
+    """Reads the one class of a text."""
+    # 每行都要问一遍：先看首尾，是括号才当列表去读
+    if isinstance(cell.value, str) and cell.value.strip()[:1] in ("[", "(", "{") and written_list(cell):
+        raise InputError(
+            f"{cell.place}: the label {cell.text()[:40]!r} is a list; write the class alone, or learn several labels"
+            " with multilabel"
+        )
+    return cell.text()
 
 
 def _score(cell: Cell, _options: ReadingOptions) -> float:
@@ -156,24 +226,21 @@ def _refuse_unseen_header(
     examples: Sequence[LabelledText] | Sequence[MultiLabelledText],
     labels: Sequence[Sequence[str]],
 ) -> None:
-    """A header of unknown names would be an example and a class of its own: a first row like that must be told.
-
-    Raises:
-        InputError: the cells of line 1 look like names, and no other line has its label.
-    """
+    """A header of unknown names would be an example and a class of its own: a first row like that must be told."""
     if table.has_names or options.header is not None or len(examples) < 3:
         return
     first, rest = examples[0], {label for row in labels[1:] for label in row}
     cells = (first.text, *labels[0])
     # 首行在第 1 行、每格都只有几个词、标签在别处不再出现：多半是认不出的表头
     named = all(len(cell) <= 40 and len(cell.split()) <= 5 and not NUMBER.fullmatch(cell) for cell in cells)
-    if first.place == f"{table.path}: line 1" and named and labels[0] and rest.isdisjoint(labels[0]):
+    at_top = not table.has_names and first.place in (f"{table.path}: line 1", f"{table.path}: row 1")
+    if at_top and named and labels[0] and rest.isdisjoint(labels[0]):
         raise InputError(
             f"{first.at}is it a header? no other line has the label {labels[0][0][:40]!r}; say --header or --no-header"
         )
 
 
-_FLAGS = ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"})
+_FLAGS = ({"0", "1"}, {"0.0", "1.0"}, {"0.", "1."}, {"false", "true"}, {"False", "True"})
 _BY_NAME = 'labels are given by name, such as ["sport", "news"], not as a 0 or 1 for each'
 _SMALLEST_SCORE, _LARGEST_SCORE = 1e-30, 1e30
 """Far within the range of float32, so that squares of differences in units of the spread are, too."""
@@ -195,17 +262,41 @@ def _layout(label: Column) -> Layout:
     return Layout((*_TEXTS, label), is_header, ("text", label.role), PAIRS)
 
 
+def _read_classes(folder: Path, options: ReadingOptions) -> list[LabelledText]:
+    """Reads a folder of text files for each class, as IMDb has them."""
+    examples, faults, others = [], Faults(options), Counter[str]()
+    classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    for own in classes:
+        for path in sorted(one for one in own.rglob("*") if one.is_file() and not one.name.startswith(".")):
+            if own.name == "unsup":
+                others["files of unsup, which has no label"] += 1
+            elif path.suffix.lower() not in (".txt", ".text", ".md", ""):
+                others[f"{path.suffix} files"] += 1
+            else:
+                with faults.skipped():
+                    text = Cell(str(path), "text", read_text(path, options.encoding)).text()
+                    examples.append(LabelledText(text, None, own.name, place=str(path)))
+    faults.tell(folder, "files")
+    if others:
+        left = ", ".join(f"{count:,} {what}" for what, count in others.items())
+        warnings.warn(f"{folder}: left out {left}", stacklevel=4)
+    if len({example.label for example in examples}) < 2:
+        raise InputError(f"{folder}: is no file; of a folder, a folder of .txt files for each of two classes is read")
+    return examples
+
+
 LABELLED = table_reader(
     "texts with a label",
-    _layout(Column("label", "label_column", LABEL_NAMES)),
+    _layout(Column("label", "label_column", LABEL_NAMES, _class)),
     LabelledText,
     check=_check_classes,
+    folder=_read_classes,
 )
 """Texts or pairs with one class each, as `LabelledText`."""
 
 MULTILABELLED = table_reader(
     "texts with labels",
-    _layout(Column("labels", "label_column", LABEL_SET_NAMES, _label_set, called="label")),
+    _layout(Column("labels", "label_column", LABEL_SET_NAMES, _label_set, flags=True, called="label")),
     MultiLabelledText,
     check=_check_label_sets,
     options=("separator",),
@@ -214,3 +305,138 @@ MULTILABELLED = table_reader(
 
 SCORED = table_reader("texts with a score", _layout(Column("score", "label_column", SCORE_NAMES, _score)), ScoredText)
 """Texts or pairs with a number each, as `ScoredText`."""
+
+
+_WORDS = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class RankingExample(Placed):
+    """A query, a text, and how relevant the text is to the query: 0 not at all, 1 fully."""
+
+    query: str
+    text: str
+    relevance: float
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.query, self.text)
+
+
+def _relevance(cell: Cell, _options: ReadingOptions) -> float:
+    text = cell._replace(names=()).text()
+    value = float(text) if NUMBER.fullmatch(text) else _WORDS.get(text.lower(), -1.0)
+    if not 0.0 <= value <= 1.0:
+        raise InputError(
+            f"{cell.place}: the relevance {text[:40]!r} is not in [0, 1]; divide grades by the highest one"
+        )
+    return value
+
+
+_COLUMNS = (
+    Column("query", "text_column", ("query", "question")),
+    Column("text", "pair_column", ("text", "passage", "document")),
+    Column("relevance", "label_column", ("label", "score", "relevance"), _relevance),
+)
+# 没有表头的第三列是数字，所以首行里出现已知的列名就是表头
+_IS_HEADER = has_any(*((name,) for column in _COLUMNS for name in column.names))
+
+RANKINGS = table_reader(
+    "queries and texts", Layout(_COLUMNS, _IS_HEADER, ("query", "text", "relevance")), RankingExample
+)
+"""Judged pairs of a query and a text, as `RankingExample`."""
+
+
+_LABEL = re.compile("[0-9]{1,6}|[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class ChoiceExample(Placed):
+    """A context, the choices that may go with it, and the number of the right one, from 0."""
+
+    context: str
+    choices: tuple[str, ...]
+    label: int
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it has to read."""
+        return (self.context, *self.choices)
+
+
+def _choices(cell: Cell, _options: ReadingOptions) -> tuple[list[str], list[str]]:
+    """Reads the choices, and what they are called where each has a name of its own (ARC, CommonsenseQA)."""
+    value, called = cell.value, []
+    if isinstance(value, dict):
+        called = [str(name) for name in value.get("label") or value.get("labels") or ()]
+        value = value.get("text") or value.get("texts")
+        if not isinstance(value, list) or len(called) not in (0, len(value)):
+            raise InputError(f'{cell.place}: its choices need a list "text" and a list "label" of the same length')
+    elif isinstance(value, list) and value and all(isinstance(one, dict) and "text" in one for one in value):
+        called = [str(one["label"]) for one in value if "label" in one]
+        value = [one["text"] for one in value]
+    elif isinstance(value, str) and value.strip() and (written := written_list(cell)):
+        value = written
+    values = value if isinstance(value, list) else [value]
+    texts = [Cell(cell.place, f"choice {number}", one).text() for number, one in enumerate(values)]
+    if len(texts) < 2:
+        raise InputError(f"{cell.place} has fewer than two choices")
+    return texts, called
+
+
+def _example(
+    context: str, choices: tuple[list[str], list[str]], label: str, stem: str | None, place: str
+) -> ChoiceExample:
+    (texts, called), number = choices, -1
+    if len(called) == len(texts):
+        # 选项自己有名字时按名字找：ARC 里有的题用 1 到 4，那不是从 0 数起的编号
+        number = called.index(label) if called.count(label) == 1 else -1
+    elif _LABEL.fullmatch(label):
+        number = int(label) if label.isdigit() else ord(label.upper()) - ord("A")
+    elif texts.count(label) == 1:
+        number = texts.index(label)
+    if not 0 <= number < len(texts):
+        known = ", ".join(called[:12]) or "from 0 or A"
+        raise InputError(f"{place}: the label {label[:40]!r} is none of its {len(texts)} choices, {known}")
+    return ChoiceExample(context, _with_stem(texts, stem), number, place=place)
+
+
+def _with_stem(texts: Sequence[str], stem: str | None) -> tuple[str, ...]:
+    begin = "" if stem is None else f"{stem} "
+    return tuple(begin + text for text in texts)
+
+
+def _is_header(first: Sequence[str], options: ReadingOptions) -> bool:
+    """Takes the first row for names, unless the columns are told by number and its label looks like one."""
+    column = (options.label_column or ("",))[0]
+    if options.choice_columns is None or options.text_column is None or not isinstance(column, int):
+        return True
+    # 列都按编号说了，首行的标签又像个标签：文件没有表头，首行也是一道题
+    return not (0 <= column < len(first) and _LABEL.fullmatch(first[column]))
+
+
+_CONTEXT_NAMES = ("context", "sent1", "premise", "article", "passage", "ctx", "goal", "question", "question_stem")
+
+CHOICES = table_reader(
+    "multiple choice",
+    Layout(
+        (
+            Column("context", "text_column", _CONTEXT_NAMES),
+            Column(
+                "choices",
+                "choice_columns",
+                ("choices", "endings", "options"),
+                _choices,
+                numbered=re.compile("(?:choice|ending|option|answer)[ _-]?([0-9]+|[a-e])"),
+            ),
+            Column("label", "label_column", ("label", "answer", "answerkey")),
+            # 选项之前的开头：多数文件没有
+            Column("stem", "pair_column", ("sent2", "stem", "question"), required=False),
+        ),
+        _is_header,
+    ),
+    _example,
+    texts_of=lambda context, choices, stem: (context, *_with_stem(choices[0], stem)),
+)
+"""Questions with several choices, as `ChoiceExample`."""

@@ -1,1 +1,226 @@
-"""Metrics, and how far they can be trusted."""
+"""Metrics, and confidence intervals by the bootstrap: how far a score would move on another test set of the same size.
+
+The examples are drawn again with replacement, the score is computed for every drawn set, and the middle 95 % of these
+scores is the interval (Efron and Tibshirani 1993, chapter 13: percentile intervals).
+
+Any score that is a function of per-example means can be given an interval: accuracy (hits), F1 (hits, predictions, true
+ones per example), a correlation (x, y, x², y², xy). Where the examples only count, as in a confusion matrix, counts are
+drawn instead. `scipy.stats.bootstrap` draws the same sets, but refuses a single example and cannot draw counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertsmith.errors import InputError
+from bertsmith.seeding import generator
+
+Floats = NDArray[np.float64]
+_BLOCK = 1 << 20
+"""Most draws held in memory at once."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score and the bounds of its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def in_digits(value: float) -> str:
+    """Returns a score as it is printed: three decimals, or four digits where these would be zeros or too many."""
+    return f"{value:.3f}" if value == 0.0 or 1e-3 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+def in_words(value: float, interval: Interval | None = None) -> str:
+    """Returns a score as it is printed, with its interval where it has one: `0.912 (0.893 to 0.931)`."""
+    bounds = "" if interval is None else f" ({in_digits(interval.low)} to {in_digits(interval.high)})"
+    return in_digits(value) + bounds
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    statistic: Callable[[Floats], Floats] | None = None,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Returns a score with its percentile bootstrap interval.
+
+    Args:
+        values: [N] or [N, K], what each example contributes.
+        statistic: turns the means of R resamples, [R, K], into R scores, [R]; None takes the mean of the only column.
+        resamples: R, how many sets are drawn.
+        confidence: share of the drawn scores inside the interval, in (0, 1).
+        seed: the same seed and values give the same interval, on any machine.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    size = len(table)
+    if size == 0 or resamples < 1 or not 0 < confidence < 1:
+        raise InputError(
+            f"a bootstrap interval needs examples, resamples >= 1 and 0 < confidence < 1; got {size} examples, "
+            f"{resamples} resamples, confidence {confidence}"
+        )
+    score = statistic or _only_column
+    draws = generator(seed, "bootstrap")
+    block = max(1, _BLOCK // size)
+    scores = []
+    for start in range(0, resamples, block):
+        # 一次抽一批重采样的下标：内存有界，抽取顺序与分批大小无关
+        picked = draws.integers(0, size, (min(block, resamples - start), size))
+        scores.append(score(np.stack([column[picked].mean(1) for column in table.T], axis=1)))
+    return interval_of(float(score(table.mean(0, keepdims=True))[0]), np.concatenate(scores), confidence)
+
+
+def interval_of(estimate: float, scores: Floats, confidence: float = 0.95) -> Interval:
+    """Returns a score with the middle of the scores [R] of drawn sets."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(scores, [tail, 1 - tail])
+    return Interval(estimate, float(low), float(high))
+
+
+def average_precision_interval(relevant: ArrayLike, scores: ArrayLike, *, resamples: int = 1000) -> Interval:
+    """Returns the average precision of one list with its percentile bootstrap interval, of 95 %.
+
+    Equal scores count as one step of the curve, as scikit-learn has it.
+
+    Args:
+        relevant: [N], 1 or True at the right ones, at least one.
+        scores: [N], higher is better.
+        resamples: how many sets are drawn.
+    """
+    right, values = np.asarray(relevant, dtype=bool), np.asarray(scores, dtype=np.float64)
+    order = np.argsort(-values, kind="stable")
+    right, values = right[order], values[order]
+    # 一段同分的最后一个位置：精确率只在那里读
+    ends = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)
+    draws, found = generator(0, "bootstrap/average precision"), []
+    block, size = max(1, _BLOCK // len(right)), len(right)
+    for start in range(0, resamples, block):
+        # 排序只做一次：重抽样就是给每个例子一个次数
+        counts = draws.multinomial(size, np.full(size, 1 / size), min(block, resamples - start)).astype(np.float64)
+        found.append(_average_precisions(counts, right, ends))
+    return interval_of(float(_average_precisions(np.ones((1, size)), right, ends)[0]), np.concatenate(found))
+
+
+def _average_precisions(counts: Floats, right: NDArray[np.bool_], ends: NDArray[np.intp]) -> Floats:
+    hits = np.cumsum(counts * right, axis=1)[:, ends]
+    shown = np.cumsum(counts, axis=1)[:, ends]
+    gained = np.diff(hits, axis=1, prepend=0.0)
+    precision = hits / np.maximum(shown, 1)
+    scores: Floats = (gained * precision).sum(1) / np.maximum(hits[:, -1], 1)
+    return scores
+
+
+def confusion_intervals(
+    confusion: NDArray[np.int64],
+    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
+    *,
+    resamples: int = 1000,
+) -> dict[str, Interval]:
+    """Returns scores of a confusion matrix with their percentile bootstrap intervals.
+
+    Args:
+        confusion: [K, K] counts, true class by predicted one, of one example at least.
+        statistics: name → what turns the hits, predictions and true examples of each class in R resamples, three times
+            [R, K], into R scores, [R].
+        resamples: R, how many sets are drawn.
+    """
+    cells = np.argwhere(confusion > 0)
+    counts = confusion[cells[:, 0], cells[:, 1]]
+    # 有放回地重抽样本，等于按各格的频率抽多项分布：不必真的去抽下标
+    draws, block = generator(0, "bootstrap/confusion"), max(1, _BLOCK // len(counts))
+    rows = [_scores_of_cells(cells, counts[None], len(confusion), statistics)]
+    for start in range(0, resamples, block):
+        drawn = draws.multinomial(counts.sum(), counts / counts.sum(), min(block, resamples - start))
+        rows.append(_scores_of_cells(cells, drawn, len(confusion), statistics))
+    scores = {name: np.concatenate([row[name] for row in rows]) for name in statistics}
+    return {name: interval_of(float(column[0]), column[1:]) for name, column in scores.items()}
+
+
+def macro_f1_of_counts(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
+    """The mean F1 of the classes that occur or are predicted, as a statistic of `confusion_intervals`."""
+    total = predicted + actual
+    f1s = np.divide(2 * hits, total, out=np.zeros_like(total), where=total > 0)
+    scores: Floats = f1s.sum(1) / (total > 0).sum(1)
+    return scores
+
+
+def matthews_of_counts(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
+    """Matthews' correlation (Gorodkin 2004, eq. 8), as a statistic of `confusion_intervals`."""
+    size = actual.sum(1)
+    covariance = hits.sum(1) * size - (predicted * actual).sum(1)
+    spread = (size**2 - (predicted**2).sum(1)) * (size**2 - (actual**2).sum(1))
+    scores: Floats = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(size), where=spread > 0)
+    return scores
+
+
+def f1_of_means(means: Floats) -> Floats:
+    """The F1 of [R, 3] means of hits, predictions and true ones, as a statistic of `bootstrap_interval`."""
+    total = means[:, 1] + means[:, 2]
+    scores: Floats = np.divide(2 * means[:, 0], total, out=np.zeros_like(total), where=total > 0)
+    return scores
+
+
+def correlation_of_means(means: Floats) -> Floats:
+    """Pearson's correlation from the means of `correlation_columns`, as a statistic of `bootstrap_interval`."""
+    x, y, xx, yy, xy = means.T
+    spread = (xx - x * x) * (yy - y * y)
+    covariance = xy - x * y
+    # 抽到常数列时方差为零：相关系数无定义，按 0 计
+    scores: Floats = np.divide(
+        covariance, np.sqrt(np.maximum(spread, 0)), out=np.zeros_like(covariance), where=spread > 1e-18
+    )
+    return scores
+
+
+def correlation_columns(targets: ArrayLike, predictions: ArrayLike) -> Floats:
+    """What each example contributes to Pearson's correlation: [N, 5], of x, y, x², y² and xy.
+
+    Both columns are standardised first, which leaves the correlation as it is and keeps the digits.
+    """
+    x, y = (_standardised(np.asarray(column, dtype=np.float64)) for column in (targets, predictions))
+    return np.stack([x, y, x * x, y * y, x * y], axis=1)
+
+
+def _scores_of_cells(
+    cells: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    num_classes: int,
+    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
+) -> dict[str, Floats]:
+    """Scores R confusion matrices, given as counts [R, M] of M cells (true class, predicted one)."""
+    right = cells[:, 0] == cells[:, 1]
+    hits = _summed(counts[:, right], cells[right, 0], num_classes)
+    predicted, actual = (_summed(counts, cells[:, side], num_classes) for side in (1, 0))
+    return {name: statistic(hits, predicted, actual) for name, statistic in statistics.items()}
+
+
+def _summed(counts: NDArray[np.int64], classes: NDArray[np.int64], num_classes: int) -> Floats:
+    """Adds up the columns [R, M] of the same class: [R, K]."""
+    sums = np.zeros((len(counts), num_classes))
+    if len(classes):
+        # 排序后分段求和：不必为每个格子造一行 K 维的独热向量
+        order = np.argsort(classes, kind="stable")
+        starts = np.flatnonzero(np.diff(classes[order], prepend=-1))
+        sums[:, classes[order][starts]] = np.add.reduceat(counts[:, order], starts, axis=1)
+    return sums
+
+
+def _only_column(means: Floats) -> Floats:
+    return means[:, 0]
+
+
+def _standardised(column: Floats) -> Floats:
+    centred = column - column.mean()
+    deviation = centred.std()
+    scaled: Floats = centred / deviation if deviation > 0 else centred
+    return scaled

@@ -29,13 +29,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions that are about equally sure.
-
-    Attributes:
-        confidence: their mean probability.
-        accuracy: how many of them are right.
-        count: how many there are, at least 1.
-    """
+    """Predictions that are about equally sure: their mean probability, the share that is right, and how many."""
 
     confidence: float
     accuracy: float
@@ -63,13 +57,7 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The probabilities of a file as the model gives them, and at the temperature that dev asks for.
-
-    Attributes:
-        temperature: above 1 the model is too sure of itself.
-        before: at temperature 1.
-        after: at `temperature`.
-    """
+    """The probabilities of a file at temperature 1 and at that which dev asks for; above 1 the model is too sure."""
 
     temperature: float
     before: Reliability
@@ -78,13 +66,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class ClassThreshold:
-    """What a threshold of its own does for a class.
-
-    Attributes:
-        threshold: above which the class is predicted.
-        f1: of the class at the threshold that all share.
-        own_f1: of the class at its own.
-    """
+    """What a threshold of its own does for a class: its F1 at the threshold that all share, and at its own."""
 
     threshold: float
     f1: float
@@ -92,12 +74,7 @@ class ClassThreshold:
 
 
 def softened(probabilities: Floats, temperature: float) -> Floats:
-    """Returns the probabilities that logits divided by a temperature give.
-
-    Args:
-        probabilities: [N, K] that add up to 1 in each row.
-        temperature: positive.
-    """
+    """Returns the probabilities [N, K] that logits divided by a temperature give."""
     logits = np.log(np.clip(probabilities, _TINY, None)) / temperature
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     shares: Floats = weights / weights.sum(-1, keepdims=True)
@@ -163,10 +140,7 @@ def reliability(probabilities: Floats, truth: NDArray[np.int64]) -> Reliability:
 def best_cut(truth: NDArray[np.int64], probabilities: Floats, default: float = 0.5) -> float:
     """Finds the threshold with the best F1: of all cuts between two neighbouring probabilities, nearest to the default.
 
-    Args:
-        truth: any shape, 0 or 1.
-        probabilities: the same shape.
-        default: returned where nothing is true.
+    The default is returned where nothing is true.
     """
     if not truth.any():
         return default

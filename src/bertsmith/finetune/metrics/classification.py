@@ -1,17 +1,19 @@
-"""Metrics of classes and of sets of labels, by scikit-learn where it has them.
+"""Metrics of classes, of sets of labels and of entities, by scikit-learn where it has them.
 
 Notable:
 - what is not defined (no example of a class, no prediction of one) counts as 0, so that a bad model ranks last instead
   of spoiling a comparison with NaN
-- all shares and scores are in [0, 1], Matthews' correlation in [-1, 1]
 - scikit-learn takes a second to load, so it is imported where a metric is computed
 - sets of labels are scored from three counts per label: for scikit-learn a file with one label only would be another
   problem, of two classes
+- an entity counts as found only where its type, its first and its last word are all right, as the CoNLL script and
+  `seqeval` count (Tjong Kim Sang and De Meulder 2003); the counts are kept per sentence, for an interval over sentences
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,17 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bertsmith.inference.entities import Entity, entities_of, is_plain
+
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How well one class is found.
-
-    Attributes:
-        precision: share of the predictions of this class that are right.
-        recall: share of the examples of this class that are found.
-        f1: their harmonic mean.
-        support: number of examples of this class.
-    """
+    """How well one class is found; `support` is its number of examples."""
 
     precision: float
     recall: float
@@ -40,14 +37,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class MultiLabelScores:
-    """How well sets of labels are predicted.
-
-    Attributes:
-        micro_f1: F1 of all single decisions together; frequent labels weigh more.
-        macro_f1: mean F1 of the labels; every label weighs the same.
-        exact_match: share of the examples whose whole set is right.
-        labels: the scores of each label.
-    """
+    """How well sets of labels are predicted; `exact_match` is the share of the examples whose whole set is right."""
 
     micro_f1: float
     macro_f1: float
@@ -62,16 +52,7 @@ def accuracy(labels: Sequence[int], predictions: Sequence[int]) -> float:
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> NDArray[np.int64]:
-    """Counts how often each true class (row) was predicted as each class (column).
-
-    Args:
-        labels: [N], true classes, in [0, num_labels).
-        predictions: [N], predicted classes.
-        num_labels: K, number of classes.
-
-    Returns:
-        [K, K] int64.
-    """
+    """Counts how often each true class (row) was predicted as each class (column), [K, K] int64."""
     with _scikit_learn() as metrics:
         counts: NDArray[np.int64] = metrics.confusion_matrix(labels, predictions, labels=range(num_labels))
         return counts
@@ -101,22 +82,13 @@ def binary_f1(labels: Sequence[int], predictions: Sequence[int], positive: int =
 
 
 def matthews_correlation(labels: Sequence[int], predictions: Sequence[int]) -> float:
-    """Returns Matthews' correlation, for two or more classes (Gorodkin 2004, eq. 8); GLUE reports it for CoLA.
-
-    Returns:
-        1 for a perfect prediction, 0 for chance or where only one class is predicted or occurs.
-    """
+    """Returns Matthews' correlation (Gorodkin 2004, eq. 8): 1 for a perfect prediction, 0 for chance or one class."""
     with _scikit_learn() as metrics:
         return float(metrics.matthews_corrcoef(labels, predictions))
 
 
 def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelScores:
-    """Scores sets of labels.
-
-    Args:
-        labels: [N, K], 1 or True where the example has the label.
-        predictions: [N, K], the same for what was predicted.
-    """
+    """Scores sets of labels, both [N, K], 1 or True where an example has the label."""
     actual, predicted = np.asarray(labels, dtype=bool), np.asarray(predictions, dtype=bool)
     columns = [(actual & predicted).sum(0), predicted.sum(0), actual.sum(0)]
     counts = [column.tolist() for column in columns]
@@ -148,3 +120,55 @@ def _scikit_learn() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield metrics
+
+
+@dataclass(frozen=True)
+class EntityScores:
+    """How well entities are found: all together (micro; what papers report), by type, and word by word."""
+
+    overall: ClassScores
+    macro_f1: float
+    types: dict[str, ClassScores]
+    word_accuracy: float
+
+
+def entity_scores(
+    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], *, plain: bool | None = None
+) -> EntityScores:
+    """Scores predicted tags against the true ones; `plain` as in `entities_of`, None as the tags look."""
+    hits, predicted, actual = Counter[str](), Counter[str](), Counter[str]()
+    for true_set, predicted_set in _entity_sets(tags, predictions, plain):
+        hits.update(entity.type for entity in true_set & predicted_set)
+        predicted.update(entity.type for entity in predicted_set)
+        actual.update(entity.type for entity in true_set)
+    types = {
+        name: scores_from_counts(hits[name], predicted[name], actual[name]) for name in sorted({*predicted, *actual})
+    }
+    words = [
+        tag == guess for sentence in zip(tags, predictions, strict=True) for tag, guess in zip(*sentence, strict=True)
+    ]
+    return EntityScores(
+        overall=scores_from_counts(hits.total(), predicted.total(), actual.total()),
+        macro_f1=float(np.mean([scores.f1 for scores in types.values()])) if types else 0.0,
+        types=types,
+        word_accuracy=float(np.mean(words)) if words else 0.0,
+    )
+
+
+def entity_counts(
+    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], *, plain: bool | None = None
+) -> NDArray[np.int64]:
+    """Returns for each of N sentences its right, predicted and true entities: [N, 3], for `bootstrap_interval`."""
+    counts = [(len(true & guess), len(guess), len(true)) for true, guess in _entity_sets(tags, predictions, plain)]
+    return np.array(counts, dtype=np.int64).reshape(-1, 3)
+
+
+def _entity_sets(
+    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], plain: bool | None
+) -> list[tuple[set[Entity], set[Entity]]]:
+    # 真实与预测标签一起判断：一个模型可能只预测 O，不能因此换一种读法
+    plain = is_plain([*tags, *predictions]) if plain is None else plain
+    return [
+        (set(entities_of(true, plain=plain)), set(entities_of(guess, plain=plain)))
+        for true, guess in zip(tags, predictions, strict=True)
+    ]

@@ -1,32 +1,29 @@
-"""Metrics of rankings: where the right candidates end up among the candidates of their own query.
+"""Metrics of order: rankings, correlations of numbers, and clusters.
 
-Right or wrong is enough for most; nDCG and the grades of TREC tell more right from less right ones apart.
-
-Notable:
-- `ranking_scores` gives the usual figures of retrieval, query by query, as `trec_eval` defines them
+- a ranking is where the right candidates end up among the candidates of their own query; nDCG and the grades of TREC
+  tell more right from less right ones apart. `ranking_scores` is as `trec_eval` defines it
 - a wrong candidate with the same score counts as ranked before the right one: a model that scores everything alike has
   found nothing. scikit-learn groups equal scores instead, which would give such a model the share of right ones
-- a query without a right candidate counts as 0
+- what is not defined (a query without a right candidate, a correlation with a constant column) counts as 0, so that a
+  model that always says the same ranks last instead of spoiling a comparison with NaN
+- V-measure (Rosenberg and Hirschberg 2007, §2) is the harmonic mean of how far a cluster holds one class only and how
+  far a class lies in one cluster only; both are read off the table of counts, and so is its interval
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bertsmith.finetune.metrics import Floats, Interval, interval_of
+from bertsmith.seeding import generator
+
 
 def reciprocal_ranks(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> NDArray[np.float64]:
-    """Returns for every query 1 over the rank of its best relevant candidate.
-
-    Args:
-        scores: for each of N queries or questions, the scores of its candidates, higher is better.
-        relevant: for each, 1 or True at the right candidates.
-
-    Returns:
-        [N] in [0, 1]; 0 for a query without a right candidate.
-    """
+    """Returns for each of N queries 1 over the rank of its best right candidate, or 0 where it has none, [N]."""
     return np.array([_reciprocal_rank(*query) for query in zip(scores, relevant, strict=True)], dtype=np.float64)
 
 
@@ -100,3 +97,60 @@ def _reciprocal_rank(scores: ArrayLike, relevant: ArrayLike) -> float:
         return 0.0
     # 排在最好的正确候选之前的都是错误候选；分数相同的错误候选也算排在前面
     return 1.0 / (1 + int((values[~right] >= values[right].max()).sum()))
+
+
+def pearson(targets: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns Pearson's correlation of two columns of [N] numbers, in [-1, 1]; 0 where one of them is constant."""
+    from scipy.stats import pearsonr
+
+    x, y = (np.asarray(column, dtype=np.float64) for column in (targets, predictions))
+    # 常数列先判断：减去均值后的舍入误差会被当成真实的变化
+    if x.size < 2 or (x == x[0]).all() or (y == y[0]).all():
+        return 0.0
+    return float(pearsonr(x, y).statistic)
+
+
+def spearman(targets: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns Spearman's correlation: Pearson's of the ranks, ties sharing the mean of their ranks."""
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(targets), rankdata(predictions))
+
+
+def v_measure(classes: Sequence[Any], clusters: Sequence[Any], *, resamples: int = 1000) -> Interval:
+    """Returns the V-measure of a clustering, with the interval that the same clusters have on other texts."""
+    rows, columns = (np.unique(each, return_inverse=True)[1] for each in (classes, clusters))
+    cells, counts = np.unique(np.stack([rows, columns], 1), axis=0, return_counts=True)
+    drawn = generator(0, "bootstrap/clusters").multinomial(counts.sum(), counts / counts.sum(), resamples)
+    scores = _v_measures(cells, np.concatenate([counts[None], drawn]).astype(np.float64))
+    return interval_of(float(scores[0]), scores[1:])
+
+
+def cluster(vectors: NDArray[np.float32], count: int) -> NDArray[np.int32]:
+    """Returns the number of the cluster of each vector [N, H], by k-means with `count` clusters."""
+    from sklearn.cluster import KMeans
+
+    found: NDArray[np.int32] = KMeans(count, n_init=3, random_state=0).fit_predict(vectors)
+    return found
+
+
+def _v_measures(cells: NDArray[np.int64], counts: Floats) -> Floats:
+    """Scores R tables, given as counts [R, M] of M cells (class, cluster)."""
+    total = counts.sum(1, keepdims=True)
+    joint = _entropy(counts / total)
+    by_class, by_cluster = (_entropy(_summed(counts, cells[:, side]) / total) for side in (0, 1))
+    # 互信息 = H(类) + H(簇) - H(类, 簇)；V 是它除以两个熵的平均；两边都只有一类时算作完全一致
+    shared, both = by_class + by_cluster - joint, by_class + by_cluster
+    return np.where(both > 1e-12, 2 * shared / np.maximum(both, 1e-12), 1.0)
+
+
+def _summed(counts: Floats, groups: NDArray[np.int64]) -> Floats:
+    table = np.zeros((len(counts), int(groups.max()) + 1))
+    np.add.at(table.T, groups, counts.T)
+    return table
+
+
+def _entropy(shares: Floats) -> Floats:
+    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+    entropy: Floats = -(shares * logs).sum(1)
+    return entropy

@@ -34,14 +34,7 @@ _CLITIC = re.compile(r"(.+?)(n't|'(?:s|m|d|ll|re|ve)?|(?<=^can)not)")
 
 @dataclass(frozen=True)
 class SpanScores:
-    """How well questions are answered.
-
-    Attributes:
-        exact_match: share of the questions answered exactly, after normalisation.
-        f1: mean overlap with the best true answer.
-        exact_matches: [N], per question, 0 or 1.
-        f1s: [N], per question, in [0, 1].
-    """
+    """How well questions are answered: exact match and F1, the means of those of each question, [N] in [0, 1]."""
 
     exact_match: float
     f1: float
@@ -72,10 +65,6 @@ def cmrc_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) ->
     Exact match compares what is left without punctuation; F1 counts the longest common run of Chinese characters and
     Latin words. The script splits what is not Chinese with NLTK; the rules here are those of its word tokenizer that
     matter inside an answer (numbers, clitics, brackets, a final period).
-
-    Args:
-        predictions: one answer for each of N questions.
-        answers: the true answers of each question.
     """
     return _score(predictions, answers, _cmrc_exact, _cmrc_f1)
 

@@ -22,16 +22,26 @@ import numpy as np
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
-from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
+from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.spans import SpanScores, best_null_threshold, cmrc_scores, squad_scores
-from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText, InputFields, TaskSpec
-from bertsmith.finetune.tasks.task import SHOWN_MISTAKES, EncodedExample, Evaluation, Mistake, Record, Rows, Task
-from bertsmith.inference.answer import Answer, Answered
-from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.windows import PassageTokens, WindowCutter
+from bertsmith.finetune.tasks.task import (
+    SHOWN_MISTAKES,
+    WINDOWS_LIMIT,
+    CardText,
+    EncodedExample,
+    Evaluation,
+    InputFields,
+    Mistake,
+    Record,
+    Rows,
+    Task,
+    TaskSpec,
+    auto_model,
+)
+from bertsmith.inference.answer import Answer, Answered, PassageTokens, WindowCutter
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.objectives import SpanObjective
-from bertsmith.options import option
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer
 
 Scoring = Literal["squad", "cmrc"]
@@ -82,12 +92,8 @@ class AnsweringTask(Task[QuestionExample, Answered]):
             "question-answering",
             "finds the answer to a question in a text",
             WINDOWS_LIMIT,
-            ours=('(["a question?"], ["the text that holds the answer"])',) * 2,
-            theirs=(
-                "from transformers import AutoModelForQuestionAnswering\n\n"
-                'AutoModelForQuestionAnswering.from_pretrained("FOLDER")',
-            )
-            * 2,
+            ('(["a question?"], ["the text that holds the answer"])',),
+            auto_model("AutoModelForQuestionAnswering"),
         ),
         options=AnsweringOptions,
     )
@@ -112,10 +118,6 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         Where the options leave it open, the scoring is `cmrc` if more than half of the answers have Chinese
         characters, and an answer has at most the published 30 tokens, or 100 where scoring is by the character: a third
         of CMRC's answers have more than 30 tokens, one in thirty more than 100.
-
-        Raises:
-            ConfigError: a number is out of range, or the scoring is unknown.
-            InputError: no question has an answer.
         """
         answers = [example.answers[0].text for example in train if example.answers]
         if not answers:
@@ -130,11 +132,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         return cls(options.stride, max_answer_tokens, scoring, 0.0 if len(answers) < len(train) else None)
 
     def check_dev(self, dev: Sequence[QuestionExample]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones.
-
-        Raises:
-            InputError: none of its questions has an answer: F1 would only say how often the model declines.
-        """
+        """Makes sure that the dev file can tell good epochs from bad ones."""
         if not any(example.answers for example in dev):
             raise InputError("no question of the dev file has an answer; no epoch can be chosen by f1")
 
@@ -145,12 +143,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
     def encode(
         self, tokenizer: Tokenizer, examples: Sequence[QuestionExample], max_length: int
     ) -> list[EncodedExample]:
-        """Returns one sequence for each window, with the first and last token of the answer in it.
-
-        Raises:
-            InputError: a question leaves no room for its passage, or an answer consists of characters that the
-                tokenizer drops.
-        """
+        """Returns one sequence for each window, with the first and last token of the answer in it."""
         cutter = WindowCutter(tokenizer, max_length, self.stride)
         encoded = []
         for example in examples:
@@ -169,22 +162,8 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         """Cross-entropy of start and end."""
         return SpanObjective()
 
-    def predict(
-        self,
-        model: ModelForQuestionAnswering,
-        tokenizer: Tokenizer,
-        examples: Sequence[QuestionExample],
-        inference: InferenceConfig,
-    ) -> list[Answered]:
+    def predicted(self, pipeline: Answer, examples: Sequence[QuestionExample]) -> list[Answered]:
         """Answers the questions."""
-        pipeline = Answer(
-            model,
-            tokenizer,
-            inference,
-            stride=self.stride,
-            max_answer_tokens=self.max_answer_tokens,
-            null_threshold=self.null_threshold,
-        )
         return list(pipeline.stream((example.question, example.context) for example in examples))
 
     def with_best_threshold(
@@ -202,13 +181,9 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         _, limit = best_null_threshold(scores.f1s, -margins, answerable)
         # 取中点而不是恰好取某题的分值：批次组成不同带来的舍入误差不会改变任何一题的取舍
         answered, left = margins[-margins <= limit], margins[-margins > limit]
-        if not len(answered):
-            threshold = left.max() + 1.0
-        elif not len(left):
-            threshold = answered.min() - 1.0
-        else:
-            threshold = (answered.min() + left.max()) / 2
-        return replace(self, null_threshold=float(threshold))
+        if len(answered) and len(left):
+            return replace(self, null_threshold=float((answered.min() + left.max()) / 2))
+        return replace(self, null_threshold=float(answered.min() - 1.0 if len(answered) else left.max() + 1.0))
 
     def metrics(self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]) -> dict[str, float]:
         """Returns F1 and exact match; where some questions have no answer, those of either kind by itself as well."""
@@ -226,10 +201,7 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         order = sorted(wrong, key=lambda number: (scores.f1s[number], -confidence[number]))
         return Evaluation(
             self._metrics(examples, scores),
-            intervals={
-                "f1": bootstrap_interval(scores.f1s),
-                "exact_match": bootstrap_interval(scores.exact_matches),
-            },
+            {"f1": bootstrap_interval(scores.f1s), "exact_match": bootstrap_interval(scores.exact_matches)},
             mistakes=[
                 Mistake(
                     examples[number].question,
@@ -241,16 +213,12 @@ class AnsweringTask(Task[QuestionExample, Answered]):
             ],
         )
 
-    @staticmethod
-    def records(pipeline: Answer, rows: Rows) -> Iterator[Record]:
+    @classmethod
+    def records(cls, pipeline: Answer, rows: Rows) -> Iterator[Record]:
         """Yields the best answer, "" for none, its probability, and all candidates."""
         for row, answer in zip(rows, pipeline.stream([(row[0], row[1]) for row in rows]), strict=True):
-            yield {
-                "prediction": answer.text,
-                "probability": answer.probability,
-                "answer": asdict(answer),
-                "input": row,
-            }
+            told = {"prediction": answer.text, "probability": answer.probability, "answer": asdict(answer)}
+            yield {**told, "input": row}
 
     def _texts(self, predictions: Sequence[Answered]) -> list[str]:
         """Returns the answers at the task's threshold, whichever the predictions were made with."""

@@ -14,13 +14,24 @@ from typing import ClassVar
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.choices import CHOICES, ChoiceExample
-from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
+from bertsmith.finetune.datasets.texts import CHOICES, ChoiceExample
+from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.ranking import mean_reciprocal_rank
-from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
-from bertsmith.inference.choose import Choice, Choose, encode_choices
-from bertsmith.inference.engine import InferenceConfig
+from bertsmith.finetune.tasks.task import (
+    CardText,
+    EncodedExample,
+    Evaluation,
+    InputFields,
+    Mistake,
+    NoOptions,
+    Record,
+    Rows,
+    Task,
+    TaskSpec,
+    auto_model,
+    worst,
+)
+from bertsmith.inference.classify import Choice, Choose, encode_choices
 from bertsmith.model import ModelForMultipleChoice
 from bertsmith.objectives import ChoiceObjective
 from bertsmith.tokenizer import Tokenizer
@@ -41,23 +52,15 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             "multiple-choice",
             "chooses among several continuations or answers",
             "One of the choices is always taken, also where none is right.",
-            ours=('(["a context"], [["first choice", "second choice"]])',) * 2,
-            theirs=(
-                "from transformers import AutoModelForMultipleChoice\n\n"
-                'AutoModelForMultipleChoice.from_pretrained("FOLDER")',
-            )
-            * 2,
+            ('(["a context"], [["first choice", "second choice"]])',),
+            auto_model("AutoModelForMultipleChoice"),
         ),
     )
     metric: ClassVar[str] = "accuracy"
 
     @classmethod
     def learned_from(cls, train: Sequence[ChoiceExample], _options: NoOptions) -> ChoiceTask:
-        """Returns the task; nothing is read off a training file.
-
-        Raises:
-            InputError: no question leaves a choice.
-        """
+        """Returns the task; nothing is read off a training file."""
         if all(len(example.choices) < 2 for example in train):
             raise InputError("no question of the training file has two choices or more; there is nothing to learn")
         return cls()
@@ -66,8 +69,10 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
         """Returns the choices of each question as sequences, labelled with how many there are and which is right."""
         # 三个文件都先编码再训练：标错的答案在训练之前就报
         for example in examples:
-            _require_right(example)
-        contexts, choices = [example.context for example in examples], [example.choices for example in examples]
+            if not 0 <= example.label < len(example.choices):
+                place = f"{example.context[:40]!r}: the right choice {example.label}"
+                raise InputError(f"{place} is none of {len(example.choices)}, from 0")
+        contexts, choices = _columns(examples)
         encoded = encode_choices(tokenizer, contexts, choices, max_length)
         bounds = pairwise([0, *accumulate(map(len, choices))])
         return [
@@ -82,37 +87,22 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
         """Cross-entropy over the choices of each question."""
         return ChoiceObjective()
 
-    def predict(
-        self,
-        model: ModelForMultipleChoice,
-        tokenizer: Tokenizer,
-        examples: Sequence[ChoiceExample],
-        inference: InferenceConfig,
-    ) -> list[Choice]:
+    def predicted(self, pipeline: Choose, examples: Sequence[ChoiceExample]) -> list[Choice]:
         """Chooses for every question."""
-        contexts, choices = [example.context for example in examples], [example.choices for example in examples]
-        return Choose(model, tokenizer, inference)(contexts, choices)
+        return pipeline(*_columns(examples))
 
     def metrics(self, examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> dict[str, float]:
         """Returns accuracy, and the mean of 1 over the rank of the right choice."""
         ranked = [prediction.probabilities for prediction in predictions]
         right = [np.arange(len(example.choices)) == example.label for example in examples]
-        return {
-            "accuracy": float(np.mean(_hits(examples, predictions))),
-            "mrr": mean_reciprocal_rank(ranked, right),
-        }
+        return {"accuracy": float(np.mean(_hits(examples, predictions))), "mrr": mean_reciprocal_rank(ranked, right)}
 
     def evaluate(self, examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> Evaluation:
         """Adds the interval of the accuracy, and the surest wrong choices."""
         wrong = [
-            Mistake(
-                example.context,
-                example.choices[example.label],
-                example.choices[prediction.index],
-                prediction.probabilities[prediction.index],
-            )
-            for example, prediction in zip(examples, predictions, strict=True)
-            if prediction.index != example.label
+            Mistake(one.context, one.choices[one.label], one.choices[found.index], found.probabilities[found.index])
+            for one, found in zip(examples, predictions, strict=True)
+            if found.index != one.label
         ]
         return Evaluation(
             self.metrics(examples, predictions),
@@ -120,8 +110,8 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             mistakes=worst(wrong),
         )
 
-    @staticmethod
-    def records(pipeline: Choose, rows: Rows) -> Iterator[Record]:
+    @classmethod
+    def records(cls, pipeline: Choose, rows: Rows) -> Iterator[Record]:
         """Yields the likeliest choice, and the probability of every choice."""
         found = pipeline([row[0] for row in rows], [row[1:] for row in rows])
         for row, choice in zip(rows, found, strict=True):
@@ -133,12 +123,9 @@ class ChoiceTask(Task[ChoiceExample, Choice]):
             }
 
 
+def _columns(examples: Sequence[ChoiceExample]) -> tuple[list[str], list[tuple[str, ...]]]:
+    return [example.context for example in examples], [example.choices for example in examples]
+
+
 def _hits(examples: Sequence[ChoiceExample], predictions: Sequence[Choice]) -> list[bool]:
     return [example.label == prediction.index for example, prediction in zip(examples, predictions, strict=True)]
-
-
-def _require_right(example: ChoiceExample) -> None:
-    if not 0 <= example.label < len(example.choices):
-        raise InputError(
-            f"{example.context[:40]!r}: the right choice {example.label} is none of {len(example.choices)}, from 0"
-        )

@@ -1,19 +1,34 @@
-"""The task of one class for a text or a pair: a new linear layer over the pooled `[CLS]` (Devlin et al. 2019, §4.1)."""
+"""The tasks of one class (Devlin et al. 2019, §4.1), or of any number of labels, for a text or a pair.
+
+One class is decided by a new linear layer and a softmax over the pooled `[CLS]`, several labels each by itself, with a
+sigmoid. What all tasks over whole texts share is `TextTask`; `regress` takes it from here.
+"""
 
 from __future__ import annotations
 
+import itertools
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, labels_of
-from bertsmith.finetune.metrics.bootstrap import (
+from bertsmith.finetune.datasets.texts import (
+    LABELLED,
+    MULTILABELLED,
+    LabelledText,
+    MultiLabelledText,
+    TextOrPair,
+    columns_of,
+    labels_of,
+    require_known,
+    shown,
+)
+from bertsmith.finetune.metrics import (
     bootstrap_interval,
     confusion_intervals,
     f1_of_means,
@@ -35,24 +50,86 @@ from bertsmith.finetune.metrics.classification import (
     confusion_matrix,
     macro_f1,
     matthews_correlation,
+    multilabel_scores,
 )
-from bertsmith.finetune.tasks.spec import TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
-from bertsmith.finetune.tasks.texts import (
-    TEXT_INPUTS,
-    columns_of,
-    columns_of_rows,
-    encode_texts,
-    require_known,
-    shown,
-    text_card,
+from bertsmith.finetune.tasks.task import (
+    CardText,
+    EncodedExample,
+    Evaluation,
+    InputFields,
+    Mistake,
+    NoOptions,
+    PredictionT,
+    Record,
+    Rows,
+    Task,
+    TaskSpec,
+    worst,
 )
-from bertsmith.inference.classify import SINGLE, Classify, Prediction
-from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.classify import MULTI, SINGLE, Classify, LabelsPrediction, MultiLabel, Prediction
 from bertsmith.model import ModelForSequenceClassification
-from bertsmith.objectives import ClassificationObjective
-from bertsmith.options import option
+from bertsmith.objectives import ClassificationObjective, MultiLabelObjective
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer
+
+TEXT_INPUTS = InputFields(("Text", "文本"), most=2, pairs=True)
+TextT = TypeVar("TextT", bound=TextOrPair)
+
+
+def text_card(does: str, limit: str, *, arguments: str = "", call: str = "") -> CardText:
+    """Returns what the card of a model over texts or pairs says."""
+    made = f'from transformers import pipeline\n\npipeline("text-classification", "FOLDER"{arguments})'
+    return CardText(
+        "text-classification",
+        does,
+        limit,
+        ours=('(["first text", "second text"])', '(["first text"], ["what it is compared with"])'),
+        theirs=(
+            f'{made}("first text"{call})',
+            f'{made}({{"text": "first text", "text_pair": "second text"}}{call})',
+        ),
+    )
+
+
+class TextTask(Task[TextT, PredictionT]):
+    """What the tasks over a text or a pair share; a field `paired` says which of the two the model reads."""
+
+    example: ClassVar[type[TextOrPair]]
+    """The class of its examples."""
+    paired: bool
+
+    @abstractmethod
+    def targets(self, examples: Sequence[TextT]) -> Sequence[Any]:
+        """Returns what the loss compares the outputs for each example with."""
+
+    @staticmethod
+    @abstractmethod
+    def record(found: Any) -> Record:
+        """Returns a result of the pipeline as a record, without its input."""
+
+    def encode(self, tokenizer: Tokenizer, examples: Sequence[TextT], max_length: int) -> list[EncodedExample]:
+        """Returns one sequence `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` for each example, with its target."""
+        encoded = tokenizer(*columns_of(examples, self.paired), max_length=max_length)
+        rows = zip(encoded["input_ids"], encoded["token_type_ids"], self.targets(examples), strict=True)
+        return [EncodedExample([ids], [types], target) for ids, types, target in rows]
+
+    def predicted(self, pipeline: Any, examples: Sequence[TextT]) -> list[PredictionT]:
+        """Returns what the pipeline says of each text or pair."""
+        return list(pipeline(*columns_of(examples, self.paired)))
+
+    def example_from(self, record: Record) -> TextT:
+        """Returns a text with what a teacher says of it."""
+        text, *pair = record["input"]
+        made: Any = self.example
+        found: TextT = made(text, pair[0] if pair else None, record.get("labels", record["prediction"]))
+        return found
+
+    @classmethod
+    def records(cls, pipeline: Any, rows: Rows) -> Iterator[Record]:
+        """Yields the results of the pipeline."""
+        seconds = [row[1] for row in rows] if len(rows[0]) > 1 else None
+        for row, found in zip(rows, pipeline([row[0] for row in rows], seconds), strict=True):
+            yield {**cls.record(found), "input": row}
 
 
 @dataclass(frozen=True)
@@ -66,7 +143,7 @@ class ClassificationOptions:
 
 
 @dataclass(frozen=True)
-class ClassificationTask(Task[LabelledText, Prediction]):
+class ClassificationTask(TextTask[LabelledText, Prediction]):
     """One class for each text or pair.
 
     Attributes:
@@ -86,6 +163,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
     temperature: float = 1.0
     positive_threshold: float | None = None
 
+    example: ClassVar = LabelledText
     spec: ClassVar = TaskSpec(
         "classify",
         ("classification: one class of several", "分类：多个类别里选一个"),
@@ -100,12 +178,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
 
     @classmethod
     def learned_from(cls, train: Sequence[LabelledText], options: ClassificationOptions) -> ClassificationTask:
-        """Finds the classes of a training file.
-
-        Raises:
-            InputError: there is one class only.
-            ConfigError: the metric is none of those that the options name.
-        """
+        """Finds the classes of a training file."""
         labels = labels_of(train)
         f1s = {"f1": _f1_name(labels)} if len(labels) == 2 else {}
         known = {"accuracy": "accuracy", "macro_f1": "macro_f1", "matthews": "matthews", **f1s}
@@ -116,11 +189,7 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         return cls(tuple(labels), train[0].pair is not None, weights, known[options.metric])
 
     def check_dev(self, dev: Sequence[LabelledText]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones.
-
-        Raises:
-            InputError: the metric would be the same whatever the model says.
-        """
+        """Makes sure that the dev file can tell good epochs from bad ones."""
         found = {example.label for example in dev}
         if self.metric == "matthews" and len(found) < 2:
             raise InputError("the dev file has one class only; no epoch can be chosen by matthews")
@@ -131,43 +200,35 @@ class ClassificationTask(Task[LabelledText, Prediction]):
         """Returns one output for each class."""
         return {"id2label": dict(enumerate(self.labels)), "problem_type": SINGLE}
 
-    def encode(self, tokenizer: Tokenizer, examples: Sequence[LabelledText], max_length: int) -> list[EncodedExample]:
-        """Returns one sequence for each text or pair, with the number of its class."""
-        return encode_texts(tokenizer, examples, self.paired, max_length, self.numbers(examples))
-
     @property
     def objective(self) -> ClassificationObjective:
         """Cross-entropy."""
         return ClassificationObjective(self.class_weights or None)
 
-    def example_from(self, record: Record) -> LabelledText:
-        """Returns a text with its likeliest class."""
-        text, *pair = record["input"]
-        return LabelledText(text, pair[0] if pair else None, record["prediction"])
-
     def class_of(self, example: LabelledText) -> str:
         """Returns its label."""
         return example.label
 
-    def predict(
-        self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
-        examples: Sequence[LabelledText],
-        inference: InferenceConfig,
-    ) -> list[Prediction]:
-        """Classifies the texts."""
-        return Classify(model, tokenizer, inference)(*columns_of(examples, self.paired))
+    def targets(self, examples: Sequence[LabelledText]) -> list[int]:
+        """Returns the number of each example's class."""
+        require_known(examples, [(example.label,) for example in examples], self.labels)
+        return [self.labels.index(example.label) for example in examples]
+
+    def cautions(self, examples: Sequence[LabelledText]) -> list[str]:
+        """Says besides where there is one class only."""
+        labels = {example.label for example in examples}
+        one = [f"all are {next(iter(labels))!r}: the figures say nothing of other classes"] if len(labels) == 1 else []
+        return [*super().cautions(examples), *one]
 
     def calibrated(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> ClassificationTask:
         """Fits the temperature, and the threshold of the second of two classes."""
-        truth, rows = np.array(self.numbers(examples)), probability_rows(predictions, self.labels)
+        truth, rows = np.array(self.targets(examples)), probability_rows(predictions, self.labels)
         threshold = best_cut(truth, rows[:, 1]) if len(self.labels) == 2 else None
         return replace(self, temperature=fit_temperature(rows, truth), positive_threshold=threshold)
 
     def metrics(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Returns accuracy, macro F1 and Matthews correlation; for two classes the F1 of the second as well."""
-        truth, predicted = self.numbers(examples), self._predicted(predictions)
+        truth, predicted = self.targets(examples), [self.labels.index(prediction.label) for prediction in predictions]
         found = {
             "accuracy": accuracy(truth, predicted),
             "macro_f1": macro_f1(truth, predicted),
@@ -180,80 +241,40 @@ class ClassificationTask(Task[LabelledText, Prediction]):
 
     def evaluate(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> Evaluation:
         """Adds intervals, the table by class, the confusion, the calibration, and the surest wrong predictions."""
-        truth, predicted = self.numbers(examples), self._predicted(predictions)
-        confusion = confusion_matrix(truth, predicted, len(self.labels))
+        truth, rows = np.array(self.targets(examples)), probability_rows(predictions, self.labels)
+        predicted = [self.labels.index(prediction.label) for prediction in predictions]
+        confusion = confusion_matrix(truth.tolist(), predicted, len(self.labels))
         statistics = {"macro_f1": macro_f1_of_counts, "matthews": matthews_of_counts}
+        thresholds = {}
         if len(self.labels) == 2:
             statistics[_f1_name(self.labels)] = _f1_of_second
-        wrong = [
-            Mistake(shown(example), example.label, prediction.label, prediction.probabilities[prediction.label])
-            for example, prediction in zip(examples, predictions, strict=True)
-            if example.label != prediction.label
-        ]
+        if (own := self.positive_threshold) is not None:
+            scores = (f1_of(truth, rows[:, 1] > least) for least in (0.5, own))
+            thresholds = {self.labels[1]: ClassThreshold(own, *scores)}
         return Evaluation(
             self.metrics(examples, predictions),
             intervals={
                 "accuracy": bootstrap_interval(np.equal(truth, predicted)),
                 **confusion_intervals(confusion, statistics),
             },
-            classes=dict(zip(self.labels, class_scores(truth, predicted, len(self.labels)), strict=True)),
+            classes=dict(zip(self.labels, class_scores(truth.tolist(), predicted, len(self.labels)), strict=True)),
             confusion=confusion.tolist(),
-            mistakes=worst(wrong),
-            calibration=calibration(probability_rows(predictions, self.labels), np.array(truth), self.temperature),
-            thresholds=self._thresholds(np.array(truth), predictions),
+            mistakes=worst(
+                [
+                    Mistake(shown(example), example.label, guess.label, guess.probabilities[guess.label])
+                    for example, guess in zip(examples, predictions, strict=True)
+                    if example.label != guess.label
+                ]
+            ),
+            calibration=calibration(rows, truth, self.temperature),
+            thresholds=thresholds,
         )
 
-    def _thresholds(self, truth: NDArray[np.int64], predictions: Sequence[Prediction]) -> dict[str, ClassThreshold]:
-        if self.positive_threshold is None:
-            return {}
-        sure = probability_rows(predictions, self.labels)[:, 1]
-        at_half, at_own = f1_of(truth, sure > 0.5), f1_of(truth, sure > self.positive_threshold)
-        return {self.labels[1]: ClassThreshold(self.positive_threshold, at_half, at_own)}
-
     @staticmethod
-    def records(pipeline: Classify, rows: Rows) -> Iterator[Record]:
-        """Yields the likeliest class, and the probability of every class."""
-        for row, found in zip(rows, pipeline(*columns_of_rows(rows)), strict=True):
-            probabilities = found.probabilities
-            yield {
-                "prediction": found.label,
-                "probability": probabilities[found.label],
-                "probabilities": probabilities,
-                "input": row,
-            }
-
-    def check_baselines(
-        self, train: Sequence[LabelledText], dev: Sequence[LabelledText], test: Sequence[LabelledText] | None
-    ) -> None:
-        """As in `baselines.classification.Files`."""
-        from bertsmith.finetune.baselines.classification import Files
-
-        Files(self, train, dev, test)
-
-    def add_baselines(
-        self,
-        run: Path,
-        train: Sequence[LabelledText],
-        dev: Sequence[LabelledText],
-        test: Sequence[LabelledText] | None,
-        **how: Any,
-    ) -> None:
-        """Adds those of `baselines.classification.BASELINES`."""
-        from bertsmith.finetune.baselines.classification import Files, add_baselines
-
-        add_baselines(run, Files(self, train, dev, test), **how)
-
-    def numbers(self, examples: Sequence[LabelledText]) -> list[int]:
-        """Returns the number of each example's class.
-
-        Raises:
-            InputError: one has a class that the training file lacks.
-        """
-        require_known(examples, [(example.label,) for example in examples], self.labels)
-        return [self.labels.index(example.label) for example in examples]
-
-    def _predicted(self, predictions: Sequence[Prediction]) -> list[int]:
-        return [self.labels.index(prediction.label) for prediction in predictions]
+    def record(found: Prediction) -> Record:
+        """Returns the likeliest class, and the probability of every class."""
+        sure = found.probabilities
+        return {"prediction": found.label, "probability": sure[found.label], "probabilities": sure}
 
 
 def _f1_name(labels: Sequence[str]) -> str:
@@ -264,3 +285,136 @@ def _f1_of_second(
     hits: NDArray[np.float64], predicted: NDArray[np.float64], actual: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     return f1_of_means(np.stack([hits[:, 1], predicted[:, 1], actual[:, 1]], 1))
+
+
+@dataclass(frozen=True)
+class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
+    """Any number of labels for each text or pair.
+
+    Attributes:
+        labels: all of them, in the order of the model's outputs.
+        paired: whether the model reads pairs of texts.
+        threshold: labels likelier than this are predicted.
+        temperature: that makes the probabilities true on dev, see `metrics.calibration`.
+        thresholds: of each label, with the best F1 on dev; empty before the end of a run.
+    """
+
+    labels: tuple[str, ...]
+    paired: bool = False
+    threshold: float = 0.5
+    temperature: float = 1.0
+    thresholds: tuple[float, ...] = ()
+
+    example: ClassVar = MultiLabelledText
+    spec: ClassVar = TaskSpec(
+        "multilabel",
+        ("labels, any number of them", "多标签：可以有任意多个"),
+        ModelForSequenceClassification,
+        MULTILABELLED,
+        MultiLabel,
+        TEXT_INPUTS,
+        text_card(
+            "decides for each label whether a text has it",
+            "It knows the labels below and no others.",
+            arguments=", top_k=None",
+        ),
+    )
+    metric: ClassVar[str] = "micro_f1"
+
+    @classmethod
+    def learned_from(cls, train: Sequence[MultiLabelledText], _options: NoOptions) -> MultiLabelTask:
+        """Finds the labels of a training file."""
+        return cls(tuple(labels_of(train)), train[0].pair is not None)
+
+    def config_fields(self) -> dict[str, Any]:
+        """Returns one output for each label."""
+        return {"id2label": dict(enumerate(self.labels)), "problem_type": MULTI}
+
+    def check_dev(self, dev: Sequence[MultiLabelledText]) -> None:
+        """Makes sure that the dev file can tell good epochs from bad ones."""
+        if not any(example.labels for example in dev):
+            raise InputError("no text of the dev file has a label; no epoch can be chosen by it")
+
+    def cautions(self, examples: Sequence[MultiLabelledText]) -> list[str]:
+        """Says besides where all have the same labels."""
+        same = len({example.labels for example in examples}) == 1
+        return [*super().cautions(examples), *(["all have the same labels: the figures say nothing of others"] * same)]
+
+    @property
+    def objective(self) -> MultiLabelObjective:
+        """Binary cross-entropy."""
+        return MultiLabelObjective()
+
+    def targets(self, examples: Sequence[MultiLabelledText]) -> list[list[int]]:
+        """Returns a 0 or 1 for each label of each example."""
+        indicators: list[list[int]] = self._indicators(examples).tolist()
+        return indicators
+
+    def with_best_threshold(
+        self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
+    ) -> MultiLabelTask:
+        """Returns the task with the threshold that gives the best micro F1, the one nearest 0.5 of equals."""
+        return replace(self, threshold=best_cut(self._indicators(examples), probability_rows(predictions, self.labels)))
+
+    def calibrated(
+        self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
+    ) -> MultiLabelTask:
+        """Fits the temperature, and a threshold for each label; one that dev never has keeps that of all."""
+        truth, rows = self._indicators(examples), probability_rows(predictions, self.labels)
+        columns = zip(truth.T, rows.T, strict=True)
+        thresholds = tuple(best_cut(true, sure, self.threshold) for true, sure in columns)
+        return replace(self, temperature=fit_temperature(rows, truth), thresholds=thresholds)
+
+    def metrics(
+        self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]
+    ) -> dict[str, float]:
+        """Returns micro F1, macro F1, and the share of texts whose labels are all right."""
+        decided = probability_rows(predictions, self.labels) > self.threshold
+        scores = multilabel_scores(self._indicators(examples), decided)
+        return {"micro_f1": scores.micro_f1, "macro_f1": scores.macro_f1, "exact_match": scores.exact_match}
+
+    def evaluate(self, examples: Sequence[MultiLabelledText], predictions: Sequence[LabelsPrediction]) -> Evaluation:
+        """Adds intervals, the table by label, and the texts with the least likely true labels."""
+        truth, probabilities = self._indicators(examples), probability_rows(predictions, self.labels)
+        decided = (probabilities > self.threshold).astype(np.int64)
+        right = (truth == decided).all(1)
+        # 一条文本有多错：最没把握的那个判断离真值的距离
+        distances = np.abs(truth - probabilities).max(1)
+        wrong = [
+            Mistake(
+                shown(examples[row]),
+                ", ".join(examples[row].labels),
+                ", ".join(itertools.compress(self.labels, decided[row])),
+                float(distances[row]),
+            )
+            for row in np.flatnonzero(~right).tolist()
+        ]
+        counts = np.stack([(truth * decided).sum(1), decided.sum(1), truth.sum(1)], 1)
+        return Evaluation(
+            self.metrics(examples, predictions),
+            intervals={
+                "micro_f1": bootstrap_interval(counts, f1_of_means),
+                "exact_match": bootstrap_interval(right),
+            },
+            classes=dict(zip(self.labels, multilabel_scores(truth, decided).labels, strict=True)),
+            mistakes=worst(wrong),
+            calibration=calibration(probabilities, truth, self.temperature),
+            thresholds={
+                label: ClassThreshold(own, f1_of(true, sure > self.threshold), f1_of(true, sure > own))
+                for label, own, true, sure in zip(self.labels, self.thresholds, truth.T, probabilities.T, strict=False)
+            },
+        )
+
+    @staticmethod
+    def record(found: LabelsPrediction) -> Record:
+        """Returns the labels that are likelier than the threshold, and the probability of every label."""
+        labels = found.labels
+        return {"prediction": ",".join(labels), "labels": labels, "probabilities": found.probabilities}
+
+    def _indicators(self, examples: Sequence[MultiLabelledText]) -> NDArray[np.int64]:
+        require_known(examples, [example.labels for example in examples], self.labels)
+        place = {label: number for number, label in enumerate(self.labels)}
+        table = np.zeros((len(examples), len(self.labels)), dtype=np.int64)
+        for row, example in zip(table, examples, strict=True):
+            row[[place[label] for label in example.labels]] = 1
+        return table

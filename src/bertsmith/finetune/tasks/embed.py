@@ -3,47 +3,67 @@
 Notable:
 - one encoder reads query and text apart from each other (Reimers and Gurevych 2019, §3), so that the vectors of a
   million texts are computed once, whatever is asked later
-- the columns of the training file decide the loss (`embed_losses`), those of the dev file the metric (`embed_scores`);
-  the two need not be of one kind
-- whatever shares a batch is a negative, so batches are dealt with care (`embed_batches`)
+- the columns of the training file decide the loss, those of the dev file the metric (`embed_kinds`); the two need not
+  be of one kind
+- whatever shares a batch is a negative of the others, so a batch never holds two copies of a positive: pairs are dealt
+  like cards. What else says the same as a positive is left out of the negatives by the loss
 - the folder is one of `sentence-transformers`, with pooling, length and prompts
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets.related import RELATED, CorpusPassage, RelatedTexts, VectorExample
-from bertsmith.finetune.datasets.rows import DataSource
+from bertsmith.finetune.datasets import DataSource
+from bertsmith.finetune.datasets.related import (
+    RELATED,
+    CorpusPassage,
+    JudgedQuery,
+    Positives,
+    RelatedTexts,
+    VectorExample,
+    read_unlabelled,
+)
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
-from bertsmith.finetune.datasets.unlabelled import Positives, read_unlabelled
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.embed_batches import deal, lay_out
-from bertsmith.finetune.tasks.embed_losses import loss_for, require_different, score_range, to_learn
-from bertsmith.finetune.tasks.embed_scores import score_vectors
-from bertsmith.finetune.tasks.spec import CardText, InputFields, TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, new_model, worst
-from bertsmith.inference.embed import READS, Embed
-from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.loading import load_pipeline
-from bertsmith.inference.sentence_folder import (
+from bertsmith.finetune.tasks.embed_kinds import loss_for, require_different, score_range, score_vectors, to_learn
+from bertsmith.finetune.tasks.task import (
+    FEW,
+    CardText,
+    EncodedExample,
+    Evaluation,
+    InputFields,
+    Mistake,
+    Record,
+    Rows,
+    Task,
+    TaskSpec,
+    new_model,
+    worst,
+)
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.embed import (
+    READS,
+    Embed,
     SentenceFolder,
+    SimilarityFunction,
     StoredPooling,
     read_sentence_folder,
     write_sentence_folder,
 )
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.task_file import stated_length
 from bertsmith.model import Backbone, ModelConfig
-from bertsmith.objectives.vectors.batch import VectorBatch
-from bertsmith.objectives.vectors.loss import Needs, VectorObjective, vector_loss_named
-from bertsmith.objectives.vectors.matryoshka import Matryoshka
-from bertsmith.options import option
+from bertsmith.objectives.vectors import Matryoshka, Needs, VectorBatch, VectorObjective, vector_loss_named
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer
 
 QUERY, PASSAGE = "query", "passage"
@@ -96,6 +116,10 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         teacher: folder of the model whose judgement is learned; empty for none.
         low: score that counts as 0.
         high: score that counts as 1.
+        similarity: how vectors are compared; what is trained here has cosines.
+        unit_length: whether they are scaled to length 1 before.
+        default_prompt: what is put before a text of neither role.
+        dims: how many numbers of a vector are used, the first ones; 0 for all. Learned from are all.
     """
 
     loss_name: str = "info-nce"
@@ -108,6 +132,10 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     teacher: str = ""
     low: float = 0.0
     high: float = 1.0
+    similarity: SimilarityFunction = "cosine"
+    unit_length: bool = True
+    default_prompt: str = ""
+    dims: int = 0
 
     has_folds: ClassVar[bool] = False
     spec: ClassVar = TaskSpec(
@@ -121,12 +149,11 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             "sentence-similarity",
             "turns a text into a vector; texts that mean the same have vectors that point the same way",
             "Longer texts are cut.",
-            ours=('(["first text", "second text"])',) * 2,
-            theirs=(
+            ('(["first text", "second text"])',),
+            (
                 "from sentence_transformers import SentenceTransformer\n\n"
                 'SentenceTransformer("FOLDER").encode(["first text", "second text"])',
-            )
-            * 2,
+            ),
         ),
         options=EmbeddingOptions,
         batch_size=64,
@@ -144,42 +171,42 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """The metric of the kind that the loss learns from; a dev file of another kind has its own, see `evaluate`."""
         return "spearman" if self._needs == "scores" else "ndcg_at_10"
 
+    def keys_of(self, example: VectorExample) -> tuple[Hashable, ...]:
+        """Returns its query and its text: a batch of one and a test of the other would know each other's answers."""
+        if isinstance(example, (CorpusPassage, JudgedQuery)):
+            raise InputError(
+                f"{example.at}queries and passages of a BEIR folder are not divided; name another file of its qrels"
+                " with --dev"
+            )
+        return (*super().keys_of(example), *(example.known_by if isinstance(example, RelatedTexts) else ()))
+
+    def class_of(self, example: VectorExample) -> Hashable:
+        """Returns the class of a labelled text."""
+        return example.label if isinstance(example, LabelledText) else None
+
     @property
     def _needs(self) -> Needs:
         return vector_loss_named(self.loss_name).needs
 
     @classmethod
     def learned_from(cls, train: Sequence[VectorExample], options: EmbeddingOptions) -> EmbeddingTask:
-        """Finds out what a training file is made of, and takes the loss for it.
-
-        Raises:
-            ConfigError: the loss needs something that the file does not have, or an option is impossible.
-            InputError: there is nothing to tell apart.
-        """
+        """Finds out what a training file is made of, and takes the loss for it."""
         if options.positives is not None:
             raise ConfigError("positives are found in text without labels; give --unlabelled, or leave --positives out")
         examples = to_learn(train)
         name = loss_for(examples, options.loss, options.teacher)
         low, high = score_range(examples)
         require_different(examples)
+        chosen = (options.temperature, options.pooling, options.query_prompt, options.passage_prompt)
         return cls(
-            name,
-            options.temperature,
-            options.pooling,
-            options.query_prompt,
-            options.passage_prompt,
-            options.matryoshka or (),
-            options.mini_batch_size,
-            options.teacher or "",
-            low,
-            high,
+            name, *chosen, options.matryoshka or (), options.mini_batch_size, options.teacher or "", low=low, high=high
         )
 
     @classmethod
     def from_documents(
-        cls, folder: DataSource, options: dict[str, Any], *, encoding: str, seed: int
+        cls, folder: DataSource, options: dict[str, Any], encoding: str, seed: int
     ) -> tuple[list[Any], list[Any]]:
-        """Returns pairs of what stands together in documents; see `datasets.unlabelled`."""
+        """Returns pairs of what stands together in documents; see `read_unlabelled`."""
         return read_unlabelled(folder, options.pop("positives", None) or "cloze", encoding=encoding, seed=seed)
 
     @property
@@ -192,16 +219,33 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     def starting_from(self, folder: Path) -> EmbeddingTask:
         """Returns the task with the pooling and the prompts of a folder, where the user chose none."""
         says = read_sentence_folder(folder)
-        prompts = {"query_prompt": says.prompts.get(QUERY, ""), "passage_prompt": says.prompts.get(PASSAGE, "")}
-        left_open: dict[str, Any] = {"pooling": says.pooling, **prompts}
-        return replace(self, **{name: value for name, value in left_open.items() if getattr(self, name) is None})
+        left_open = {
+            "pooling": says.pooling,
+            "query_prompt": says.prompt_of("query"),
+            "passage_prompt": says.prompt_of("passage"),
+        }
+        taken: dict[str, Any] = {name: value for name, value in left_open.items() if getattr(self, name) is None}
+        default = says.prompts.get(says.default_prompt, "")
+        # 用户自己选了提示词或宽度的，文件夹里的默认就不再作数
+        if {"query_prompt", "passage_prompt"} <= taken.keys():
+            taken["default_prompt"] = default
+        return replace(self, **taken, dims=0 if self.matryoshka else says.dims)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns everything, and what the folder asked for unasked only where there is some."""
+        return {name: value for name, value in super().describe().items() if name not in _UNASKED or value}
+
+    def max_length_in(self, folder: Path) -> int:
+        """Returns how much of a text the encoder reads."""
+        return stated_length(folder)
+
+    def as_in(self, folder: Path) -> EmbeddingTask:
+        """Returns the task with everything that a folder says of its vectors, to score them as they are used."""
+        says = read_sentence_folder(folder)
+        return replace(self.starting_from(folder), similarity=says.similarity, unit_length=says.normalize)
 
     def build(self, folder: Path, settings: FineTuningSettings) -> Backbone:
-        """Returns the encoder of a folder.
-
-        Raises:
-            ConfigError: its vectors are narrower than one of the widths that are asked for.
-        """
+        """Returns the encoder of a folder."""
         # 适配器的文件里总有池化层的位置；别的情况下没有人读它
         model = new_model(Backbone, folder, settings, need_pooler=bool(settings.adapter), **self.config_fields())
         if max(self.matryoshka, default=0) > model.config.hidden_size:
@@ -217,26 +261,35 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     def add_files(self, folder: Path, config: ModelConfig, max_length: int) -> None:
         """Makes the folder one of `sentence-transformers`."""
         # sentence-transformers 的 encode_document 找的名字是 document
-        prompts = {QUERY: self.query_prompt, PASSAGE: self.passage_prompt, "document": self.passage_prompt}
+        named = {QUERY: self.query_prompt, PASSAGE: self.passage_prompt, "document": self.passage_prompt}
+        prompts = {name: text for name, text in named.items() if text}
+        default = next((name for name, text in prompts.items() if text == self.default_prompt), "default")
+        if self.default_prompt:
+            prompts[default] = self.default_prompt
         says = SentenceFolder(
-            self.pooling or "mean",
-            max_length,
+            pooling=self.pooling or "mean",
+            max_length=max_length,
             normalize=True,
-            prompts={name: text for name, text in prompts.items() if text},
+            prompts=prompts,
+            default_prompt=default if self.default_prompt else "",
+            dims=self.dims,
         )
         write_sentence_folder(folder, says, config.hidden_size)
 
     def check_dev(self, dev: Sequence[VectorExample]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones.
-
-        Raises:
-            InputError: its scores are all the same, or its texts are.
-        """
+        """Makes sure that the dev file can tell good epochs from bad ones."""
         scores = {example.score for example in dev if isinstance(example, ScoredText)}
         if len(scores) == 1:
             raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
         if not scores:
             require_different(to_learn(dev), "the dev file")
+
+    def cautions(self, examples: Sequence[VectorExample]) -> list[str]:
+        """Says besides where there are so few texts that a right one is found by chance."""
+        texts = {example.positive for example in examples if isinstance(example, RelatedTexts)}
+        texts |= {example.id for example in examples if isinstance(example, CorpusPassage)}
+        said = f"there are {len(texts)} texts to find only: chance alone finds the right one among the first ten"
+        return [*super().cautions(examples), *([said] if 0 < len(texts) <= FEW else [])]
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[VectorExample], max_length: int) -> list[EncodedExample]:
         """Returns the texts of each example: a query, its positive and its negatives, or the text of a class.
@@ -293,26 +346,26 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         """Lays out queries, positives and negatives; of texts with classes, every two of a class are a pair."""
         return lay_out(encoded, self._needs)
 
-    def predict(
-        self,
-        model: Backbone,
-        tokenizer: Tokenizer,
-        examples: Sequence[VectorExample],
-        inference: InferenceConfig,
-    ) -> list[NDArray[np.float32]]:
-        """Returns the vectors [n, H] of the texts of each example, of length 1."""
-        pipeline = Embed(model, tokenizer, inference, pooling=self.pooling or "mean")
+    def pipeline(self, model: Backbone, tokenizer: Tokenizer, inference: InferenceConfig) -> Embed:
+        """Returns the encoder; the prompts are put before the texts here."""
+        return Embed(model, tokenizer, inference, pooling=self.pooling or "mean", dims=self.dims)
+
+    def predicted(self, pipeline: Embed, examples: Sequence[VectorExample]) -> list[NDArray[np.float32]]:
+        """Returns the vectors [n, H] of the texts of each example, of length 1 where they are compared so."""
         prompted = [self._texts(example) for example in examples]
         # 同一段文字在文件里可能出现许多次：每段只算一次
         rows = {text: number for number, text in enumerate(dict.fromkeys(text for texts in prompted for text in texts))}
-        vectors = pipeline(list(rows))
+        vectors = pipeline(list(rows), normalize=self.unit_length or self.similarity == "cosine")
         return [vectors[[rows[text] for text in texts]] for texts in prompted]
 
     def metrics(
         self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]
     ) -> dict[str, float]:
         """Returns the figures of the kind of examples, the one that decides first."""
-        return {name: found.estimate for name, found in score_vectors(examples, predictions).intervals.items()}
+        return {
+            name: found.estimate
+            for name, found in score_vectors(examples, predictions, self.similarity).intervals.items()
+        }
 
     def selection_score(self, metrics: dict[str, float]) -> float:
         """Returns the first metric: it is that of the kind of the dev file."""
@@ -320,12 +373,12 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     def evaluate(self, examples: Sequence[VectorExample], predictions: Sequence[NDArray[np.float32]]) -> Evaluation:
         """Adds intervals, and the examples that are farthest off."""
-        found = score_vectors(examples, predictions)
+        found = score_vectors(examples, predictions, self.similarity)
         wrong = [Mistake(*mistake) for mistake in found.mistakes]
         return Evaluation(self.metrics(examples, predictions), found.intervals, mistakes=worst(wrong))
 
-    @staticmethod
-    def records(pipeline: Embed, rows: Rows) -> Iterator[Record]:
+    @classmethod
+    def records(cls, pipeline: Embed, rows: Rows) -> Iterator[Record]:
         """Yields the vectors, as lists of numbers."""
         for row, vector in zip(rows, pipeline([row[0] for row in rows]).tolist(), strict=True):
             yield {"prediction": vector, "input": row}
@@ -345,6 +398,9 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         return []
 
 
+_UNASKED = ("default_prompt", "dims")
+
+
 def _roles(example: VectorExample) -> list[tuple[str, str]]:
     """Returns the texts of an example, each with whether it asks or answers; texts that are compared both ask."""
     if isinstance(example, RelatedTexts):
@@ -352,3 +408,71 @@ def _roles(example: VectorExample) -> list[tuple[str, str]]:
     if isinstance(example, ScoredText):
         return [(QUERY, example.text), (QUERY, example.pair or "")]
     return [(PASSAGE if isinstance(example, CorpusPassage) else QUERY, example.text)]
+
+
+def deal(encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator, needs: Needs) -> list[list[int]]:
+    """Divides an epoch into batches that hold no positive twice, and of each class an even number of texts.
+
+    Returns:
+        The numbers of the examples of each batch; of a class with an odd number of texts, one is left out.
+    """
+    order = draws.permutation(len(encoded)).tolist()
+    if needs == "scores":
+        return [order[first : first + size] for first in range(0, len(order), size)]
+    groups: dict[int, list[int]] = {}
+    is_classes = len(encoded[0].input_ids) == 1
+    for number in order:
+        identities, _ = encoded[number].label
+        # 一条文本按类分组，一对按正例分组
+        groups.setdefault(identities[0] if is_classes else identities[1], []).append(number)
+    if is_classes:
+        # 一类里两两成对：落单的一条这一轮不学，下一轮轮到别人
+        pairs = [group[n : n + 2] for group in groups.values() for n in range(0, len(group) - 1, 2)]
+        count = -(-len(pairs) // max(1, size // 2))
+        dealt = [[number for pair in pairs[first::count] for number in pair] for first in range(count)]
+    else:
+        # 像发牌一样轮流发给各批：同一个正例的几份挨在一起，必然落到不同的批
+        cards = [number for group in groups.values() for number in group]
+        count = max(-(-len(cards) // size), *map(len, groups.values()))
+        dealt = [cards[first::count] for first in range(count)]
+    return [dealt[number] for number in draws.permutation(count).tolist()]
+
+
+def lay_out(encoded: Sequence[EncodedExample], needs: Needs) -> VectorBatch:
+    """Lays out queries, positives and negatives; of texts with classes, every two of a class are a pair."""
+    if len(encoded[0].input_ids) == 1:
+        encoded = _paired(encoded)
+    columns = [[example.input_ids[side] for example in encoded] for side in (0, 1)]
+    numbers = [[example.label[0][side] for example in encoded] for side in (0, 1)]
+    negatives = [ids for example in encoded for ids in example.input_ids[2:]]
+    owners = [number for number, example in enumerate(encoded) for _ in example.input_ids[2:]]
+    targets = [target for example in encoded for target in example.label[1]]
+    if needs == "teacher":
+        sides = [[example.label[1][side] for example in encoded] for side in (0, 1)]
+        targets = [*sides[0], *sides[1], *(each for example in encoded for each in example.label[1][2:])]
+    return VectorBatch.of(
+        [*columns[0], *columns[1], *negatives],
+        [*numbers[0], *numbers[1], *(number for example in encoded for number in example.label[0][2:])],
+        owners,
+        torch.from_numpy(np.array(targets, dtype=np.float32)),
+    )
+
+
+def _paired(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:
+    """Returns every two texts of a class as one example."""
+    waiting: dict[int, EncodedExample] = {}
+    pairs = []
+    for example in encoded:
+        label = example.label[0][0]
+        if label not in waiting:
+            waiting[label] = example
+            continue
+        other = waiting.pop(label)
+        pairs.append(
+            EncodedExample(
+                other.input_ids + example.input_ids,
+                other.token_type_ids + example.token_type_ids,
+                ([label] * 2, other.label[1] + example.label[1]),
+            )
+        )
+    return pairs

@@ -6,7 +6,7 @@ on CoNLL-2003, and the encoder has to run once for each sentence only.
 Notable:
 - which sentences are encoded together is fixed beforehand, by length, not by the order of training: a resumed run
   computes the same bits
-- the network itself, and what it remembers while it trains, is `model.feature_tagger`
+- the network itself, and what it remembers while it trains, is `model.features`
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.spec import CardText
 from bertsmith.finetune.tasks.tag import TaggingTask, labels_of_words
-from bertsmith.finetune.tasks.task import EncodedExample
+from bertsmith.finetune.tasks.task import LOST, CardText, EncodedExample, auto_model
 from bertsmith.inference.engine import TOKEN_BUDGET, packs_by_length
-from bertsmith.inference.features import FeatureTag
+from bertsmith.inference.tag import FeatureTag
+from bertsmith.inference.task_file import read_task_file
 from bertsmith.model import Backbone
-from bertsmith.model.feature_tagger import FeatureTagger, Packs, Top, sequence_keys
-from bertsmith.model.features import LayerChoice
-from bertsmith.options import option
+from bertsmith.model.features import FeatureTagger, LayerChoice, Packs, Top, sequence_keys
 from bertsmith.seeding import torch_seed
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer
 
 BILSTM_SIZE = 768
@@ -79,9 +78,8 @@ class FeatureTaggingTask(TaggingTask):
             "token-classification",
             "gives every word a tag, by a small network over the states of a frozen encoder",
             TaggingTask.spec.card.limit,
-            ours=TaggingTask.spec.card.ours,
-            theirs=('from transformers import AutoModel\n\nAutoModel.from_pretrained("FOLDER")  # the encoder alone',)
-            * 2,
+            TaggingTask.spec.card.ours,
+            (f"{auto_model('AutoModel')[0]}  # the encoder alone",),
         ),
         options=FeatureOptions,
         # 只有新的小网络在学：从零开始的权重要大得多的学习率
@@ -103,26 +101,13 @@ class FeatureTaggingTask(TaggingTask):
 
     @classmethod
     def learned_from(cls, train: Sequence[TaggedWords], options: FeatureOptions) -> FeatureTaggingTask:
-        """Finds the tags of a training file.
-
-        Raises:
-            InputError: there is one tag only, or none.
-            ConfigError: an option is impossible.
-        """
+        """Finds the tags of a training file."""
         layers: Any = int(options.layers) if str(options.layers).isdecimal() else options.layers
         chosen = (options.tagger_head, options.tagger_head_size, options.train_encoder)
         return cls(labels_of_words(train), layers, *chosen)
 
     def build(self, folder: Path, settings: FineTuningSettings) -> FeatureTagger:
-        """Returns the encoder of a folder under a new tagger head.
-
-        Args:
-            folder: a model folder.
-            settings: `dropout` is the head's; what concerns the training of the encoder has no effect.
-
-        Raises:
-            ConfigError: random weights are asked for, or the encoder has no such layers.
-        """
+        """Returns the encoder of a folder under a new tagger head."""
         if settings.from_random:
             raise ConfigError("random weights are no use frozen; leave out from_random")
         if settings.adapter or settings.freeze_layers:
@@ -131,15 +116,29 @@ class FeatureTaggingTask(TaggingTask):
             raise ConfigError("features trains no encoder; leave out layer decay")
         if settings.gradient_checkpointing not in ("auto", "none"):
             raise ConfigError("features keeps nothing of its encoder; leave out gradient checkpointing")
+        frozen, head = not self.train_encoder, (self.layers, self.tagger_head, self.tagger_head_size)
         dropout: dict[str, Any] = {} if settings.dropout is None else {"hidden_dropout_prob": settings.dropout}
-        names = dict(enumerate(self.labels))
-        bert = Backbone.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
-        # 头由种子单独决定，与载入编码器时用掉多少随机数无关
-        torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
-        head, frozen = (self.layers, self.tagger_head, self.tagger_head_size), not self.train_encoder
-        model = FeatureTagger(bert, *head, is_frozen=frozen)
+        if not self.fresh_because(folder, settings):
+            model = FeatureTagger.load(folder, self.labels, *head, **dropout)
+            model.is_frozen = frozen
+            model.backbone.requires_grad_(not frozen)
+        else:
+            names = dict(enumerate(self.labels))
+            bert = Backbone.from_pretrained(folder, need_pooler=False, id2label=names, problem_type=None, **dropout)
+            # 头由种子单独决定，与载入编码器时用掉多少随机数无关
+            torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
+            model = FeatureTagger(bert, *head, is_frozen=frozen)
         model.packs = self.packs if frozen else None
         return model
+
+    def fresh_because(self, folder: Path, settings: FineTuningSettings) -> str:  # noqa: ARG002
+        """Returns why the tagger head starts afresh; empty where the folder's goes on."""
+        told, known = self.describe(), read_task_file(folder)
+        if known.get("task") != self.name:
+            return "there is none for this task in the folder"
+        names = ("labels", "layers", "tagger_head", "tagger_head_size")
+        other = next((name for name in names if known.get(name) != told[name]), None)
+        return "" if other is None else f"{LOST} has other {other.replace('_', ' ')}"
 
     def load(self, folder: Path) -> FeatureTagger:
         """Returns a trained tagger; it remembers nothing, since it may meet any number of sentences."""

@@ -9,21 +9,34 @@ Notable:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.rankings import RANKINGS, RankingExample
-from bertsmith.finetune.metrics.bootstrap import bootstrap_interval
+from bertsmith.finetune.datasets.texts import RANKINGS, RankingExample
+from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.ranking import average_precision, ranking_scores, reciprocal_ranks
-from bertsmith.finetune.tasks.spec import CardText, InputFields, NoOptions, TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
-from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.rank import Rank
+from bertsmith.finetune.tasks.task import (
+    CardText,
+    EncodedExample,
+    Evaluation,
+    InputFields,
+    Mistake,
+    NoOptions,
+    Record,
+    Rows,
+    Task,
+    TaskSpec,
+    worst,
+)
+from bertsmith.inference.classify import Rank
+from bertsmith.inference.task_file import stated_length
 from bertsmith.model import ModelForSequenceClassification
 from bertsmith.objectives import MultiLabelObjective
 from bertsmith.tokenizer import Tokenizer
@@ -57,23 +70,18 @@ class RankingTask(Task[RankingExample, float]):
             "text-ranking",
             "scores how well a text fits a query",
             "Scores compare texts for one query; between queries they mean little.",
-            ours=('("a query", ["first text", "second text"])',) * 2,
-            theirs=(
+            ('("a query", ["first text", "second text"])',),
+            (
                 "from sentence_transformers import CrossEncoder\n\n"
                 'CrossEncoder("FOLDER").predict([("a query", "first text")])',
-            )
-            * 2,
+            ),
         ),
     )
     metric: ClassVar[str] = "mrr"
 
     @classmethod
     def learned_from(cls, train: Sequence[RankingExample], _options: NoOptions) -> RankingTask:
-        """Returns the task; nothing is read off a training file.
-
-        Raises:
-            InputError: all texts are equally relevant.
-        """
+        """Returns the task; nothing is read off a training file."""
         if len({example.relevance for example in train}) < 2:
             raise InputError("the texts of the training file are all equally relevant; there is nothing to learn")
         return cls()
@@ -82,16 +90,23 @@ class RankingTask(Task[RankingExample, float]):
         """Returns one output, without a problem type: what `CrossEncoder` saves."""
         return {"id2label": {0: "relevance"}, "problem_type": None}
 
+    def max_length_in(self, folder: Path) -> int:
+        """Returns how much of a pair the ranker reads."""
+        return stated_length(folder)
+
+    def cautions(self, examples: Sequence[RankingExample]) -> list[str]:
+        """Says besides where the order of a query's texts cannot be wrong."""
+        judged = _judged_queries(examples, [0.0] * len(examples))
+        easy = sum(bool(query.relevant.all()) for query in judged)
+        said = f"{easy} of {len(judged)} queries have relevant texts only, and are right in any order"
+        return [*super().cautions(examples), *([said] if easy else [])]
+
     def group_of(self, example: RankingExample) -> str:
         """Returns its query: it has several texts."""
         return example.query
 
     def encode(self, tokenizer: Tokenizer, examples: Sequence[RankingExample], max_length: int) -> list[EncodedExample]:
-        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance.
-
-        Raises:
-            InputError: a relevance is not in [0, 1], or no text is relevant to its query.
-        """
+        """Returns one sequence `[CLS] query [SEP] text [SEP]` for each pair, with its relevance."""
         for example in examples:
             if not 0.0 <= example.relevance <= 1.0:
                 raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
@@ -114,15 +129,9 @@ class RankingTask(Task[RankingExample, float]):
         query, text = record["input"]
         return RankingExample(query, text, record["prediction"])
 
-    def predict(
-        self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
-        examples: Sequence[RankingExample],
-        inference: InferenceConfig,
-    ) -> list[float]:
+    def predicted(self, pipeline: Rank, examples: Sequence[RankingExample]) -> list[float]:
         """Scores the pairs."""
-        scores: list[float] = Rank(model, tokenizer, inference).scores(*_columns(examples)).tolist()
+        scores: list[float] = pipeline.scores(*_columns(examples)).tolist()
         return scores
 
     def metrics(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> dict[str, float]:
@@ -131,39 +140,27 @@ class RankingTask(Task[RankingExample, float]):
         `mrr` is 1 over the rank of the best relevant text, `accuracy_at_1` how often that is the first, and
         `average_precision` the mean, over the relevant texts, of the share of relevant ones down to there; `ndcg_at_10`
         also tells more relevant texts from less relevant ones, see `ranking_scores`.
-
-        Raises:
-            InputError: no query has a relevant text.
         """
         queries = _judged_queries(examples, predictions)
-        ranks = _reciprocal_ranks(queries)
-        return {
-            "mrr": float(ranks.mean()),
-            "accuracy_at_1": float((ranks == 1.0).mean()),
-            "average_precision": float(np.mean([average_precision(query.scores, query.relevant) for query in queries])),
-            "ndcg_at_10": float(_ndcg(queries).mean()),
-        }
+        means = {name: float(column.mean()) for name, column in _by_query(queries).items()}
+        precision = float(np.mean([average_precision(query.scores, query.relevant) for query in queries]))
+        return {"mrr": means["mrr"], "accuracy_at_1": means["accuracy_at_1"], "average_precision": precision, **means}
 
     def evaluate(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> Evaluation:
         """Adds the intervals over queries, and the surest wrong texts on top of a query's list."""
         queries = _judged_queries(examples, predictions)
-        ranks = _reciprocal_ranks(queries)
-        wrong = []
-        for query in (query for query, rank in zip(queries, ranks, strict=True) if rank < 1.0):
+        columns, wrong = _by_query(queries), []
+        for query in itertools.compress(queries, columns["mrr"] < 1.0):
             best, first = (_best(query, relevant) for relevant in (True, False))
             wrong.append(Mistake(examples[best].query, examples[best].text, examples[first].text, predictions[first]))
         return Evaluation(
             self.metrics(examples, predictions),
-            intervals={
-                "mrr": bootstrap_interval(ranks),
-                "accuracy_at_1": bootstrap_interval(ranks == 1.0),
-                "ndcg_at_10": bootstrap_interval(_ndcg(queries)),
-            },
+            intervals={name: bootstrap_interval(column) for name, column in columns.items()},
             mistakes=worst(wrong),
         )
 
-    @staticmethod
-    def records(pipeline: Rank, rows: Rows) -> Iterator[Record]:
+    @classmethod
+    def records(cls, pipeline: Rank, rows: Rows) -> Iterator[Record]:
         """Yields the relevance of each text to its query."""
         scores = pipeline.scores([query for query, _ in rows], [text for _, text in rows])
         for row, score in zip(rows, scores.tolist(), strict=True):
@@ -191,12 +188,11 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
     return judged
 
 
-def _reciprocal_ranks(queries: Sequence[_Query]) -> NDArray[np.float64]:
-    return reciprocal_ranks([query.scores for query in queries], [query.relevant for query in queries])
-
-
-def _ndcg(queries: Sequence[_Query]) -> NDArray[np.float64]:
-    return ranking_scores((query.scores, query.grades) for query in queries)["ndcg_at_10"]
+def _by_query(queries: Sequence[_Query]) -> dict[str, NDArray[np.float64]]:
+    """Returns the figures of every query: `mrr`, `accuracy_at_1` and `ndcg_at_10`."""
+    ranks = reciprocal_ranks([query.scores for query in queries], [query.relevant for query in queries])
+    ndcg = ranking_scores((query.scores, query.grades) for query in queries)["ndcg_at_10"]
+    return {"mrr": ranks, "accuracy_at_1": (ranks == 1.0).astype(np.float64), "ndcg_at_10": ndcg}
 
 
 def _best(query: _Query, relevant: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,21 +13,19 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets.texts import SCORED, ScoredText
-from bertsmith.finetune.metrics.bootstrap import bootstrap_interval, correlation_columns, correlation_of_means
-from bertsmith.finetune.metrics.regression import pearson, spearman
-from bertsmith.finetune.tasks.spec import NoOptions, TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, worst
-from bertsmith.finetune.tasks.texts import TEXT_INPUTS, columns_of, columns_of_rows, encode_texts, shown, text_card
+from bertsmith.finetune.datasets.texts import SCORED, ScoredText, shown
+from bertsmith.finetune.metrics import bootstrap_interval, correlation_columns, correlation_of_means
+from bertsmith.finetune.metrics.ranking import pearson, spearman
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.classify import TEXT_INPUTS, TextTask, text_card
+from bertsmith.finetune.tasks.task import Evaluation, Mistake, NoOptions, Record, Task, TaskSpec, worst
 from bertsmith.inference.classify import REGRESSION, Regress
-from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model import ModelForSequenceClassification, PretrainedModel
 from bertsmith.objectives import RegressionObjective
-from bertsmith.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class RegressionTask(Task[ScoredText, float]):
+class RegressionTask(TextTask[ScoredText, float]):
     """A number for each text or pair, such as how alike two sentences are (§4.1, STS-B).
 
     Attributes:
@@ -39,6 +38,7 @@ class RegressionTask(Task[ScoredText, float]):
     paired: bool = False
     spread: float = 1.0
 
+    example: ClassVar = ScoredText
     spec: ClassVar = TaskSpec(
         "regress",
         ("a number", "回归：给出一个数"),
@@ -57,11 +57,7 @@ class RegressionTask(Task[ScoredText, float]):
 
     @classmethod
     def learned_from(cls, train: Sequence[ScoredText], _options: NoOptions) -> RegressionTask:
-        """Measures the numbers of a training file.
-
-        Raises:
-            InputError: there is none, or all are the same, or as good as that in float32.
-        """
+        """Measures the numbers of a training file."""
         scores = np.array([example.score for example in train])
         # 相同的小数，标准差未必正好是 0
         if len(set(scores.tolist())) < 2:
@@ -85,19 +81,29 @@ class RegressionTask(Task[ScoredText, float]):
         return round(metrics["pearson"], 3) + 4e-4 / (1 + metrics["rmse"] / self.spread)
 
     def check_dev(self, dev: Sequence[ScoredText]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones.
-
-        Raises:
-            InputError: its numbers are all the same.
-        """
+        """Makes sure that the dev file can tell good epochs from bad ones."""
         if len({example.score for example in dev}) < 2:
             raise InputError("the dev file's scores are all the same; no epoch can be chosen by them")
 
-    def encode(self, tokenizer: Tokenizer, examples: Sequence[ScoredText], max_length: int) -> list[EncodedExample]:
-        """Returns one sequence for each text or pair, with its number in units of the spread, from the mean."""
+    def targets(self, examples: Sequence[ScoredText]) -> list[float]:
+        """Returns the number of each example in units of the spread, from the mean."""
         # 目标先标准化：否则 AdamW 每步至多挪一个学习率，永远够不到上千的数，梯度也步步被截断
-        scores = [(example.score - self.mean) / self.spread for example in examples]
-        return encode_texts(tokenizer, examples, self.paired, max_length, scores)
+        return [(example.score - self.mean) / self.spread for example in examples]
+
+    def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
+        """Returns a model to train; a head that goes on gives numbers like those of its file, and learns these here."""
+        model = super().build(folder, settings)
+        if not self.fresh_because(folder, settings):
+            last = _last(model)
+            with torch.no_grad():
+                last.weight.div_(self.spread)
+                last.bias.sub_(self.mean).div_(self.spread)
+        return model
+
+    def cautions(self, examples: Sequence[ScoredText]) -> list[str]:
+        """Says besides where there is nothing to correlate with."""
+        same = len({example.score for example in examples}) == 1
+        return [*super().cautions(examples), *(["all scores are the same: a correlation is of nothing"] * same)]
 
     @contextmanager
     def on_scale(self, model: PretrainedModel) -> Iterator[None]:
@@ -106,8 +112,7 @@ class RegressionTask(Task[ScoredText, float]):
         The layer learns (score - mean) / spread; with W and b scaled by the spread, and the mean added to b, the same
         states give the score itself. Afterwards the layer is bit for bit what it was.
         """
-        assert isinstance(model, ModelForSequenceClassification)
-        last = model.classifier.get_submodule(model.classifier.output)
+        last = _last(model)
         weight, bias = last.weight, last.bias
         learned = [parameter.detach().clone() for parameter in (weight, bias)]
         with torch.no_grad():
@@ -128,22 +133,6 @@ class RegressionTask(Task[ScoredText, float]):
     def from_teacher(self, teacher: Task[Any, Any], rows: Tensor) -> Tensor:  # noqa: ARG002
         """Returns the teacher's numbers, which are like those of its file, in units of the spread."""
         return (rows - self.mean) / self.spread
-
-    def example_from(self, record: Record) -> ScoredText:
-        """Returns a text with its number."""
-        text, *pair = record["input"]
-        return ScoredText(text, pair[0] if pair else None, record["prediction"])
-
-    def predict(
-        self,
-        model: ModelForSequenceClassification,
-        tokenizer: Tokenizer,
-        examples: Sequence[ScoredText],
-        inference: InferenceConfig,
-    ) -> list[float]:
-        """Predicts the numbers."""
-        numbers: list[float] = Regress(model, tokenizer, inference)(*columns_of(examples, self.paired)).tolist()
-        return numbers
 
     def metrics(self, examples: Sequence[ScoredText], predictions: Sequence[float]) -> dict[str, float]:
         """Returns Pearson's and Spearman's correlation, and the root of the mean squared error."""
@@ -169,7 +158,12 @@ class RegressionTask(Task[ScoredText, float]):
         )
 
     @staticmethod
-    def records(pipeline: Regress, rows: Rows) -> Iterator[Record]:
-        """Yields the numbers."""
-        for row, found in zip(rows, pipeline(*columns_of_rows(rows)).tolist(), strict=True):
-            yield {"prediction": found, "input": row}
+    def record(found: float) -> Record:
+        """Returns the number."""
+        return {"prediction": float(found)}
+
+
+def _last(model: PretrainedModel) -> Any:
+    """Returns the last layer, which gives the number."""
+    assert isinstance(model, ModelForSequenceClassification)
+    return model.classifier.get_submodule(model.classifier.output)

@@ -12,26 +12,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
-from bertsmith.finetune.metrics.bootstrap import Floats, bootstrap_interval, f1_of_means
-from bertsmith.finetune.metrics.classification import accuracy, class_scores, confusion_matrix, macro_f1
-from bertsmith.finetune.metrics.entities import entity_counts, entity_scores
-from bertsmith.finetune.tasks.spec import WINDOWS_LIMIT, CardText, InputFields, TaskSpec
-from bertsmith.finetune.tasks.task import EncodedExample, Evaluation, Mistake, Record, Rows, Task, tokens_of, worst
-from bertsmith.inference.engine import InferenceConfig
-from bertsmith.inference.entities import OUTSIDE, Entity, entities_of, is_plain, transitions_of
+from bertsmith.finetune.metrics import Floats, bootstrap_interval, f1_of_means
+from bertsmith.finetune.metrics.classification import (
+    accuracy,
+    class_scores,
+    confusion_matrix,
+    entity_counts,
+    entity_scores,
+    macro_f1,
+)
+from bertsmith.finetune.tasks.task import (
+    WINDOWS_LIMIT,
+    CardText,
+    EncodedExample,
+    Evaluation,
+    InputFields,
+    Mistake,
+    Record,
+    Rows,
+    Task,
+    TaskSpec,
+    tokens_of,
+    worst,
+)
+from bertsmith.inference.entities import IOB1, OUTSIDE, Entity, entities_of, is_plain, odd_tags, transitions_of
 from bertsmith.inference.tag import Tag, WordTags, marks_entities, pieces_of_words, word_windows
 from bertsmith.model import ModelForTokenClassification
 from bertsmith.objectives import LabelledBatch, TaggingObjective
-from bertsmith.objectives.labelled import NO_LABEL
-from bertsmith.options import option
+from bertsmith.settings import option
 from bertsmith.tokenizer import Tokenizer
 
 SHOWN_WORDS = 8
@@ -56,10 +72,12 @@ class TaggingTask(Task[TaggedWords, WordTags]):
     Attributes:
         labels: the tags, in the order of the model's outputs.
         constrained: predictions keep to the scheme of the tags, see `inference.tag.TagSettings`.
+        scheme: `IOB1` where the training file begins entities with `I-`; empty where the tags themselves say it.
     """
 
     labels: tuple[str, ...]
     constrained: bool = field(default=False, kw_only=True)
+    scheme: str = field(default="", kw_only=True)
 
     spec: ClassVar = TaskSpec(
         "tag",
@@ -72,12 +90,11 @@ class TaggingTask(Task[TaggedWords, WordTags]):
             "token-classification",
             "gives every word a tag",
             WINDOWS_LIMIT,
-            ours=('(["a whole sentence ."])',) * 2,
-            theirs=(
+            ('(["a whole sentence ."])',),
+            (
                 "from transformers import pipeline\n\n"
                 'pipeline("token-classification", "FOLDER", aggregation_strategy="first")("a sentence")',
-            )
-            * 2,
+            ),
         ),
         options=TaggingOptions,
         has_baselines=True,
@@ -85,16 +102,18 @@ class TaggingTask(Task[TaggedWords, WordTags]):
 
     @classmethod
     def learned_from(cls, train: Sequence[TaggedWords], options: Any) -> TaggingTask:
-        """Finds the tags of a training file.
-
-        Raises:
-            InputError: there is one tag only, or none; or predictions are to keep to a scheme that the file breaks.
-            ConfigError: they are to keep to a scheme, and the tags have none.
-        """
+        """Finds the tags of a training file."""
         labels = labels_of_words(train)
-        if options.constrained:
-            _require_scheme(labels, train)
-        return cls(labels, constrained=options.constrained)
+        return cls(labels, constrained=options.constrained, scheme=_scheme_of(labels, train, options.constrained))
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the tags, and the scheme where the tags do not say it."""
+        return {name: value for name, value in super().describe().items() if name != "scheme" or value}
+
+    def cautions(self, examples: Sequence[TaggedWords]) -> list[str]:
+        """Says besides where there is no entity to find."""
+        empty = marks_entities(self.labels) and all(tag == OUTSIDE for example in examples for tag in example.tags)
+        return [*super().cautions(examples), *(["it has no entity, so entity F1 is 0 whatever is predicted"] * empty)]
 
     @property
     def metric(self) -> str:
@@ -124,11 +143,7 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         return encoded
 
     def check_dev(self, dev: Sequence[TaggedWords]) -> None:
-        """Makes sure that the dev file can tell good epochs from bad ones.
-
-        Raises:
-            InputError: the tags mark entities, and it has none.
-        """
+        """Makes sure that the dev file can tell good epochs from bad ones."""
         if marks_entities(self.labels) and all(tag == OUTSIDE for example in dev for tag in example.tags):
             raise InputError("the dev file has no entity; no epoch can be chosen by it")
 
@@ -142,22 +157,15 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         """Cross-entropy over words."""
         return TaggingObjective()
 
-    def predict(
-        self,
-        model: ModelForTokenClassification,
-        tokenizer: Tokenizer,
-        examples: Sequence[TaggedWords],
-        inference: InferenceConfig,
-    ) -> list[WordTags]:
+    def predicted(self, pipeline: Tag, examples: Sequence[TaggedWords]) -> list[WordTags]:
         """Tags the sentences."""
-        tagger = Tag(model, tokenizer, inference, constrained=self.constrained)
-        return tagger.score_words([example.words for example in examples])
+        return pipeline.score_words([example.words for example in examples])
 
     def metrics(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
         self._require_known(examples)
         if self.metric == "f1":
-            scores = entity_scores(*_tags(examples, predictions))
+            scores = entity_scores(*_tags(examples, predictions), plain=is_plain([self.labels]))
             return {
                 "f1": scores.overall.f1,
                 "precision": scores.overall.precision,
@@ -173,11 +181,12 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         metrics = self.metrics(examples, predictions)
         wrong = worst([mistake for row in zip(examples, predictions, strict=True) for mistake in self._mistakes(*row)])
         if self.metric == "f1":
-            counts = entity_counts(*_tags(examples, predictions))
+            plain = is_plain([self.labels])
+            counts = entity_counts(*_tags(examples, predictions), plain=plain)
             return Evaluation(
                 metrics,
                 intervals={"f1": bootstrap_interval(counts, f1_of_means)},
-                classes=entity_scores(*_tags(examples, predictions)).types,
+                classes=entity_scores(*_tags(examples, predictions), plain=plain).types,
                 mistakes=wrong,
             )
         truth, predicted = self._numbers(examples, predictions)
@@ -194,25 +203,16 @@ class TaggingTask(Task[TaggedWords, WordTags]):
             mistakes=wrong,
         )
 
-    @staticmethod
-    def records(pipeline: Tag, rows: Rows) -> Iterator[Record]:
-        """Yields the entities, or the tagged words, of each text."""
+    @classmethod
+    def records(cls, pipeline: Tag, rows: Rows) -> Iterator[Record]:
+        """Yields the entities, or the tagged words, of each text; of words that come apart, the tag of each."""
+        if rows and not isinstance(rows[0][0], str):
+            for row, tags in zip(rows, pipeline.tag_words([list(words) for (words,) in rows]), strict=True):
+                yield {"prediction": " ".join(tags), "tags": tags, "input": row}
+            return
         for row, entities in zip(rows, pipeline([text for (text,) in rows]), strict=True):
             named = "; ".join(f"{entity.text} ({entity.type})" for entity in entities)
             yield {"prediction": named, "entities": [asdict(entity) for entity in entities], "input": row}
-
-    def add_baselines(
-        self,
-        run: Path,
-        train: Sequence[TaggedWords],
-        dev: Sequence[TaggedWords],
-        test: Sequence[TaggedWords] | None,
-        **_how: Any,
-    ) -> None:
-        """Adds each word's most frequent tag."""
-        from bertsmith.finetune.baselines.tagging import add_tagging_baseline
-
-        add_tagging_baseline(run, self, train, dev, test)
 
     def _require_known(self, examples: Sequence[TaggedWords]) -> None:
         known = set(self.labels)
@@ -261,30 +261,38 @@ class TaggingTask(Task[TaggedWords, WordTags]):
 
 
 def labels_of_words(train: Sequence[TaggedWords]) -> tuple[str, ...]:
-    """Returns the tags of a training file.
-
-    Raises:
-        InputError: there is one tag only, or none.
-    """
+    """Returns the tags of a training file."""
     labels = tags_of(train)
     if len(labels) < 2:
         raise InputError(f"the training file has no more than one tag ({', '.join(labels)}); at least two are needed")
+    if odd := odd_tags(labels):
+        example = next(example for example in train if odd[0] in example.tags)
+        raise InputError(
+            f"{example.at}the tag {odd[0]!r} has no letter such as B- and the others have; correct it, or write O"
+        )
     return tuple(labels)
 
 
-def _require_scheme(labels: Sequence[str], train: Sequence[TaggedWords]) -> None:
-    """Makes sure that tags have a scheme, and that the training file keeps to it."""
-    transitions = transitions_of(labels)
-    if transitions is None:
-        raise ConfigError("--constrained: these tags have no scheme such as BIO that could be kept; leave it out")
+def _scheme_of(labels: Sequence[str], train: Sequence[TaggedWords], constrained: bool) -> str:
+    """Returns `IOB1` where the training file keeps to that and not to BIO; to be constrained, it must keep to one."""
     number_of = {label: number for number, label in enumerate(labels)}
-    for number, example in enumerate(train, 1):
-        if not transitions.allow([number_of[tag] for tag in example.tags]):
-            # IOB1 里 O 之后的 I 是合法的开头：按 BIO 的规矩会禁掉它
-            raise InputError(
-                f"{example.at or f'sentence {number}: '}its tags are not BIO or BIOES ({' '.join(example.tags[:12])});"
-                " leave --constrained out, or rewrite IOB1 tags first"
-            )
+    sentences = [[number_of[tag] for tag in example.tags] for example in train]
+    schemes = {"": transitions_of(labels), IOB1: transitions_of(labels, iob1=True)}
+    # 标签集看不出 IOB1：O 之后的 I 是不是合法的开头，只有句子才说得出
+    for scheme, transitions in schemes.items():
+        if transitions is not None and all(map(transitions.allow, sentences)):
+            return scheme
+    if constrained:
+        kept = schemes[""]
+        if kept is None:
+            raise ConfigError("--constrained: these tags have no scheme such as BIO that could be kept; leave it out")
+        number = next(number for number, tags in enumerate(sentences) if not kept.allow(tags))
+        example = train[number]
+        raise InputError(
+            f"{example.at or f'sentence {number + 1}: '}its tags are not BIO or BIOES ({' '.join(example.tags[:12])}),"
+            " nor is the file IOB1; correct it, or leave --constrained out"
+        )
+    return ""
 
 
 def _tags(

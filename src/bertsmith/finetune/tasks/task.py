@@ -1,40 +1,153 @@
 """What a task is: everything in which the shapes of fine-tuning differ (Devlin et al. 2019, figure 4).
 
-A task says which model it trains, how examples become sequences and labels, what is learned from them, how predictions
-are read off, and how they are scored. The run (`run.py`) knows nothing else about it. `Task` holds what most tasks have
-in common; a task is a frozen dataclass over it, whose fields are what the training file taught and `task.json` keeps.
+What a task *is*, it declares once, in its `TaskSpec`: the command line, the readers of files, the learning rate,
+predictions for whole files, the model card and the server's endpoints read it from there. What it *does* is in `Task`:
+which model it trains, how examples become sequences and labels, what is learned from them, how predictions are read
+off, and how they are scored. The run (`run.py`) knows nothing else about it. A task is a frozen dataclass whose fields
+are what the training file taught and `task.json` keeps.
 """
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError
-from bertsmith.finetune.datasets.rows import DataSource
-from bertsmith.finetune.metrics.bootstrap import Interval
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.files import from_json, to_json
+from bertsmith.finetune.datasets import DataSource, Reader
+from bertsmith.finetune.metrics import Interval, in_digits
 from bertsmith.finetune.metrics.calibration import Calibration, ClassThreshold
 from bertsmith.finetune.metrics.classification import ClassScores
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.tasks.spec import TaskSpec
 from bertsmith.inference.engine import InferenceConfig
-from bertsmith.json_files import from_json, to_json
+from bertsmith.inference.pipeline import Pipeline
 from bertsmith.model import ModelConfig, PretrainedModel
-from bertsmith.objectives import LabelledBatch
-from bertsmith.objectives.loss_output import LossOutput
+from bertsmith.model.folder import read_architecture
+from bertsmith.objectives import LabelledBatch, LossOutput
 from bertsmith.seeding import torch_seed
 from bertsmith.tokenizer import Tokenizer
 from bertsmith.train.trainer import Batch
+
+Bilingual = tuple[str, str]
+"""The same in English and in Chinese."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a task that has none."""
+
+    panel: ClassVar[str] = "Options of the task"
+
+
+@dataclass(frozen=True)
+class InputFields:
+    """What the texts of one input of the model are called: the first, a second, and any number of further `lines`.
+
+    A line of a file of inputs has `least` to `most` fields; with `pairs` one or two, as the model was trained.
+    """
+
+    first: Bilingual
+    second: Bilingual | None = None
+    lines: Bilingual | None = None
+    least: int = 1
+    most: int = 1
+    pairs: bool = False
+
+
+@dataclass(frozen=True)
+class CardText:
+    """What the model card says about a task.
+
+    Attributes:
+        hub_task: the hub's name of the task.
+        does: completes "This model …".
+        limit: what it does with an input that does not fit, as a sentence.
+        ours: the arguments of a call of the pipeline; of a task over texts or pairs, the second form is for pairs.
+        theirs: a call with the field's libraries, `FOLDER` for the model, in the same forms.
+    """
+
+    hub_task: str
+    does: str
+    limit: str
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+
+
+def auto_model(name: str) -> tuple[str]:
+    """Returns for a card how the library `transformers` loads a folder whose task has no pipeline there."""
+    return (f'from transformers import {name}\n\n{name}.from_pretrained("FOLDER")',)
+
+
+WINDOWS_LIMIT = (
+    "Longer inputs are read in overlapping windows; what is farther apart than a window is never seen together."
+)
+"""The limit of a task that cuts long inputs."""
+
+
+FRESH_RATE = 1e-3
+"""Suits adapters, and layers over features that stay as they are."""
+
+_RATE_FACTORS: tuple[tuple[float, float], ...] = ((128, 6.0), (256, 4.0), (512, 2.0), (math.inf, 1.0))
+"""Greatest hidden size → how many times the rate of base models suits."""
+
+# 归一化在前的小模型经得起大步；归一化在后的（BERT 原来的块）会被带坏
+_FAMILY_RATE_FACTORS = {"modernbert": ((256, 12.0), *_RATE_FACTORS[2:])}
+"""Family → the same, where it differs (docs/notes/measurements.md, "The rate of small models")."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """The declarations of a task.
+
+    Attributes:
+        name: the word on the command line and in `task.json`, such as `classify`; also the name of its pipeline.
+        architecture: the model that it trains.
+        reader: of its labelled files.
+        pipeline: predicts with a trained model; says which fields of the task it is told, and at which endpoint.
+        options: a dataclass of `bertsmith.settings`; its fields are options of `bertsmith finetune`, and
+            `Task.learned_from` receives it.
+        learning_rate: a peak to begin with; the paper's unless the task trains few and fresh weights.
+        predicts_number: whether a mistake is a distance rather than a wrong choice.
+        is_explained: whether its scores can be attributed to words.
+        has_baselines: whether simpler models can be trained for comparison, see `baselines`.
+    """
+
+    name: str
+    title: Bilingual
+    architecture: type[PretrainedModel]
+    reader: Reader[Any]
+    pipeline: type[Pipeline]
+    inputs: InputFields
+    card: CardText
+    options: type = NoOptions
+    learning_rate: float = 5e-5
+    batch_size: int = 16
+    predicts_number: bool = False
+    is_explained: bool = True
+    has_baselines: bool = False
+
+    def usual_rate(self, adapter: str | None, *, hidden_size: int, family: str = "bert") -> float:
+        """Returns a peak learning rate to begin with.
+
+        Small models were found to do best at the upper end of the rates tried, up to 3e-4 (Turc et al. 2019, §4.1).
+        """
+        # 适配器和新写的层本来就用大学习率：与模型大小无关
+        if adapter or self.learning_rate >= FRESH_RATE:
+            return max(FRESH_RATE, self.learning_rate)
+        factors = _FAMILY_RATE_FACTORS.get(family, _RATE_FACTORS)
+        return self.learning_rate * next(factor for width, factor in factors if hidden_size <= width)
+
 
 SHOWN_MISTAKES = 20
 """How many of the worst mistakes are kept."""
@@ -45,8 +158,8 @@ PredictionT = TypeVar("PredictionT")
 TaskT = TypeVar("TaskT", bound="Task[Any, Any]")
 Record = dict[str, Any]
 """A prediction for people and for JSON: `prediction`, `probability` where there is one, details, and the `input`."""
-Rows = Sequence[tuple[str, ...]]
-"""Inputs, each as its fields."""
+Rows = Sequence[tuple[Any, ...]]
+"""Inputs, each as its fields: texts, or of a tagger one tuple of words."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +170,18 @@ class EncodedExample:
         input_ids: ids of each sequence, special tokens included.
         token_type_ids: their segments, in the same lengths.
         label: as the task's `batch` understands it.
+        weight: of its loss, for tasks over whole texts.
     """
 
     input_ids: list[list[int]]
     token_type_ids: list[list[int]]
     label: Any
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A prediction that is wrong, or far off.
-
-    `confidence` says how sure the model was of it, in [0, 1]; of a predicted number, how far off it is.
-    """
+    """A prediction that is wrong, or far off; `confidence` in [0, 1] or, of a predicted number, how far off it is."""
 
     text: str
     expected: str
@@ -89,6 +201,9 @@ class Evaluation:
         mistakes: the worst ones, worst first.
         calibration: how far the probabilities can be trusted, where the task has some.
         thresholds: label → what a threshold of its own does for it, where the task has some.
+        seen: how many of the examples stand in the training file as well, with the same texts.
+        unseen: the metrics without these, where there are some of either kind.
+        cautions: what the examples are too few or too alike to tell, as the ends of "on this file, …".
     """
 
     metrics: dict[str, float]
@@ -98,6 +213,22 @@ class Evaluation:
     mistakes: list[Mistake] = field(default_factory=list)
     calibration: Calibration | None = None
     thresholds: dict[str, ClassThreshold] = field(default_factory=dict)
+    seen: int = 0
+    unseen: dict[str, float] = field(default_factory=dict)
+    cautions: list[str] = field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What stands beside the figures, for people."""
+        if not self.seen:
+            return self.cautions
+        metric = next(iter(self.unseen), "")
+        without = f"without them {metric} is {in_digits(self.unseen[metric])}" if metric else "none is new"
+        return [f"{self.seen:,} examples stand in the training file as well; {without}", *self.cautions]
+
+
+FEW = 10
+"""Fewer examples cannot carry a figure."""
 
 
 class Task(ABC, Generic[ExampleT, PredictionT]):
@@ -105,7 +236,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     spec: ClassVar[TaskSpec]
     has_folds: ClassVar[bool] = True
-    """Whether a part of the training file can serve as a test file."""
+    """Whether predictions for the parts of a file, by several models, can be scored together."""
 
     @property
     @abstractmethod
@@ -115,10 +246,6 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @classmethod
     def of(cls: type[TaskT], train: Sequence[Any], **options: Any) -> TaskT:
         """Returns the task that a training file is for.
-
-        Args:
-            train: its examples.
-            **options: fields of `spec.options`.
 
         Raises:
             ConfigError: there is no such option, or it is impossible.
@@ -133,11 +260,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @classmethod
     @abstractmethod
     def learned_from(cls: type[TaskT], train: Sequence[Any], options: Any) -> TaskT:
-        """Returns the task with what it takes from a training file, such as its labels.
-
-        Args:
-            train: examples.
-            options: a `spec.options`.
+        """Returns the task with what it takes from a training file, such as its labels; `options` is a `spec.options`.
 
         Raises:
             ConfigError: an option is impossible.
@@ -146,20 +269,9 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     @classmethod
     def from_documents(
-        cls,
-        folder: DataSource,  # noqa: ARG003
-        options: dict[str, Any],  # noqa: ARG003
-        *,
-        encoding: str,  # noqa: ARG003
-        seed: int,  # noqa: ARG003
+        cls, _folder: DataSource, _options: dict[str, Any], _encoding: str, _seed: int
     ) -> tuple[list[Any], list[Any]]:
         """Returns training and dev examples that text without labels gives; for tasks that can learn so.
-
-        Args:
-            folder: a folder, file or pattern of text files, or rows in memory.
-            options: the fields of `spec.options` that were chosen; those that concern the text alone are taken out.
-            encoding: of the files.
-            seed: of the draws.
 
         Raises:
             ConfigError: the task learns from labels only.
@@ -194,8 +306,15 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         return {"id2label": {}, "problem_type": None}
 
     def build(self, folder: Path, settings: FineTuningSettings) -> PretrainedModel:
-        """Returns a model to train: the encoder of a folder under a new head."""
+        """Returns a model to train: that of a folder whose head goes on, else its encoder under a fresh head."""
         return new_model(self.spec.architecture, folder, settings, **self.config_fields())
+
+    def fresh_because(self, folder: Path, settings: FineTuningSettings) -> str:
+        """Returns why the head starts afresh, for people; empty where the folder's goes on."""
+        if settings.from_random:
+            return "the weights are random"
+        said = self.config_fields()
+        return fresh_because(self.spec.architecture, folder, said["id2label"], said["problem_type"])
 
     def load(self, folder: Path) -> PretrainedModel:
         """Returns the model that a run of this task saved."""
@@ -204,6 +323,14 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def starting_from(self: TaskT, _folder: Path) -> TaskT:
         """Returns the task with what it takes from the folder that a run starts from."""
         return self
+
+    def max_length_in(self, _folder: Path) -> int:
+        """Returns the most ids of a sequence where the user says nothing; 0 for what the model reads."""
+        return 0
+
+    def as_in(self: TaskT, folder: Path) -> TaskT:
+        """Returns the task as a folder without `task.json` is scored."""
+        return self.starting_from(folder)
 
     def add_files(self, folder: Path, config: ModelConfig, max_length: int) -> None:
         """Adds to a saved model or adapter what other tools read of the task; here nothing."""
@@ -220,21 +347,13 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Turns examples into sequences and labels; one example may give several, or none."""
 
     def add_targets(
-        self,
-        encoded: list[EncodedExample],
-        _examples: Sequence[ExampleT],
-        _inference: InferenceConfig,
+        self, encoded: list[EncodedExample], _examples: Sequence[ExampleT], _inference: InferenceConfig
     ) -> list[EncodedExample]:
         """Returns the encoded training examples with what another model says of them; here as they are."""
         return encoded
 
     def batches(self, encoded: Sequence[EncodedExample], size: int, draws: np.random.Generator) -> list[list[int]]:
-        """Divides the examples of an epoch into batches, the same number of them in every epoch.
-
-        Args:
-            encoded: all of them.
-            size: examples in a batch, at most.
-            draws: of this epoch.
+        """Divides the examples of an epoch into batches of at most `size`, as many in every epoch.
 
         Returns:
             The numbers of the examples of each batch, in the order of training.
@@ -244,7 +363,9 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     def batch(self, encoded: Sequence[EncodedExample]) -> Batch:
         """Lays N encoded examples end to end; labels [N, ...], of the dtype that torch gives such numbers."""
-        return LabelledBatch(tokens_of(encoded), torch.tensor([example.label for example in encoded]))
+        weights = torch.tensor([example.weight for example in encoded])
+        labels = torch.tensor([example.label for example in encoded])
+        return LabelledBatch(tokens_of(encoded), labels, None if bool((weights == 1).all()) else weights)
 
     @property
     @abstractmethod
@@ -252,15 +373,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """The loss of a model on what `batch` gives; a `LabelledObjective` can be learned from a teacher, too."""
 
     def from_teacher(self, teacher: Task[Any, Any], rows: Tensor) -> Tensor:
-        """Returns a teacher's rows as the student's objective lays them out: here the labels in the same order.
-
-        Args:
-            teacher: its task.
-            rows: [R, C], as the objective's `rows` made them of the teacher's model.
-
-        Raises:
-            ConfigError: the teacher knows other labels.
-        """
+        """Returns a teacher's rows [R, C] as the objective lays them out: here the labels in the same order."""
         own, other = (getattr(task, "labels", ()) for task in (self, teacher))
         if set(own) != set(other):
             known = ", ".join(map(str, other[:8]))
@@ -277,8 +390,17 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     def group_of(self, example: Any) -> Hashable:
         """Returns what examples have in common that must not be divided between training and test: here their texts."""
-        texts: Hashable = example.texts
+        return self.texts_of(example)
+
+    @staticmethod
+    def texts_of(example: Any) -> tuple[str, ...]:
+        """Returns the texts of an example."""
+        texts: tuple[str, ...] = example.texts
         return texts
+
+    def keys_of(self, example: Any) -> tuple[Hashable, ...]:
+        """Returns what examples must not share that are divided between training and test."""
+        return (self.group_of(example), *((("group", example.group),) if example.group else ()))
 
     def class_of(self, example: Any) -> Hashable:  # noqa: ARG002
         """Returns the class by which cross-validation spreads examples evenly; None where there is none."""
@@ -288,11 +410,22 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
         return nullcontext()
 
-    @abstractmethod
     def predict(
         self, model: Any, tokenizer: Tokenizer, examples: Sequence[ExampleT], inference: InferenceConfig
     ) -> list[PredictionT]:
         """Predicts every example, whatever its label."""
+        return self.predicted(self.pipeline(model, tokenizer, inference), examples)
+
+    def pipeline(self, model: Any, tokenizer: Tokenizer, inference: InferenceConfig) -> Any:
+        """Returns the pipeline over a model, told what `task.json` will tell it."""
+        # 评分用的就是以后预测用的同一条流水线、同样的设置：报告的分数才是用户得到的
+        known = (one.name for one in fields(self.spec.pipeline.settings))
+        told = {name: getattr(self, name) for name in known if hasattr(self, name)}
+        return self.spec.pipeline(model, tokenizer, inference, **told)
+
+    def predicted(self, pipeline: Any, examples: Sequence[ExampleT]) -> list[PredictionT]:
+        """Returns what the pipeline says of each example; here of its only text."""
+        return list(pipeline([text for example in examples for text in self.texts_of(example)]))
 
     def with_best_threshold(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
         """Returns the task with the threshold that does best on dev predictions; itself where it has none."""
@@ -301,6 +434,32 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def calibrated(self: TaskT, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT]) -> TaskT:
         """Returns the task with the temperature and the thresholds of classes that dev predictions ask for."""
         return self
+
+    def cautions(self, examples: Sequence[ExampleT]) -> list[str]:
+        """Says what the examples of a file are too few or too alike to tell."""
+        count = len(examples)
+        return [f"there are {count} examples only: a figure on so few says little"] if count < FEW else []
+
+    def scored(
+        self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT], learned: Collection[Hashable] = ()
+    ) -> Evaluation:
+        """Evaluates, and says besides what the file cannot tell.
+
+        Args:
+            examples: of the file.
+            predictions: for them.
+            learned: the `fingerprints` of what was learned from.
+        """
+        found = replace(self.evaluate(examples, predictions), cautions=self.cautions(examples))
+        new = [number for number, example in enumerate(examples) if fingerprint_of(example) not in learned]
+        if len(new) == len(examples):
+            return found
+        unseen: dict[str, float] = {}
+        # 有的子集评不了分，例如一条相关文本也不剩
+        with suppress(InputError):
+            if new:
+                unseen = self.metrics([examples[number] for number in new], [predictions[number] for number in new])
+        return replace(found, seen=len(examples) - len(new), unseen=unseen)
 
     @abstractmethod
     def metrics(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
@@ -314,50 +473,10 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def evaluate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Evaluation:
         """Scores predictions with all details; its metrics are those of `metrics`."""
 
-    def check_baselines(
-        self, train: Sequence[ExampleT], dev: Sequence[ExampleT], test: Sequence[ExampleT] | None
-    ) -> None:
-        """Makes sure, before anything is trained, that `add_baselines` will be able to.
-
-        Raises:
-            ConfigError: something is missing for it.
-            InputError: the files do not allow it.
-        """
-
-    def add_baselines(
-        self,
-        run: Path,
-        train: Sequence[ExampleT],
-        dev: Sequence[ExampleT],
-        test: Sequence[ExampleT] | None,
-        *,
-        model_folder: Path,
-        seed: int,
-        console: Console | None,
-        device: torch.device | str,
-    ) -> None:
-        """Trains simpler models on the same files, and keeps their scores in the run folder; see `spec.has_baselines`.
-
-        Args:
-            run: the folder of a finished run.
-            train: labelled examples, like all that follow.
-            dev: scored where there is no test file.
-            test: scored where there is one.
-            model_folder: whose tokenizer and embeddings the baselines may use.
-            seed: of everything random.
-            console: shows progress; silent when None.
-            device: where they are trained.
-        """
-        raise NotImplementedError
-
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def records(pipeline: Any, rows: Rows) -> Iterator[Record]:
-        """Predicts inputs with the task's pipeline.
-
-        Args:
-            pipeline: an instance of `spec.pipeline`.
-            rows: each with as many fields as `spec.inputs` says.
+    def records(cls, pipeline: Any, rows: Rows) -> Iterator[Record]:
+        """Predicts inputs with a `spec.pipeline`; each has as many fields as `spec.inputs` says.
 
         Yields:
             A record for each, in order.
@@ -365,14 +484,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:
-    """Returns the encoder of a folder under fresh heads.
-
-    Args:
-        architecture: the model's class.
-        folder: a model folder.
-        settings: say whether the encoder starts from random weights too, and with which dropout.
-        **changes: fields of the configuration, such as `id2label`.
-    """
+    """Returns the model of a folder, with its head where that is for the same labels, else under fresh heads."""
     # 新的头由种子单独决定：多种子的比较里，它和数据的次序都随种子变，而与别处用掉多少随机数无关
     torch.manual_seed(torch_seed(settings.seed, "finetune/new weights"))
     if settings.dropout is not None:
@@ -383,7 +495,68 @@ def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSett
         }
     if settings.from_random:
         return architecture(ModelConfig.load(folder).changed(**changes))
-    return architecture.from_pretrained(folder, new_heads=True, **changes)
+    labels = changes.get("id2label") or {}
+    if fresh_because(architecture, folder, labels, changes.get("problem_type")):
+        return architecture.from_pretrained(folder, new_heads=True, **changes)
+    # 同样的标签：接着学，而不是把学会的头悄悄丢掉
+    known = list(ModelConfig.load(folder).id2label.values())
+    model = architecture.from_pretrained(folder, **{name: one for name, one in changes.items() if name != "id2label"})
+    if labels:
+        if len(labels) > 1:
+            reorder_outputs(model, [known.index(label) for label in labels.values()])
+        model.set_config(model.config.changed(id2label=labels))
+    return model
+
+
+def reorder_outputs(model: Any, order: Sequence[int]) -> None:
+    """Puts the outputs of a model's head into another order, in place."""
+    last = model.classifier.get_submodule(model.classifier.output)
+    with torch.no_grad():
+        for parameter in (last.weight, last.bias):
+            parameter.copy_(parameter[list(order)])
+
+
+def fresh_because(
+    architecture: type[PretrainedModel], folder: Path, labels: Mapping[int, str], problem: str | None
+) -> str:
+    """Returns why a folder's head cannot be learned on for a task; empty where it can.
+
+    Args:
+        architecture: what the task trains.
+        folder: where it starts from.
+        labels: of the task's outputs.
+        problem: the `problem_type` of the task.
+    """
+    config = ModelConfig.load(folder)
+    known, own_heads = config.id2label, set(architecture.heads) - {"pooler"}
+    if not own_heads or read_architecture(folder) != config.family.name + architecture.suffix:
+        return "there is none for this task in the folder"
+    if not labels:
+        return ""
+    if len(known) == len(labels) == 1:
+        # 一个输出的头：数与相关度的尺度不同，不能互相接着学
+        return "" if config.problem_type == problem else f"{LOST} is for another task"
+    if len(labels) > 1 and (config.problem_type or _SINGLE) != (problem or _SINGLE):
+        return f"{LOST} is for another task"
+    if set(known.values()) != set(labels.values()):
+        return f"{LOST} has other labels ({', '.join(map(str, list(known.values())[:8]))})"
+    return ""
+
+
+_SINGLE = "single_label_classification"
+LOST = "the folder's"
+"""How the reason begins where a head that was learned is thrown away."""
+
+
+def fingerprints(examples: Iterable[Any]) -> set[Hashable]:
+    """Returns what examples of another file are known by; those that may stand in both are left out."""
+    return {fingerprint_of(example) for example in examples if example.known_by}
+
+
+def fingerprint_of(example: Any) -> Hashable:
+    """Returns what two examples have in common whose texts are the same but for case, width and white space."""
+    texts = (" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in example.known_by)
+    return (type(example).__name__, *texts)
 
 
 def tokens_of(encoded: Sequence[EncodedExample]) -> RaggedBatch:

@@ -14,7 +14,7 @@ Several groups of layers, and several blocks in a group, were ablations of the p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -23,8 +23,9 @@ from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError
 from bertsmith.kernels.layers import Linear
 from bertsmith.model.backbone import Backbone, initialize_weights
+from bertsmith.model.families import bert
 from bertsmith.model.families.bert import BertConfig, BertEmbedding, BertEncoder, BertModel, TransformerBlock
-from bertsmith.model.family import Family, PublishedNames
+from bertsmith.model.family import Family
 from bertsmith.model.heads import HEADS, NextSentenceHead
 
 EMBEDDING_SIZE = 128
@@ -56,7 +57,8 @@ class AlbertConfig(BertConfig):
             # 它的 config.json 里没有“同其他层”这个写法：这里就定下来，存了再读还是同一个值
             object.__setattr__(self, "classifier_dropout", self.hidden_dropout_prob)
         super().__post_init__()
-        if any(self.heads_left(layer) != self.heads_left(0) for layer in range(self.num_hidden_layers)):
+        pruned = {tuple(sorted(heads)) for heads in self.pruned_heads.values()}
+        if len(pruned) > 1 or (any(pruned) and len(self.pruned_heads) < self.num_hidden_layers):
             raise ConfigError(f"pruned_heads {self.pruned_heads}: the layers share their heads; prune the same in each")
 
     @classmethod
@@ -115,19 +117,13 @@ class SentenceOrderHead(NextSentenceHead):
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 """Where the one block is on disk: the first of the first group."""
 
-PUBLISHED_NAMES = PublishedNames(
+PUBLISHED_NAMES = replace(
+    bert.PUBLISHED_NAMES,
     prefix="albert.",
     backbone={
-        "embedding.word": "embeddings.word_embeddings",
-        "embedding.position": "embeddings.position_embeddings",
-        "embedding.token_type": "embeddings.token_type_embeddings",
-        "embedding.norm": "embeddings.LayerNorm",
+        **{ours: theirs for ours, theirs in bert.PUBLISHED_NAMES.backbone.items() if ours.startswith("embedding")},
         "embedding.projection": "encoder.embedding_hidden_mapping_in",
-        "encoder.block.attention.qkv": (
-            f"{_LAYER}.attention.query",
-            f"{_LAYER}.attention.key",
-            f"{_LAYER}.attention.value",
-        ),
+        "encoder.block.attention.qkv": tuple(f"{_LAYER}.attention.{name}" for name in ("query", "key", "value")),
         "encoder.block.attention.output": f"{_LAYER}.attention.dense",
         "encoder.block.attention_norm": f"{_LAYER}.attention.LayerNorm",
         "encoder.block.intermediate": f"{_LAYER}.ffn",
@@ -145,7 +141,6 @@ PUBLISHED_NAMES = PublishedNames(
         "spans.linear": "qa_outputs",
     },
     decoder="predictions.decoder",
-    derived=("embeddings.position_ids",),
 )
 
 FAMILY = Family(

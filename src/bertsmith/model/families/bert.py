@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,9 +29,6 @@ from bertsmith.model.config import ModelConfig
 from bertsmith.model.family import Family, PublishedNames
 from bertsmith.model.heads import ACTIVATION_FUNCTIONS, HEADS
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
 class BertConfig(ModelConfig):
@@ -43,10 +40,7 @@ class BertConfig(ModelConfig):
     """
 
     model_type: ClassVar[str] = "bert"
-    only: ClassVar[Mapping[str, Any]] = {
-        "position_embedding_type": "absolute",
-        "add_cross_attention": False,
-    }
+    only: ClassVar[Mapping[str, Any]] = {"position_embedding_type": "absolute", "add_cross_attention": False}
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -89,13 +83,7 @@ class BertEmbedding(nn.Module):
         self.compute_dtype = torch.float32
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Turns ids into vectors.
-
-        Args:
-            batch: T tokens; ids below the vocabulary size, sequences within `max_position_embeddings`.
-
-        Returns:
-            [T, H] in `compute_dtype`.
+        """Turns T tokens into vectors [T, H] in `compute_dtype`.
 
         Raises:
             InputError: a sequence is longer than the model has positions for, or an id is out of range.
@@ -123,12 +111,7 @@ class TransformerBlock(nn.Module):
     """
 
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
-        """Builds one block.
-
-        Args:
-            config: the shape.
-            layer: which block it is, counted from 0; it matters where heads were pruned.
-        """
+        """Builds a block; which one it is, `layer` from 0, matters where heads were pruned."""
         super().__init__()
         self.attention = MultiHeadSelfAttention(config, num_heads=len(config.heads_left(layer)))
         self.attention_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -141,17 +124,7 @@ class TransformerBlock(nn.Module):
     def forward(
         self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, mask: AttentionMask = FULL
     ) -> AttentionOutput:
-        """Refines the states by one layer.
-
-        Args:
-            hidden: [T, H] float.
-            batch: where each sequence starts and ends.
-            need_maps: also return this layer's attention probabilities.
-            mask: which tokens each token reads.
-
-        Returns:
-            `states` [T, H], and `maps` as `MultiHeadSelfAttention` returns them.
-        """
+        """Refines the states [T, H] by one layer; the options are those of `MultiHeadSelfAttention`."""
         mixed, maps = self.attention(hidden, batch, need_maps=need_maps, mask=mask)  # [T, H]
         # 残差：子层只学对输入的修正，梯度也有一条不经过子层的路，层数多了仍传得下去
         hidden = self.attention_norm(hidden + self.attention_dropout(mixed))
@@ -162,10 +135,10 @@ class TransformerBlock(nn.Module):
 
 
 class EncoderOutput(NamedTuple):
-    """What `BertEncoder` returns.
+    """What `BertEncoder` returns; the last two are None unless they were asked for.
 
     `states` [T, H]; `layers`, the L states [T, H] after each block; `attentions`, for each layer asked for the maps
-    of the N sequences [A, S_n, S_n]. The last two are None unless they were asked for.
+    of the N sequences [A, S_n, S_n].
     """
 
     states: Tensor
@@ -174,22 +147,12 @@ class EncoderOutput(NamedTuple):
 
 
 class BertEncoder(nn.Module):
-    """L Transformer blocks, one after the other.
-
-    Attributes:
-        blocks: the layers, from below.
-        gradient_checkpointing: see `PretrainedModel.set_gradient_checkpointing`.
-    """
+    """L Transformer blocks, one after the other, from below."""
 
     blocks: Iterable[nn.Module]
 
     def __init__(self, config: ModelConfig, block: type[TransformerBlock] = TransformerBlock) -> None:
-        """Builds the blocks.
-
-        Args:
-            config: the shape.
-            block: the class of a block, for families whose own differs.
-        """
+        """Builds the blocks, of a class of their own in families whose blocks differ."""
         super().__init__()
         self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_hidden_layers))
         self.gradient_checkpointing: Checkpointing = "none"
@@ -224,12 +187,7 @@ class BertModel(Backbone):
     """The encoder with its embeddings below and its pooler above (§3)."""
 
     def __init__(self, config: BertConfig, *, need_pooler: bool = True) -> None:
-        """Builds the network with fresh weights.
-
-        Args:
-            config: the shape.
-            need_pooler: False for uses that never read `pooled`.
-        """
+        """Builds the network with fresh weights; without pooler for uses that never read `pooled`."""
         super().__init__(config)
         self.embedding = BertEmbedding(config)
         self.encoder = BertEncoder(config)
@@ -274,6 +232,7 @@ class BertModel(Backbone):
         return BackboneOutput(encoded.states, cls, pooled, batch, layers, encoded.attentions)
 
 
+_THREE = tuple(f"encoder.layer.*.attention.self.{name}" for name in ("query", "key", "value"))
 PUBLISHED_NAMES = PublishedNames(
     prefix="bert.",
     backbone={
@@ -281,11 +240,7 @@ PUBLISHED_NAMES = PublishedNames(
         "embedding.position": "embeddings.position_embeddings",
         "embedding.token_type": "embeddings.token_type_embeddings",
         "embedding.norm": "embeddings.LayerNorm",
-        "encoder.blocks.*.attention.qkv": (
-            "encoder.layer.*.attention.self.query",
-            "encoder.layer.*.attention.self.key",
-            "encoder.layer.*.attention.self.value",
-        ),
+        "encoder.blocks.*.attention.qkv": _THREE,
         "encoder.blocks.*.attention.output": "encoder.layer.*.attention.output.dense",
         "encoder.blocks.*.attention_norm": "encoder.layer.*.attention.output.LayerNorm",
         "encoder.blocks.*.intermediate": "encoder.layer.*.intermediate.dense",
@@ -311,11 +266,7 @@ FAMILY = Family("bert", "Bert", BertConfig, BertModel, PUBLISHED_NAMES, HEADS)
 
 
 def check_length(batch: RaggedBatch, limit: int) -> None:
-    """Refuses a sequence that is longer than the model reads.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Refuses a sequence that is longer than the model reads: InputError."""
     if not torch.compiler.is_exporting() and batch.max_seqlen > limit:
         raise InputError(
             f"a sequence has {batch.max_seqlen} tokens, but the model has {limit} positions;"
@@ -324,11 +275,7 @@ def check_length(batch: RaggedBatch, limit: int) -> None:
 
 
 def check_ids(batch: RaggedBatch, vocab_size: int) -> None:
-    """Refuses ids outside the vocabulary.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Refuses ids outside the vocabulary: InputError."""
     check_range("input_ids", batch.input_ids, vocab_size, "was the text tokenized with another vocabulary?")
 
 

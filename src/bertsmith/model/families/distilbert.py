@@ -86,11 +86,7 @@ class DistilBertConfig(ModelConfig):
 
 
 class DistilBertEmbedding(nn.Module):
-    """Token + position embedding, then LayerNorm and dropout.
-
-    Attributes:
-        compute_dtype: the dtype of what leaves this module, and so of every matmul after it.
-    """
+    """Token + position embedding, then LayerNorm and dropout, in `compute_dtype`."""
 
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__()
@@ -101,11 +97,7 @@ class DistilBertEmbedding(nn.Module):
         self.compute_dtype = torch.float32
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Turns ids into vectors [T, H] in `compute_dtype`; segments are not read.
-
-        Raises:
-            InputError: a sequence is longer than the model has positions for, or an id is out of range.
-        """
+        """Turns ids into vectors [T, H]; segments are not read; errors as in `BertEmbedding`."""
         check_length(batch, self.position.num_embeddings)
         check_ids(batch, self.word.num_embeddings)
         summed = self.word(batch.input_ids) + self.position(batch.position_ids)  # [T, H]
@@ -196,11 +188,7 @@ PUBLISHED_NAMES = PublishedNames(
         "embedding.word": "embeddings.word_embeddings",
         "embedding.position": "embeddings.position_embeddings",
         "embedding.norm": "embeddings.LayerNorm",
-        "encoder.blocks.*.attention.qkv": (
-            "transformer.layer.*.attention.q_lin",
-            "transformer.layer.*.attention.k_lin",
-            "transformer.layer.*.attention.v_lin",
-        ),
+        "encoder.blocks.*.attention.qkv": tuple(f"transformer.layer.*.attention.{name}_lin" for name in "qkv"),
         "encoder.blocks.*.attention.output": "transformer.layer.*.attention.out_lin",
         "encoder.blocks.*.attention_norm": "transformer.layer.*.sa_layer_norm",
         "encoder.blocks.*.intermediate": "transformer.layer.*.ffn.lin1",

@@ -4,7 +4,7 @@ What differs from BERT (`bert.py`), and why:
 
 - the norm stands before each sub-layer (pre-norm; Xiong et al. 2020): gradients reach the bottom unscaled, so that
   larger rates and deeper models train; a norm at the end makes up for it, and the first block needs none of its own
-- places are angles by which queries and keys are turned (RoPE, `rotary.py`), with no table to learn and no end
+- places are angles by which queries and keys are turned (RoPE, `attention.py`), with no table to learn and no end
 - two layers of three read a window of 128 tokens, every third the whole text: cost grows with the length
 - the feed-forward layer is a GeGLU (Shazeer 2020): one half of the way up decides how much of the other passes
 - no biases, no segments, no pooler: texts of a pair are told apart by `[SEP]` alone
@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from bertsmith.batch import FULL, AttentionMask, RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
-from bertsmith.kernels.gating import gated
-from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear
-from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention
+from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear, gated
+from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention, rotary_angles
 from bertsmith.model.backbone import Backbone, BackboneOutput, initialize_weights
 from bertsmith.model.config import ModelConfig
 from bertsmith.model.families.bert import BertEncoder, EncoderOutput, check_ids, check_length
@@ -39,7 +38,6 @@ from bertsmith.model.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from bertsmith.model.rotary import rotary_angles
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,18 +54,11 @@ class ModernBertConfig(ModelConfig):
     Attributes:
         local_attention: tokens in a window, half of them on either side.
         global_attn_every_n_layers: every so many layers, from the first, read the whole text.
-        global_rope_theta: base of the angles in those layers.
-        local_rope_theta: base of the angles in the others.
+        global_rope_theta: base of the angles in those layers; `local_rope_theta` that in the others.
         embedding_dropout: after the embeddings, in [0, 1).
-        attention_bias: biases in attention.
-        mlp_bias: biases in the feed-forward layer.
-        norm_bias: biases in the norms.
-        classifier_bias: a bias in the layer below the heads.
-        classifier_activation: the function of that layer.
+        attention_bias: biases in attention; `mlp_bias`, `norm_bias`, `classifier_bias` in the other parts.
+        classifier_activation: the function of the layer below the heads.
         bos_token_id: kept for `transformers`, as are the three below; None where the vocabulary is our own.
-        eos_token_id: of the end of a text.
-        cls_token_id: of `[CLS]`.
-        sep_token_id: of `[SEP]`.
         classifier_pooling: what a classifier of sequences reads: the state of `[CLS]`, or the mean of all.
     """
 
@@ -184,11 +175,7 @@ def _period_of(kinds: list[str]) -> int:
 
 
 class ModernBertEmbedding(nn.Module):
-    """Token embedding, then LayerNorm and dropout: where a token stands is told to attention alone.
-
-    Attributes:
-        compute_dtype: the dtype of what leaves this module, and so of every matmul after it.
-    """
+    """Token embedding, then LayerNorm and dropout: where a token stands is told to attention alone."""
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__()
@@ -198,11 +185,7 @@ class ModernBertEmbedding(nn.Module):
         self.compute_dtype = torch.float32
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Turns ids into vectors [T, H] in `compute_dtype`.
-
-        Raises:
-            InputError: an id is out of range.
-        """
+        """Turns ids into vectors [T, H]; InputError where an id is out of range."""
         check_ids(batch, self.word.num_embeddings)
         embedded: Tensor = self.dropout(self.norm(self.word(batch.input_ids)).to(self.compute_dtype))
         return embedded
@@ -212,12 +195,6 @@ class ModernBertBlock(nn.Module):
     """x ← x + sublayer(LayerNorm(x)), for attention and for a GeGLU; nothing in between scales the residual path."""
 
     def __init__(self, config: ModernBertConfig, layer: int = 0) -> None:
-        """Builds one block.
-
-        Args:
-            config: the shape.
-            layer: which block it is, counted from 0.
-        """
         super().__init__()
         whole = config.reads_whole_text(layer)
         # 词嵌入刚刚归一化过：第一块不必再来一次
@@ -298,11 +275,7 @@ class ModernBertModel(Backbone):
         need_maps: bool | Collection[int] = False,
         mask: AttentionMask | None = None,
     ) -> BackboneOutput:
-        """Encodes a batch; the arguments are those of `BertModel`.
-
-        Raises:
-            InputError: a sequence is longer than `max_position_embeddings`, or an id is outside the vocabulary.
-        """
+        """Encodes a batch; arguments and errors are those of `BertModel`."""
         check_length(batch, self.config.position_limit)
         mask = self.config.mask if mask is None else mask
         embedded = self.embedding(batch)

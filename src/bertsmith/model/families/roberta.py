@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -63,11 +63,7 @@ class RobertaEmbedding(BertEmbedding):
         self.first_position = config.first_position
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Turns ids into vectors [T, H] in `compute_dtype`; segments are not read.
-
-        Raises:
-            InputError: a sequence is longer than the model has positions for, or an id is out of range.
-        """
+        """Turns ids into vectors [T, H] in `compute_dtype`; segments are not read; errors as in `BertEmbedding`."""
         check_length(batch, self.position.num_embeddings - self.first_position)
         check_ids(batch, self.word.num_embeddings)
         # 只有一个段：不管批次怎么写段号，每个词都加同一行
@@ -160,13 +156,21 @@ FAMILY = Family(
 )
 
 
-def variant(model_type: str, name: str, config: type[RobertaConfig], **changes: Any) -> Family:
-    """Returns a family that is RoBERTa under another name.
+@dataclass(frozen=True)
+class XLMRobertaConfig(RobertaConfig):
+    """RoBERTa's fields."""
 
-    Args:
-        model_type: in `config.json`.
-        name: how the names of its architectures begin.
-        config: its configuration.
-        **changes: of other fields of the `Family`.
-    """
-    return replace(FAMILY, model_type=model_type, name=name, config=config, **changes)
+    model_type: ClassVar[str] = "xlm-roberta"
+
+
+@dataclass(frozen=True)
+class CamembertConfig(RobertaConfig):
+    """RoBERTa's fields."""
+
+    model_type: ClassVar[str] = "camembert"
+
+
+XLM_ROBERTA = replace(FAMILY, model_type="xlm-roberta", name="XLMRoberta", config=XLMRobertaConfig, tokenizer="unigram")
+"""RoBERTa over text in a hundred languages, cut into one Unigram vocabulary (Conneau et al. 2020)."""
+CAMEMBERT = replace(FAMILY, model_type="camembert", name="Camembert", config=CamembertConfig, tokenizer="unigram")
+"""RoBERTa over French, with whole words masked (Martin et al. 2020)."""

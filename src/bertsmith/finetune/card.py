@@ -1,0 +1,184 @@
+"""The model card: `README.md` of a fine-tuned model folder, in the form the field's hubs read.
+
+It says what the model is, on what and how it was trained, how well it does, and what it cannot do: only what the run
+knows for certain. The licence is left to whoever publishes the model; it depends on the data.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets import shown_path
+from bertsmith.finetune.metrics import in_words
+from bertsmith.finetune.run import FineTuningResult
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.task import WINDOWS_LIMIT, Evaluation, Task
+from bertsmith.finetune.trials import SearchResult
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.model import ModelConfig
+from bertsmith.reporting.page import environment
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A labelled file: what it is called, and how many examples it holds."""
+
+    name: str
+    examples: int
+
+
+_HUB_METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "f1",
+    "micro_f1": "f1",
+    "f1": "f1",
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "exact_match": "exact_match",
+    "precision": "precision",
+    "recall": "recall",
+    "mrr": "mrr",
+}
+"""Our figures → the names the hub has for them; figures it has no name for are left out of the front matter."""
+
+
+_USES = {"train": "learned from", "dev": "chose the epoch", "test": "scored once, after everything was chosen"}
+"""What a file is used for."""
+
+
+def model_card(
+    result: FineTuningResult,
+    task: Task[Any, Any],
+    settings: FineTuningSettings,
+    *,
+    model_folder: str | Path,
+    base: str,
+    files: Mapping[str, DataFile],
+    adapter: str | Path | None = None,
+    searched: SearchResult | None = None,
+) -> str:
+    """Returns the text of the card.
+
+    Returns:
+        Markdown with YAML front matter.
+    """
+    missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
+    if missing:
+        raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")
+    config, tokenizer = ModelConfig.load(model_folder), load_tokenizer(model_folder)
+    described = task.describe()
+    evaluations = {"dev": result.dev} | ({} if result.test is None else {"test": result.test})
+    return (
+        environment(__package__)
+        .get_template("card.md")
+        .render(
+            adapter=adapter is not None,
+            base=shown_path(base),
+            by_label=_by_label(evaluations),
+            by_label_head=["label", *(f"{column}, {name}" for name in evaluations for column in ("F1", "examples"))],
+            code=_code,
+            config=config,
+            data=[
+                [part, _code(files[part].name), f"{files[part].examples:,}", _USES[part]]
+                for part in ("train", *evaluations)
+            ],
+            evaluations=evaluations,
+            examples=f"{files['train'].examples:,}",
+            hub_metrics=_hub_metrics(result),
+            labels=[_code(str(label)) for label in described.get("labels", ())],
+            length=InferenceConfig(max_length=settings.max_length).length_for(config),
+            lowercase=tokenizer.lowercase,
+            paired=bool(described.get("paired")),
+            remarks=[f"{name}: {said}." for name, one in evaluations.items() for said in one.remarks],
+            recipe=[[name, _code(str(value))] for name, value in asdict(settings).items()],
+            result=result,
+            scores=[
+                [name, *(in_words(one.metrics[name], one.intervals.get(name)) for one in evaluations.values())]
+                for name in result.dev.metrics
+            ],
+            scripts=_scripts(tokenizer),
+            searched=searched,
+            seeds=None if searched is None else next((s.seeds for s in searched.dev_spread.values()), None),
+            settings=settings,
+            folds=_folds(searched),
+            spreads=_spreads(searched),
+            task=task.name,
+            text=task.spec.card,
+            threshold=f"{described['threshold']:g}" if "threshold" in described else None,
+            title=_plain(shown_path(Path(adapter or model_folder).resolve().parent.name)),
+            vocabulary=f"{tokenizer.vocab_size:,}",
+            windows_limit=WINDOWS_LIMIT,
+        )
+    )
+
+
+def _hub_metrics(result: FineTuningResult) -> list[str]:
+    names = [_HUB_METRICS.get("f1" if name.startswith("f1_") else name) for name in result.dev.metrics]
+    return [name for name in dict.fromkeys(names) if name is not None]
+
+
+def _spreads(searched: SearchResult | None) -> list[str]:
+    """Returns how the metric that decides moves over seeds, on dev and on test, where there were several."""
+    if searched is None:
+        return []
+    return [
+        f"{searched.metric} {spread[searched.metric].mean:.3f} ± {spread[searched.metric].deviation:.3f} on {part}"
+        for part, spread in (("dev", searched.dev_spread), ("test", searched.test_spread))
+        if spread
+    ]
+
+
+def _folds(searched: SearchResult | None) -> str:
+    """Returns the metric that decides over the parts of a cross-validation; empty where there was none."""
+    if searched is None or not searched.fold_spread:
+        return ""
+    spread = searched.fold_spread[searched.metric]
+    return f"{searched.metric} {spread.mean:.3f} ± {spread.deviation:.3f} over {spread.seeds} folds"
+
+
+def _by_label(evaluations: Mapping[str, Evaluation]) -> list[list[str]]:
+    """Returns a row for each label: its F1 and number of examples in each file; none for a task without labels."""
+    rows = []
+    for name in dict.fromkeys(name for evaluation in evaluations.values() for name in evaluation.classes):
+        row = [_code(name)]
+        for evaluation in evaluations.values():
+            scores = evaluation.classes.get(name)
+            row += ["–", "0"] if scores is None else [f"{scores.f1:.3f}", f"{scores.support:,}"]
+        rows.append(row)
+    return rows
+
+
+def _scripts(tokenizer: Tokenizer) -> str:
+    """Says in which scripts the vocabulary is: `78 % are Latin, 12 % CJK`."""
+    counts: Counter[str] = Counter()
+    for index, piece in enumerate(tokenizer.vocab):
+        letters = [character for character in tokenizer.piece_text(index) if character.isalpha()]
+        if letters and index not in tokenizer.special_ids and not (piece.startswith("[") and piece.endswith("]")):
+            # Unicode 字符名的第一个词就是它的文字系统：LATIN SMALL LETTER A、CJK UNIFIED IDEOGRAPH-4E00
+            script = unicodedata.name(letters[0], "other").split()[0]
+            counts[script if script == "CJK" else script.capitalize()] += 1
+    shares = [(name, 100 * count / tokenizer.vocab_size) for name, count in counts.most_common(3)]
+    named = [f"{share:.0f} % are {name}" for name, share in shares if share >= 1]
+    return ", ".join(named) or "none is a letter of any script"
+
+
+def _code(text: str) -> str:
+    """Returns a text as a code span, whatever is in it."""
+    text = _plain(text)
+    # 文本里有反引号时要用更长的围栏，否则代码段会提前结束
+    fence = "``" if "`" in text else "`"
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def _plain(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1] if not text.isprintable() else text

@@ -1,0 +1,407 @@
+"""`bertsmith.look`: what would be understood of a file or folder, before anything is learned from it.
+
+It reads with the readers of `finetune` and of `corpus`, with `--faults skip`, and says what they found: form, columns,
+labels, lengths and what would be cut off, rows that are left out or stand twice, texts of dev and test that stand in
+train, scripts, kinds of files. Whatever they warn of is in the report.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.data.corpus.plan import CorpusOptions, InputChunk, read_chunk
+from bertsmith.data.reading.documents import readable_sources
+from bertsmith.data.reading.sources import Span, is_url, local_copy
+from bertsmith.data.reading.tables import NUMBER, TABLE_KINDS, ending_of, kind_of, open_table
+from bertsmith.data.reading.text import resolve_documents
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name_of
+from bertsmith.finetune.datasets.columns import find_columns
+from bertsmith.finetune.datasets.inputs import names_all
+from bertsmith.finetune.datasets.questions import is_one_document
+from bertsmith.finetune.tasks import task_named
+from bertsmith.finetune.tasks.task import fingerprint_of, fingerprints
+from bertsmith.model import ModelConfig
+from bertsmith.settings import built, divided
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
+
+_TASKS = ("choose", "rank", "classify", "multilabel", "regress", "embed")
+"""Tasks whose files are tables; the first that can read a file is the one it is most likely for."""
+_BY_NAME = ("choose", "rank")
+_LINES = ("classify", "multilabel", "regress", "embed")
+_WORD_LINES = (".conll", ".conllu", ".bio", ".iob")
+_SHOWN = 12
+_WITHOUT_SPACES = ("Chinese", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar")
+_SCRIPT_LETTERS = 200_000
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long texts are.
+
+    Attributes:
+        unit: `pieces` of a model, else `words`, or `characters` where words have no spaces between them.
+        half: as long as the half of them at most.
+        most: as long as 95 of 100 at most.
+        longest: of all.
+        limit: pieces that the model reads; None without one.
+        cut: how many are longer than that.
+    """
+
+    unit: str
+    half: int
+    most: int
+    longest: int
+    limit: int | None = None
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was understood of a file or folder.
+
+    Attributes:
+        name: of it.
+        form: what kind of file it is, with separator and encoding.
+        task: whose reader read it; empty where it was read as text without labels.
+        columns: name → the part of an example that it is; empty for one that is not read.
+        rows: examples that were read, or documents of text.
+        labels: label or tag → how often it occurs, the most frequent first.
+        scores: least, middle and greatest; empty where labels are no numbers.
+        lengths: of texts.
+        repeated: rows whose texts stood before.
+        contradictions: different texts that have several labels.
+        scripts: script → its share of the letters, the largest first.
+        shared: `dev`, `test` → rows there whose texts stand in this file, and all rows there.
+        kinds: ending → number of files, of a folder.
+        notes: what was left out, guessed or repaired, a sentence each.
+    """
+
+    name: str
+    form: str
+    task: str
+    columns: dict[str, str]
+    rows: int
+    labels: dict[str, int]
+    scores: tuple[float, ...]
+    lengths: Lengths
+    repeated: int
+    contradictions: int
+    scripts: dict[str, float]
+    shared: dict[str, tuple[int, int]] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first_line(self) -> str:
+        """What it is and how much of it there is."""
+        what = f"{self.rows:,} {'rows' if self.task else 'documents'}"
+        return f"{self.name}: {self.form}; {what}" + (f" for {self.task}" if self.task else "")
+
+    @property
+    def label_line(self) -> str:
+        """The labels with their counts, or the range of the numbers; empty where there are none."""
+        if self.scores:
+            low, middle, high = (f"{score:g}" for score in self.scores)
+            return f"numbers: from {low} to {high}, half up to {middle}"
+        once = [label for label, count in self.labels.items() if count == 1]
+        alone = f"; once, which is too few to learn: {_listed(once)}" if once else ""
+        counted = [f"{label} {count:,}" for label, count in self.labels.items()]
+        return f"{len(counted):,} labels: {_listed(counted)}{alone}" if counted else ""
+
+    @property
+    def length_line(self) -> str:
+        """How long the texts are, and how many the model would cut."""
+        found = self.lengths
+        told = f"{found.unit}: half up to {found.half:,}, 95 % up to {found.most:,}, the longest {found.longest:,}"
+        if found.limit is None:
+            return told
+        return told + f"; {found.cut:,} are longer than the model reads ({found.limit:,}), and would be cut"
+
+    @property
+    def repeated_lines(self) -> list[str]:
+        """How many rows stand twice; no line where none does."""
+        several = f"; {self.contradictions:,} texts have several labels" if self.contradictions else ""
+        what = "rows" if self.task else "documents"
+        return [f"repeated: {self.repeated:,} {what} stand twice{several}"] if self.repeated else []
+
+    def lines(self) -> Iterator[str]:
+        """Yields the report, a line each."""
+        yield self.first_line
+        if self.kinds:
+            yield "files: " + _listed([f"{count:,} {kind}" for kind, count in self.kinds.items()])
+        if self.columns:
+            read = [f"{part} from {name}" for name, part in self.columns.items() if part]
+            rest = [name for name, part in self.columns.items() if not part]
+            yield "columns: " + "; not read: ".join(filter(None, (", ".join(read), _listed(rest))))
+        yield from filter(None, (self.label_line, self.length_line))
+        yield from self.repeated_lines
+        yield "scripts: " + ", ".join(f"{script} {share:.1%}" for script, share in self.scripts.items())
+        for name, (seen, count) in self.shared.items():
+            yield f"{name}: {seen:,} of its {count:,} rows stand in {self.name} as well"
+        yield from self.notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
+
+
+def look(
+    source: DataSource,
+    *,
+    task: str | None = None,
+    model: str | Path | None = None,
+    dev: DataSource | None = None,
+    test: DataSource | None = None,
+    **reading: Any,
+) -> Look:
+    """Reads a file or folder as `finetune` or `corpus` would, and says what was understood.
+
+    Examples:
+        >>> import bertsmith
+        >>> rows = [{"text": "a warm story", "label": "good"}, {"text": "a dull story", "label": "bad"}] * 2
+        >>> found = bertsmith.look(rows)
+        >>> found.task, found.labels, found.repeated
+        ('classify', {'good': 2, 'bad': 2}, 2)
+
+    Args:
+        source: a labelled file, its URL, or rows in memory, as for `finetune`; or a file or folder of text.
+        task: by which it is read; None for the first that can read it, `text` for text without labels.
+        model: a model folder, or a name on the Hub: lengths are counted in its pieces, and compared with its limit.
+        dev: another file of the task; what it shares with the source is counted.
+        test: see `dev`.
+        **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
+
+    Raises:
+        ConfigError: an option is unknown or not for this task.
+        InputError: it cannot be read at all; the message names the place.
+    """
+    (given,) = divided(reading, ReadingOptions, command="look")
+    options = built(ReadingOptions, {"faults": "skip", **given})
+    tokenizer = None if model is None else load_tokenizer(model)
+    limit = None if model is None else ModelConfig.load(model).position_limit
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        name, examples = _examples(source, task, options)
+        others = {} if name is None else {"dev": dev, "test": test}
+        found = (
+            _look_at_text(source, options, tokenizer, limit)
+            if name is None
+            else look_at(name, source, examples, options, tokenizer, limit)
+        )
+        for split, other in others.items():
+            if other is not None:
+                known = fingerprints(examples)
+                read = task_named(found.task).spec.reader.read(other, options, task=found.task, name=split)
+                found.shared[split] = (sum(fingerprint_of(example) in known for example in read), len(read))
+    told = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
+    return replace(found, notes=(*found.notes, *told))
+
+
+def _examples(source: DataSource, task: str | None, options: ReadingOptions) -> tuple[str | None, list[Any]]:
+    """Reads a source with the reader of the task it is for; None for text without labels."""
+    if task == "text":
+        return None, []
+    if task is None and isinstance(source, (str, Path)) and ending_of(Path(source)) in _WORD_LINES:
+        task = "tag"
+    if task is not None:
+        return task, task_named(task).spec.reader.read(source, options, task=task)
+    first_error = None
+    for name in _likely_tasks(source, options):
+        try:
+            # 读不成的几次猜测说了什么，与这个文件无关
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                # 散文偶尔也像一行一词：有一行不像，就不是
+                how = replace(options, faults=None) if name == "tag" else options
+                examples = task_named(name).spec.reader.read(source, how, task=name)
+        except (InputError, ConfigError) as error:
+            first_error = error if name == "classify" else first_error
+            continue
+        labels = [getattr(example, "label", "") for example in examples] if name == "classify" else []
+        # 标签全是数，且不同的数很多：那是分数，不是类别
+        if labels and all(map(NUMBER.fullmatch, labels)) and len(set(labels)) > max(20, len(labels) // 2):
+            name = "regress"
+            examples = task_named(name).spec.reader.read(source, options, task=name)
+        for one in said:
+            warnings.warn(one.message, stacklevel=3)
+        return name, examples
+    if isinstance(source, (str, Path)) and (not first_error or _holds_text(Path(source), options)):
+        return None, []
+    raise first_error or InputError(f"{name_of(source)}: holds no labelled rows; say what it is with --task")
+
+
+def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
+    """Returns the tasks that a source can be for, the likeliest first."""
+    if not isinstance(source, (str, Path)):
+        return ("answer", "tag", *_TASKS)
+    path = Path(source)
+    if path.is_dir():
+        return ("embed",) if (path / "qrels").is_dir() else ()
+    ending = ending_of(path)
+    if is_url(str(source)) or not path.is_file():
+        return _TASKS
+    if ending in TABLE_KINDS or ending == ".tsv":
+        first = open_table(path, kind_of(path), options.encoding, options.sheet).first
+        # 没有表头的三列也能当作排序来读：这两种任务要列名都在才算
+        named = [name for name in _TASKS if name not in _BY_NAME or _names_all(name, first, options)]
+        return (*(("answer", "tag") if kind_of(path) in ("jsonl", "parquet") else ()), *named)
+    with path.open("rb") as file:
+        start = file.read(1 << 16).replace(b"\r", b"")
+    # 没有制表符的文件不是表；空行之间每行列数相同的，是带标注的词
+    return (*(("tag",) if b"\n\n" in start else ()), *(_LINES if b"\t" in start else ()))
+
+
+def _names_all(task: str, first: Sequence[str], options: ReadingOptions) -> bool:
+    return any(names_all(layout, first, options) for layout in task_named(task).spec.reader.inputs.layouts)
+
+
+def _holds_text(path: Path, options: ReadingOptions) -> bool:
+    """Tells whether a file can be text of a corpus: a table with a column of that name, or no table."""
+    if ending_of(path) not in TABLE_KINDS:
+        return True
+    return "text" in open_table(path, kind_of(path), options.encoding, options.sheet).first
+
+
+def look_at(
+    task: str,
+    source: DataSource,
+    examples: Sequence[Any],
+    options: ReadingOptions,
+    tokenizer: Tokenizer | None = None,
+    limit: int | None = None,
+) -> Look:
+    """Says what examples of a task are that were read from a source."""
+    form, columns = _form_of(source, task_named(task).spec.reader, options)
+    labels, scores, by_text = Counter[str](), list[float](), defaultdict[Any, set[str]](set)
+    for example in examples:
+        own = _labels_of(example)
+        if isinstance(own, float):
+            scores.append(own)
+        else:
+            labels.update(own)
+        by_text[fingerprint_of(example)].add(repr(own))
+    return Look(
+        name_of(source),
+        form,
+        task,
+        columns,
+        len(examples),
+        dict(labels.most_common()),
+        tuple(sorted(scores)[at] for at in (0, (len(scores) - 1) // 2, -1)) if scores else (),
+        _lengths([example.texts for example in examples], tokenizer, limit),
+        len(examples) - len(by_text),
+        sum(len(different) > 1 for different in by_text.values()),
+        scripts_in(text for example in examples for text in example.texts),
+    )
+
+
+def _labels_of(example: Any) -> list[str] | float:
+    for name in ("score", "relevance"):
+        if hasattr(example, name):
+            return float(getattr(example, name))
+    own = getattr(example, "label", None)
+    return [str(own)] if own is not None else list(getattr(example, "labels", getattr(example, "tags", ())))
+
+
+def _form_of(source: DataSource, reader: Reader[Any], options: ReadingOptions) -> tuple[str, dict[str, str]]:
+    """Returns what a source is, and which column is which part, as the reader finds them."""
+    if not isinstance(source, (str, Path)):
+        return f"{type(source).__name__} of rows", {}
+    if not is_url(str(source)) and Path(source).is_dir():
+        return "folder", {}
+    with local_copy(source) as path, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if ending_of(path) not in TABLE_KINDS and reader is task_named("tag").spec.reader:
+            return "a word a line", {}
+        if ending_of(path) == ".json" and is_one_document(path, options.encoding):
+            return "one JSON document", {}
+        for layout in reader.inputs.layouts:
+            table = open_table(path, kind_of(path), options.encoding, options.sheet)
+            with suppress(InputError):
+                found = find_columns(table, layout, options)
+                parts = {number: one.called or one.role for one in layout.columns for number in found[one.role]}
+                names = table.first if table.has_header else tuple(f"column {n}" for n in range(len(table.first)))
+                header = "" if table.has_names else ", with a header" if table.has_header else ", without a header"
+                return table.form + header, {name: parts.get(number, "") for number, name in enumerate(names)}
+        # 三元组、文本对这类表有好几种列法：读它的人自己找列
+        return table.form, {}
+
+
+def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokenizer | None, limit: int | None) -> Look:
+    """Says what `corpus` would read of files and folders."""
+    assert isinstance(source, (str, Path))
+    sources, skipped = readable_sources([source], options.encoding)
+    rule = resolve_documents([Path(one.name) for one in sources if one.kind in ("text", "document")])
+    reading = CorpusOptions(documents=rule, encoding=options.encoding, sheet=options.sheet)
+    documents, notes = [], [skipped] if skipped else []
+    for one in sources:
+        # 一个文件读不了，其余的照样要看
+        try:
+            documents += list(read_chunk(InputChunk(0, (Span(one.name, encoding=options.encoding),), 0), reading))
+        except InputError as error:
+            notes.append(str(error))
+    if not documents:
+        raise InputError("; ".join(notes) or f"{source}: no text found; name files that hold text")
+    texts = [(" ".join(document.sentences),) for document in documents]
+    sentences = sum(len(document.sentences) for document in documents)
+    between = "a file is one" if rule == "file" else "blank lines between them"
+    kinds = Counter(ending_of(Path(one.name)) or "without an ending" for one in sources)
+    return Look(
+        name_of(source),
+        f"text, {sentences:,} sentences in documents ({between})",
+        "",
+        {},
+        len(documents),
+        {},
+        (),
+        _lengths(texts, tokenizer, limit),
+        len(texts) - len(set(texts)),
+        0,
+        scripts_in(text for one in texts for text in one),
+        kinds=dict(kinds.most_common()),
+        notes=tuple(notes),
+    )
+
+
+def _lengths(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer | None, limit: int | None) -> Lengths:
+    """Measures the texts of each example together, with the special tokens around them where a model reads them."""
+    flat = [text for one in texts for text in one]
+    if tokenizer is not None:
+        sizes, unit = list(map(len, tokenizer.encode_batch(flat))), "pieces"
+    else:
+        # 中文、日文、泰文的词之间没有空格：数字符
+        spaced = next(iter(scripts_in(flat)), "") not in _WITHOUT_SPACES
+        sizes, unit = [len(text.split()) if spaced else len(text) for text in flat], "words" if spaced else "characters"
+    rest = iter(sizes)
+    lengths = sorted(sum(next(rest) for _ in one) + (len(one) + 1 if tokenizer else 0) for one in texts)
+    half, most = (lengths[int(share * (len(lengths) - 1))] for share in (0.5, 0.95))
+    cut = sum(length > limit for length in lengths) if limit is not None else 0
+    return Lengths(unit, half, most, lengths[-1], limit, cut)
+
+
+def scripts_in(texts: Iterable[str]) -> dict[str, float]:
+    """Returns the share of each script among the first letters of texts, the largest first, by their Unicode names."""
+    letters = Counter[str]()
+    seen = 0
+    for text in texts:
+        letters.update(text[: _SCRIPT_LETTERS - seen])
+        seen += len(text)
+        if seen >= _SCRIPT_LETTERS:
+            break
+    scripts = Counter[str]()
+    for letter, count in letters.items():
+        # 微号是希腊字母，修饰字母不属于哪种文字
+        letter = unicodedata.normalize("NFKC", letter)[0]
+        if letter.isalpha() and unicodedata.category(letter) != "Lm":
+            word = unicodedata.name(letter, "unknown").split()[0]
+            scripts["Chinese" if word == "CJK" else word.capitalize()] += count
+    total = scripts.total()
+    return {script: count / total for script, count in scripts.most_common(6) if count >= total / 2000}

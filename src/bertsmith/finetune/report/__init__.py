@@ -1,1 +1,0 @@
-"""What a run leaves for people to read: report, plots, model card."""

@@ -1,0 +1,175 @@
+"""Which examples are learned and which are held out: parts of a cross-validation, and of a file that comes alone.
+
+Classes are spread evenly, or the latest rows are held out. What belongs together stays on one side: a query's texts, a
+passage's questions, the rows of a group, equal texts, and in a file that is divided without being asked, texts that are
+almost equal. These are found by the overlap of their runs of five letters, estimated by minwise hashing in bands
+(Broder 1997; Leskovec et al. 2020, §3.4). Where more than a part is almost equal, it is a form that people fill in, and
+only equal texts stay together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.tasks.task import ExampleT, Task
+from bertsmith.seeding import generator
+
+LARGE = 1000
+"""Of fewer examples a fifth is held out for dev, of more a tenth; so for test."""
+ENOUGH_FOR_TEST = 200
+FEWEST = 10
+_RUN, _LETTERS = 5, 2000
+_HASHES, _BANDS = 16, 4
+"""Texts of which 80 % of the runs are the same share a band in 88 of 100 cases, of which half in 23."""
+
+
+def fold_numbers(
+    task: Task[ExampleT, Any],
+    examples: Sequence[ExampleT],
+    folds: int,
+    seed: int,
+    belongs: Sequence[Hashable] | None = None,
+) -> list[int]:
+    """Deals examples into parts of about the same size, with about the same classes.
+
+    What `belongs` together stays together: of each example its group, by default what the task and `group` say.
+
+    Returns:
+        For each example the number of its part, from 0; every part has one or more.
+    """
+    if folds < 2:
+        raise ConfigError(f"folds {folds}: give 2 or more")
+    groups: dict[Hashable, list[int]] = {}
+    for number, own in enumerate(belongs or _joined([task.keys_of(example) for example in examples])):
+        groups.setdefault(own, []).append(number)
+    if len(groups) < folds:
+        raise InputError(
+            f"the training file has {len(groups)} examples that do not belong together, for {folds} folds; give fewer"
+            " folds or more examples"
+        )
+    together = list(groups.values())
+    strata: dict[Hashable, list[list[int]]] = {}
+    for place in generator(seed, "finetune/folds").permutation(len(together)).tolist():
+        strata.setdefault(task.class_of(examples[together[place][0]]), []).append(together[place])
+    numbers, sizes = [0] * len(examples), [0] * folds
+    for members in strata.values():
+        within = [0] * folds
+        for group in members:
+            # 先看这一类在哪一份里最少，再看哪一份最小：类别均匀，大小也均匀
+            part = min(range(folds), key=lambda one: (within[one], sizes[one]))
+            within[part] += len(group)
+            sizes[part] += len(group)
+            for number in group:
+                numbers[number] = part
+    return numbers
+
+
+def held_out(
+    task: Task[ExampleT, Any], examples: Sequence[ExampleT], seed: int, *, with_test: bool
+) -> dict[str, list[int]]:
+    """Divides the examples of a file.
+
+    Returns:
+        `train`, `dev` and, where it is asked for and there are enough, `test` → the numbers of their examples, from 0.
+    """
+    share = 5 if len(examples) < LARGE else 10
+    groups = almost_equal(task, examples)
+    large = {group for group, count in Counter(groups).items() if count > len(examples) / share}
+    if large:
+        # 一张表格填出来的文本都几乎相同：连成一片就什么也分不出来
+        rest = _joined([_keys(task, example, near=False) for example in examples])
+        whole, equal = Counter(groups), Counter(rest)
+        count = sum(g in large and equal[own] < whole[g] for g, own in zip(groups, rest, strict=True))
+        groups = [rest[number] if group in large else group for number, group in enumerate(groups)]
+        if count:
+            warnings.warn(f"{count:,} texts are almost equal: of these only equal ones stay on one side", stacklevel=3)
+    if len(set(groups)) < FEWEST:
+        raise InputError(
+            f"the training file has {len(set(groups))} different examples, too few to hold some out; give --dev, or"
+            " more of them"
+        )
+    by_time = any(getattr(example, "time", None) is not None for example in examples)
+    parts = [share] * len(examples)
+    if by_time:
+        parts = _latest(examples, share, groups)
+    else:
+        sizes = Counter(groups)
+        # 比一份还大的组只能用来学：留出来就没有多少可学的了
+        dealt = [number for number, group in enumerate(groups) if sizes[group] <= len(examples) / share]
+        if len({groups[number] for number in dealt}) < FEWEST:
+            raise InputError("most rows of the training file belong together in a few groups; give --dev")
+        own = [groups[number] for number in dealt]
+        for number, part in zip(dealt, fold_numbers(task, [examples[n] for n in dealt], share, seed, own), strict=True):
+            parts[number] = part
+    names = {0: "dev", 1: "test"} if with_test and len(examples) >= ENOUGH_FOR_TEST else {0: "dev"}
+    classes = [task.class_of(example) for example in examples]
+    learned = Counter(one for one, part in zip(classes, parts, strict=True) if part not in names)
+    divided: dict[str, list[int]] = {"train": [], **{name: [] for name in names.values()}}
+    for number, (one, part) in enumerate(zip(classes, parts, strict=True)):
+        # 少见的类全落在留出的部分里就没有可学的：它们留在训练里
+        divided[names.get(part, "train") if learned[one] or by_time else "train"].append(number)
+    return divided
+
+
+def _latest(examples: Sequence[Any], share: int, groups: Sequence[int]) -> list[int]:
+    """Returns part 1 for the latest examples, 0 for those before them and 2 for the others; groups go by their last."""
+    last: dict[int, float] = {}
+    for example, group in zip(examples, groups, strict=True):
+        last[group] = max(last.get(group, -math.inf), example.time)
+    newest = sorted(range(len(examples)), key=lambda number: -last[groups[number]])
+    edges = [last[groups[newest[min(len(newest) - 1, size * len(newest) // share)]]] for size in (1, 2)]
+    # 同一时刻的不分开：界线上的归较早的一边
+    return [1 if last[group] > edges[0] else 0 if last[group] > edges[1] else 2 for group in groups]
+
+
+def almost_equal(task: Task[ExampleT, Any], examples: Sequence[ExampleT]) -> list[int]:
+    """Returns the group of each example: the number of one of those that it is equal or almost equal to."""
+    return _joined([_keys(task, example, near=True) for example in examples])
+
+
+def _joined(keys: Sequence[Iterable[Hashable]]) -> list[int]:
+    """Returns the group of each example: those that share a key are in one, also over others between them."""
+    parent = list(range(len(keys)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    first: dict[Hashable, int] = {}
+    for number, own in enumerate(keys):
+        for key in own:
+            parent[root(number)] = root(first.setdefault(key, number))
+    return [root(number) for number in range(len(keys))]
+
+
+_DRAWS = generator(0, "finetune/almost equal")
+_FACTORS, _TERMS = (_DRAWS.integers(1, 2**32, (_HASHES, 1), dtype=np.uint64) | np.uint64(1) for _ in range(2))
+
+
+def _keys(task: Task[ExampleT, Any], example: ExampleT, *, near: bool) -> Iterator[Hashable]:
+    """Yields what an example shares with those that belong to it; `near` for those that are almost equal, too."""
+    yield from task.keys_of(example)
+    text = unicodedata.normalize("NFKC", " ".join(task.texts_of(example))).casefold()
+    letters = re.sub(r"[\W_]+", "", text)[:_LETTERS]
+    yield "letters", letters or text
+    if not near:
+        return
+    runs = {
+        zlib.crc32(letters[at : at + _RUN].encode("utf-8", "surrogatepass")) for at in range(len(letters) - _RUN + 1)
+    }
+    # 太短的文本差一个字就是另一句话：只认完全相同
+    if len(runs) >= 4 * _RUN:
+        hashes = (np.array(sorted(runs), dtype=np.uint64) * _FACTORS + _TERMS) % np.uint64(2**32)
+        least = hashes.min(1).reshape(_BANDS, -1)
+        yield from (("band", number, *row) for number, row in enumerate(least.tolist()))

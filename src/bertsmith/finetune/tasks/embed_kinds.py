@@ -1,0 +1,237 @@
+"""What a file of sentence vectors is made of decides the loss that learns from it, and the figures that score on it.
+
+- pairs, and judged queries over a corpus: retrieval, every query against all texts of the file
+- scored pairs: Spearman and Pearson between cosines and scores; of scores that are 0 and 1, average precision first
+- classes: V-measure of k-means clusters
+
+A teacher's judgement can be learned instead. Vectors have length 1, so that a product is a cosine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.datasets.related import (
+    CorpusPassage,
+    JudgedQuery,
+    RelatedTexts,
+    VectorExample,
+    related_of_beir,
+)
+from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
+from bertsmith.finetune.metrics import (
+    Interval,
+    average_precision_interval,
+    bootstrap_interval,
+    correlation_columns,
+    correlation_of_means,
+)
+from bertsmith.finetune.metrics.ranking import cluster, ranking_scores, v_measure
+from bertsmith.inference.embed import SimilarityFunction, similarities
+from bertsmith.inference.pipeline import pipelines_of_folder
+from bertsmith.objectives.vectors import Needs, vector_loss_named
+
+_GIVES: dict[type, tuple[Needs, ...]] = {
+    RelatedTexts: ("positives", "margins"),
+    ScoredText: ("scores",),
+    LabelledText: ("positives",),
+}
+_DEFAULT_LOSSES = {RelatedTexts: "info-nce", ScoredText: "cosent", LabelledText: "info-nce"}
+_MADE_OF = {RelatedTexts: "pairs of a query and a text", ScoredText: "pairs with scores", LabelledText: "classes"}
+
+
+def to_learn(examples: Sequence[VectorExample]) -> list[Any]:
+    """Returns examples that can be learned from: the judged queries of BEIR as pairs, all others as they are."""
+    if isinstance(examples[0], CorpusPassage | JudgedQuery):
+        return related_of_beir(examples)
+    return list(examples)
+
+
+def loss_for(examples: Sequence[Any], loss: str | None, teacher: str | None) -> str:
+    """Returns the name of the loss that learns from examples, or from what a teacher says of them."""
+    kind = type(examples[0])
+    # 差距要有老师的打分才算得出：没打过分的反例只作反例
+    gives = tuple(need for need in _GIVES[kind] if need != "margins" or _scores(examples))
+    usual = "margin-mse" if "margins" in gives else _DEFAULT_LOSSES[kind]
+    if teacher is not None:
+        gives, usual = _taught(teacher, examples)
+    name = loss or usual
+    if vector_loss_named(name).needs not in gives:
+        source = f"the teacher {teacher}" if teacher is not None else _MADE_OF[kind]
+        raise ConfigError(f"the loss {name} does not learn from {source}; use {usual}, or another file")
+    return name
+
+
+def score_range(examples: Sequence[Any]) -> tuple[float, float]:
+    """Returns the scores that count as 0 and as 1."""
+    scores = _scores(examples)
+    low, high = (min(scores), max(scores)) if scores else (0.0, 1.0)
+    if low == high:
+        raise InputError("the training file's scores are all the same; there is nothing to learn")
+    # 已经在 [0, 1] 里的分数原样使用
+    return (0.0, 1.0) if low >= 0.0 and high <= 1.0 else (low, high)
+
+
+def require_different(examples: Sequence[Any], file: str = "the training file") -> None:
+    """Makes sure that there are two things to tell apart."""
+    if isinstance(examples[0], LabelledText):
+        labels = [example.label for example in examples]
+        if len(set(labels)) < 2 or len(set(labels)) == len(labels):
+            raise InputError(f"{file} has one class only, or one text of each; two classes of two texts are needed")
+    elif isinstance(examples[0], RelatedTexts) and len({example.positive for example in examples}) < 2:
+        raise InputError(f"{file} has one positive only; without another text there is nothing to tell it from")
+
+
+def _scores(examples: Sequence[Any]) -> list[float]:
+    if isinstance(examples[0], ScoredText):
+        return [example.score for example in examples]
+    scores = [getattr(example, "scores", ()) for example in examples]
+    # 有的例子没有老师的分数，就谁的也不用：缺的那些没有目标可学
+    return [score for each in scores for score in each] if all(scores) and any(len(s) > 1 for s in scores) else []
+
+
+def _taught(teacher: str, examples: Sequence[Any]) -> tuple[tuple[Needs, ...], str]:
+    """Returns what a teacher gives, and the loss for it."""
+    pipelines = pipelines_of_folder(teacher)
+    if "embed" in pipelines:
+        return ("teacher",), "similarities"
+    if "rank" not in pipelines:
+        raise ConfigError(f"--teacher {teacher}: is for {', '.join(pipelines)}; name an encoder or a ranker")
+    if not any(getattr(example, "negatives", ()) for example in examples):
+        raise ConfigError(f"--teacher {teacher}: ranks, and the training file has no negatives for it to judge")
+    return ("margins",), "margin-mse"
+
+
+Vectors = NDArray[np.float32]
+_BLOCK = 64
+"""Queries that are compared with a corpus at a time."""
+_SHOWN = 200
+"""Letters of a passage in a list of mistakes."""
+
+
+@dataclass(frozen=True)
+class VectorScores:
+    """Figures with their 95 % intervals, the one that decides first; mistakes as the fields of `Mistake`."""
+
+    intervals: dict[str, Interval]
+    mistakes: list[tuple[str, str, str, float]] = field(default_factory=list)
+
+
+def score_vectors(
+    examples: Sequence[VectorExample], vectors: Sequence[Vectors], similarity: SimilarityFunction = "cosine"
+) -> VectorScores:
+    """Scores vectors.
+
+    Args:
+        examples: N of one kind, or the passages and queries of one corpus.
+        vectors: [n, H] for each example, of its texts; for `cosine` of length 1.
+        similarity: how two vectors are compared.
+    """
+    kind = type(examples[0])
+    if kind is ScoredText:
+        return _of_scored(examples, vectors, similarity)
+    if kind is LabelledText:
+        labels: list[Any] = [example.label for example in examples if isinstance(example, LabelledText)]
+        found = cluster(np.concatenate(vectors), len(set(labels)))
+        return VectorScores({"v_measure": v_measure(labels, found.tolist())})
+    return _of_retrieval(_Corpus.of(examples, vectors), similarity)
+
+
+def _of_scored(examples: Sequence[Any], vectors: Sequence[Vectors], similarity: SimilarityFunction) -> VectorScores:
+    from scipy.stats import rankdata
+
+    scores = np.array([example.score for example in examples])
+    cosines = np.array([float(_compared(pair[:1], pair[1:], similarity)[0, 0]) for pair in vectors])
+    # 名次在全体上定好再重抽样：每次重排名次，区间几乎不变，却慢上百倍
+    ranks = [rankdata(column) for column in (scores, cosines)]
+    intervals = {
+        "spearman": bootstrap_interval(correlation_columns(*ranks), correlation_of_means),
+        "pearson": bootstrap_interval(correlation_columns(scores, cosines), correlation_of_means),
+    }
+    if set(scores.tolist()) == {0.0, 1.0}:
+        intervals = {"average_precision": average_precision_interval(scores > 0, cosines), **intervals}
+    gaps = np.abs(ranks[0] - ranks[1]) / len(scores)
+    mistakes = [
+        (f"{example.text} ⏐ {example.pair}", f"{example.score:g}", f"{cosine:.3g}", float(gap))
+        for example, cosine, gap in zip(examples, cosines, gaps, strict=True)
+    ]
+    return VectorScores(intervals, mistakes)
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """D texts, each once, with vectors [D, H]; Q queries; of each query, number of a text → its grade."""
+
+    texts: list[str]
+    text_vectors: Vectors
+    queries: list[str]
+    query_vectors: Vectors
+    grades: list[dict[int, float]]
+
+    @classmethod
+    def of(cls, examples: Sequence[VectorExample], vectors: Sequence[Vectors]) -> _Corpus:
+        """Collects texts and queries; of pairs, every text of the file is a candidate for every query."""
+        numbers: dict[str, int] = {}
+        rows: list[NDArray[np.float32]] = []
+        asked: dict[str, tuple[NDArray[np.float32], dict[int, float]]] = {}
+
+        def number_of(key: str, vector: NDArray[np.float32]) -> int:
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                rows.append(vector)
+            return numbers[key]
+
+        texts: dict[str, str] = {}
+        for example, found in zip(examples, vectors, strict=True):
+            if isinstance(example, CorpusPassage):
+                number_of(example.id, found[0])
+                texts[example.id] = example.text
+            elif isinstance(example, RelatedTexts):
+                for text, vector in zip((example.positive, *example.negatives), found[1:], strict=True):
+                    number_of(text, vector)
+                # 同一个问题在文件里出现几次，它的几个答案都算对
+                asked.setdefault(example.query, (found[0], {}))[1][numbers[example.positive]] = 1.0
+        for example, found in zip(examples, vectors, strict=True):
+            if isinstance(example, JudgedQuery):
+                graded = {numbers[name]: grade for name, grade in example.grades if name in numbers and grade > 0}
+                asked[example.text] = (found[0], graded)
+        judged = {query: each for query, each in asked.items() if each[1]}
+        if not judged:
+            raise InputError(f"{examples[0].at}no query has a right text; retrieval cannot be scored without one")
+        return cls(
+            [texts.get(key, key) for key in numbers],
+            np.stack(rows),
+            list(judged),
+            np.stack([vector for vector, _ in judged.values()]),
+            [grades for _, grades in judged.values()],
+        )
+
+    def ranked(self, similarity: SimilarityFunction) -> Iterator[tuple[Vectors, Vectors]]:
+        """Yields the similarities [D] of each query with all texts, and their grades [D]."""
+        for first in range(0, len(self.queries), _BLOCK):
+            cosines = _compared(self.query_vectors[first : first + _BLOCK], self.text_vectors, similarity)
+            for row, grades in zip(cosines, self.grades[first : first + _BLOCK], strict=True):
+                graded = np.zeros(len(self.texts), dtype=np.float32)
+                graded[list(grades)] = list(grades.values())
+                yield row, graded
+
+
+def _compared(left: Vectors, right: Vectors, similarity: SimilarityFunction) -> Vectors:
+    return left @ right.T if similarity in ("cosine", "dot") else similarities(left, right, similarity)
+
+
+def _of_retrieval(corpus: _Corpus, similarity: SimilarityFunction) -> VectorScores:
+    found = ranking_scores(corpus.ranked(similarity))
+    mistakes = []
+    for query, (cosines, grades) in zip(corpus.queries, corpus.ranked(similarity), strict=True):
+        first = int(cosines.argmax())
+        if not grades[first]:
+            right = max(np.flatnonzero(grades), key=lambda number: cosines[number])
+            mistakes.append((query, corpus.texts[right][:_SHOWN], corpus.texts[first][:_SHOWN], float(cosines[first])))
+    return VectorScores({name: bootstrap_interval(column) for name, column in found.items()}, mistakes)

@@ -1,0 +1,222 @@
+"""Training the linear model over words, and weighing it against an encoder.
+
+Notable:
+- logistic regression (softmax over classes, or each label by itself) or ridge regression, by L-BFGS (Liu and Nocedal
+  1989); the penalty's strength is chosen on dev, from strong to weak, each start from where the last one ended
+- the outputs of two models are added, each times a weight: log odds, or numbers (a product of experts, Hinton 2002;
+  stacking, Wolpert 1992). The few weights are fitted on dev, which neither model was trained on
+- a part stays out unless the likelihood of dev asks for it: twice its gain must be beyond what chance gives in 95 of
+  100 cases (Wilks 1938)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.finetune.datasets.texts import columns_of
+from bertsmith.finetune.tasks.classify import TextTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.inference.classify import REGRESSION, SINGLE
+from bertsmith.inference.words import PART, SIMILARITIES, Words, counted
+
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""The values of `C`, by which the loss of the examples is multiplied beside the penalty, among which dev chooses."""
+MOST_WEIGHTS = 4_000_000
+"""Of the n-grams the most frequent ones are kept, as many as make this many weights: 16 MB."""
+ROUGH, EXACT = 1e-4, 1e-8
+"""Least relative gain of a step of the optimizer: to compare strengths, and for the weights that are kept."""
+CHANCE = 1.92
+"""Half the 95 % quantile of chi squared with one degree of freedom."""
+
+Floats = NDArray[np.float64]
+
+
+def train_words(
+    task: TextTask[Any, Any],
+    train: Sequence[Any],
+    dev: Sequence[Any],
+    strengths: Sequence[float] = STRENGTHS,
+) -> tuple[Words, float]:
+    """Trains a linear model over the n-grams of texts.
+
+    Args:
+        task: of classes, labels or numbers.
+        train: labelled examples.
+        dev: labelled examples that choose the strength.
+        strengths: to choose from, rising.
+
+    Returns:
+        The model, and the strength.
+    """
+    problem = str(task.config_fields()["problem_type"])
+    labels = tuple(task.config_fields()["id2label"].values())
+    target = np.asarray(task.targets(train), dtype=np.float64)
+    known = _known(task, train, len(labels))
+    known = replace(known, problem=problem, labels=labels)
+    features, held = (_matrix(known, task, examples) for examples in (train, dev))
+    wanted = np.asarray(task.targets(dev), dtype=np.float64)
+    each = _example_weights(task, target)
+    columns = 1 if problem == SINGLE and len(labels) == 2 else len(labels)
+    parameters = np.zeros((features.shape[1] + 1) * columns)
+    best: tuple[float, float, Any] = (math.inf, strengths[0], parameters)
+    for strength in strengths:
+        parameters = _fitted(problem, features, target, each * strength, parameters, ROUGH)
+        scores = _scores(held, parameters.reshape(-1, columns))
+        loss = float(_losses(problem, scores, wanted)[0] @ _example_weights(task, wanted))
+        # 由强到弱，dev 一变差就停：再弱只会更差
+        if loss >= best[0]:
+            break
+        best = (loss, strength, parameters)
+    learned = _fitted(problem, features, target, each * best[1], best[2], EXACT)
+    learned = learned.reshape(-1, columns)
+    weights, bias = learned[:-1], learned[-1]
+    if isinstance(task, RegressionTask):
+        weights, bias = weights * task.spread, bias * task.spread + task.mean
+    return replace(known, weights=weights.astype(np.float32), bias=bias.astype(np.float32)), best[1]
+
+
+def _known(task: TextTask[Any, Any], train: Sequence[Any], outputs: int) -> Words:
+    """Returns a model without weights that knows the n-grams of the training texts, and how rare they are."""
+    texts, pairs = columns_of(train, task.paired)
+    found = np.zeros(SIMILARITIES + 2, dtype=np.int64)
+    for first in range(0, len(texts), PART):
+        part = slice(first, first + PART)
+        for _, features, _ in counted(texts[part], None if pairs is None else pairs[part]):
+            found += np.bincount(features, minlength=len(found))
+    if pairs is not None:
+        found[SIMILARITIES:] = len(texts)
+    most = max(MOST_WEIGHTS // outputs, 1)
+    known = np.flatnonzero(found)
+    if len(known) > most:
+        known = np.sort(known[np.argsort(-found[known], kind="stable")[:most]])
+    rarity = 1 + np.log((1 + len(texts)) / (1 + found[known]))
+    nothing = np.zeros((len(known), 1), dtype=np.float32)
+    return Words("", (), task.paired, known.astype(np.int32), rarity.astype(np.float32), nothing, nothing[:1, 0])
+
+
+def _matrix(words: Words, task: TextTask[Any, Any], examples: Sequence[Any]) -> Any:
+    """Returns the features of examples as a sparse matrix [N, F]."""
+    from scipy.sparse import csr_matrix, vstack
+
+    texts, pairs = columns_of(examples, task.paired)
+    parts = []
+    for first in range(0, len(texts), PART):
+        part = slice(first, first + PART)
+        rows, columns, values = words.entries(texts[part], None if pairs is None else pairs[part])
+        parts.append(csr_matrix((values, (rows, columns)), shape=(len(texts[part]), len(words.features))))
+    return vstack(parts, format="csr")
+
+
+def _example_weights(task: TextTask[Any, Any], target: Floats) -> Floats:
+    """Returns the weight of each example: that of its class, where classes are balanced."""
+    weights = getattr(task, "class_weights", ())
+    return np.asarray(weights)[target.astype(np.int64)] if weights else np.ones(len(target))
+
+
+def _fitted(problem: str, features: Any, target: Floats, each: Floats, start: Floats, tolerance: float) -> Floats:
+    """Returns weights and biases [(F + 1) x C] with the least sum of weighted losses and half the squared weights."""
+    from scipy.optimize import minimize
+
+    transposed = features.T.tocsr()
+
+    def objective(parameters: Floats) -> tuple[float, Floats]:
+        table = parameters.reshape(features.shape[1] + 1, -1)
+        losses, slopes = _losses(problem, _scores(features, table), target)
+        slopes *= each[:, None]
+        # 偏置不受惩罚：先验概率不该被压向一半
+        gradient = np.concatenate([transposed @ slopes.astype(np.float32) + table[:-1], slopes.sum(0, keepdims=True)])
+        return float(losses @ each + 0.5 * np.square(table[:-1]).sum()), gradient.ravel()
+
+    how = {"maxiter": 300, "maxcor": 6, "gtol": 1e-4, "ftol": tolerance}
+    found: Any = minimize(objective, start, method="L-BFGS-B", jac=True, options=how)
+    return np.asarray(found.x)
+
+
+def _scores(features: Any, table: Floats) -> Floats:
+    """Returns outputs [N, C] from weights and biases [F + 1, C]."""
+    scores: Floats = np.asarray(features @ table[:-1].astype(np.float32), dtype=np.float64) + table[-1]
+    return scores
+
+
+def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Floats]:
+    """Returns the loss of each example [N], and its slope at each output [N, C].
+
+    Args:
+        problem: one of `PROBLEM_TYPES`.
+        scores: [N, C]; of two classes the log odds alone, or both.
+        target: [N] numbers of classes, or numbers; [N, C] of labels.
+    """
+    if problem == REGRESSION:
+        errors = scores - target.reshape(scores.shape)
+        return 0.5 * np.square(errors[:, 0]), errors
+    if problem == SINGLE and scores.shape[1] > 1:
+        rows, classes = np.arange(len(scores)), target.astype(np.int64)
+        shifted = scores - scores.max(1, keepdims=True)
+        logs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+        slopes = np.exp(logs)
+        slopes[rows, classes] -= 1
+        return -logs[rows, classes], slopes
+    truth = target.reshape(scores.shape)
+    losses = np.logaddexp(0, scores) - truth * scores
+    return losses.sum(1), 0.5 * (1 + np.tanh(0.5 * scores)) - truth
+
+
+def mix_of(
+    problem: str, encoder: Tensor, words: Tensor, target: Sequence[Any]
+) -> tuple[tuple[float, float, float], float]:
+    """Fits by what the outputs of an encoder and of words are multiplied, and for numbers what is added.
+
+    A part that the likelihood of these examples does not ask for gets 0; where one part is enough, words are taken that
+    cost microseconds, unless the encoder alone is likelier.
+
+    Args:
+        problem: one of `PROBLEM_TYPES`.
+        encoder: [N, K], outputs for N examples that neither part was trained on.
+        words: [N, K].
+        target: what is true of them, as `TextTask.targets` says it; numbers on the scale of the file.
+
+    Returns:
+        For the encoder, for words, and what is added, all 0 or positive but the last; and the least -log likelihood of
+        the examples with them, in nats.
+    """
+    parts = [one.double().numpy() for one in (encoder, words)]
+    truth = np.asarray(target, dtype=np.float64)
+    ours, theirs, both = (_weighed(problem, some, truth) for some in (parts[:1], parts[1:], parts))
+    if theirs[0] - both[0] < CHANCE and theirs[0] <= ours[0] + CHANCE:
+        # 只用词：权重回到 1，温度留给校准
+        return (0.0, 1.0, 0.0), theirs[0]
+    if ours[0] - both[0] < CHANCE:
+        return (1.0, 0.0, 0.0), ours[0]
+    first, second, offset = both[1]
+    return (first, second, offset), both[0]
+
+
+def _weighed(problem: str, parts: Sequence[Floats], truth: Floats) -> tuple[float, tuple[float, ...]]:
+    """Returns the least -log likelihood of examples in nats, and the weights of the parts that give it; an offset last.
+
+    Of numbers the errors are taken for normal, with the variance that they have.
+    """
+    from scipy.optimize import minimize, nnls
+
+    if problem == REGRESSION:
+        means = [float(part.mean()) for part in parts]
+        columns = np.concatenate([part - mean for part, mean in zip(parts, means, strict=True)], axis=1)
+        weights, distance = nnls(columns, truth - truth.mean())
+        offset = float(truth.mean() - np.dot(weights, means))
+        return 0.5 * len(truth) * math.log(max(distance**2 / len(truth), 1e-12)), (*map(float, weights), offset)
+
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        outputs = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+        losses, slopes = _losses(problem, np.asarray(outputs), truth)
+        return float(losses.sum()), np.array([(slopes * part).sum() for part in parts])
+
+    start, bounds = np.full(len(parts), 1 / len(parts)), [(0.0, 20.0)] * len(parts)
+    found: Any = minimize(loss, start, method="L-BFGS-B", jac=True, bounds=bounds)
+    return float(found.fun), (*map(float, found.x), 0.0)

@@ -1,0 +1,308 @@
+"""A linear model over words and pieces of words: hashed n-grams, weighed by their rarity.
+
+Notable:
+- features are words and pairs of words, and runs of two to five characters within words with their edges; characters
+  of scripts without spaces (Chinese, Japanese, Thai …) are words of their own, so no segmenter is needed
+- an n-gram is a number, its hash (Weinberger et al. 2009): there is no vocabulary, and what is stored is the numbers
+  that training saw, with their weights, as safetensors
+- words and characters are each weighed by 1 + log count and by rarity, and scaled to length 1 (Salton and Buckley
+  1988); of pairs so are the second texts, what both texts hold, and how alike the two are
+- everything is done on the code points of many texts at once, in NumPy: no loop over texts, words or n-grams
+- beside an encoder it holds by what the outputs of the two are multiplied before they are added
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from bertsmith.errors import CheckpointError
+from bertsmith.files import atomic_path
+from bertsmith.hub import model_folder
+
+WORDS_FILE = "words.safetensors"
+FORMAT = "1"
+BITS = 18
+"""An n-gram is one of 2^18 numbers, in each block of features: a fifth of a million n-grams collide little."""
+PART = 1024
+"""Texts whose n-grams are in memory at once."""
+
+Ints = NDArray[np.int64]
+Hashes = NDArray[np.uint32]
+Floats = NDArray[np.float32]
+Entries = tuple[Ints, Ints, Floats]
+"""Of each entry other than 0 of a matrix of features: the number of the text, of the feature, and its value."""
+
+_SPACE, _LETTER, _ALONE, _SYMBOL = range(4)
+_UNSPACED = (
+    *((0xE00, 0xEFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF)),
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
+)
+"""Scripts that write no space between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_KINDS = np.full(0x110000, -1, dtype=np.int8)
+"""Kind of each code point, found when it is first met."""
+_LONGEST, _WORDS, _CHARACTERS = 5, 0, 1
+SIMILARITIES = 6 << BITS
+"""Blocks of 2^18 features each: words and characters of the text, of the second, of both; then two similarities."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A linear model over hashed n-grams.
+
+    Attributes:
+        problem: one of `PROBLEM_TYPES`: what the outputs mean.
+        labels: their names.
+        paired: whether it reads pairs of texts.
+        features: [F] int32, the numbers of the n-grams that it knows, rising.
+        rarity: [F] float32, 1 + log((1 + texts) / (1 + texts with it)).
+        weights: [F, C] float32; C is 1 for two classes, whose log odds it gives, else the number of labels.
+        bias: [C] float32.
+        mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
+    """
+
+    problem: str
+    labels: tuple[str, ...]
+    paired: bool
+    features: NDArray[np.int32]
+    rarity: Floats
+    weights: Floats
+    bias: Floats
+    mix: tuple[float, float, float] = (0.0, 1.0, 0.0)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no encoder beside it."""
+        return not self.mix[0]
+
+    def alone(self) -> Words:
+        """Returns the same without an encoder."""
+        return replace(self, mix=(0.0, 1.0, 0.0))
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        places = np.full(SIMILARITIES + 2, -1, dtype=np.int32)
+        places[self.features] = np.arange(len(self.features), dtype=np.int32)
+        return places
+
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
+        """Returns [N, K] float32, as an encoder's head gives them."""
+        found: Floats = np.empty((len(texts), self.weights.shape[1]), dtype=np.float32)
+        for first in range(0, len(texts), PART):
+            part = slice(first, first + PART)
+            rows, columns, values = self.entries(texts[part], None if pairs is None else pairs[part])
+            for column, weights in enumerate(self.weights.T):
+                scores = np.bincount(rows, values * weights[columns], minlength=len(texts[part]))
+                found[part, column] = scores + self.bias[column]
+        # 两类只存一列对数几率：另一类记 0，softmax 之后与逻辑回归一致
+        if self.weights.shape[1] < len(self.labels):
+            found = np.concatenate([np.zeros_like(found), found], axis=1)
+        return torch.from_numpy(found)
+
+    def beside(self, encoder: Tensor, words: Tensor) -> Tensor:
+        """Returns the outputs of both parts together: log odds, or numbers, times what dev asked for, added up."""
+        ours, theirs, offset = self.mix
+        return ours * encoder + theirs * words + offset
+
+    def entries(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Entries:
+        """Returns the features of N texts: of each entry its text, the place of its feature in `features`, its value.
+
+        What training never saw is left out.
+        """
+        parts = [_scaled(*self._weighed(*block)) for block in counted(texts, pairs)]
+        if pairs is not None:
+            parts += self._alike(texts, pairs)
+        rows, columns, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return rows, columns, values.astype(np.float32)
+
+    def _weighed(self, rows: Ints, features: Ints, values: Floats) -> Entries:
+        places = self._places[features]
+        known = places >= 0
+        rows, columns = rows[known], places[known].astype(np.int64)
+        return rows, columns, values[known] * self.rarity[columns]
+
+    def _alike(self, texts: Sequence[str], pairs: Sequence[str]) -> Iterator[Entries]:
+        """Yields the cosine of the two texts' words, and of their characters."""
+        rare = self.rarity.max(initial=1.0)
+        for kind in (_WORDS, _CHARACTERS):
+            sides = []
+            for given in (texts, pairs):
+                rows, features, values = list(counted(given, None))[kind]
+                places = self._places[features]
+                # 训练没见过的词两边都有，正是最强的相似：按最罕见的算
+                weighed = values * np.where(places >= 0, self.rarity[np.maximum(places, 0)], rare)
+                rows, _, scaled = _scaled(rows, features, weighed)
+                sides.append((rows << (BITS + 1) | features, rows, scaled))
+            _, left, right = np.intersect1d(sides[0][0], sides[1][0], assume_unique=True, return_indices=True)
+            products = sides[0][2][left] * sides[1][2][right]
+            cosines = np.bincount(sides[0][1][left], products, minlength=len(texts)).astype(np.float32)
+            place = int(self._places[SIMILARITIES + kind])
+            yield np.arange(len(texts)), np.full(len(texts), place), SIMILARITY_SCALE * cosines
+
+    def save(self, folder: Path) -> None:
+        """Writes `words.safetensors` into a folder."""
+        tensors = {"features": self.features, "rarity": self.rarity, "weights": self.weights, "bias": self.bias}
+        told = {"problem": self.problem, "labels": self.labels, "paired": self.paired, "mix": self.mix}
+        with atomic_path(folder / WORDS_FILE) as temporary:
+            save_file(tensors, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
+
+
+SIMILARITY_SCALE = np.float32(5.0)
+"""Makes a similarity, one feature among hundreds, cheap to learn under the same penalty."""
+
+
+def read_words(folder: str | Path) -> Words | None:
+    """Returns the linear model of a folder; None where there is none.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    path = model_folder(folder) / WORDS_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            told = file.metadata()
+            if told["format"] != FORMAT:
+                raise ValueError(f"of format {told['format']}")
+            words = json.loads(told["words"])
+            tensors = {name: file.get_tensor(name) for name in ("features", "rarity", "weights", "bias")}
+        found = Words(
+            str(words["problem"]), tuple(words["labels"]), bool(words["paired"]), **tensors, mix=tuple(words["mix"])
+        )
+        size, outputs = len(found.features), len(found.bias)
+        shapes = (found.features.shape, found.rarity.shape, found.weights.shape)
+        if shapes != ((size,), (size,), (size, outputs)) or outputs not in (1, len(found.labels)):
+            raise ValueError("its shapes do not fit together")
+        if size and not 0 <= found.features.min() <= found.features.max() < SIMILARITIES + 2:
+            raise ValueError("a feature is out of range")
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); copy the folder again, or run solve again") from None
+    return found
+
+
+def _scaled(rows: Ints, columns: Ints, values: Floats) -> Entries:
+    """Scales the entries of each text to length 1."""
+    lengths = np.sqrt(np.bincount(rows, values * values)) if len(rows) else np.ones(1)
+    return rows, columns, (values / lengths[rows]).astype(np.float32)
+
+
+def counted(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[Entries]:
+    """Yields the features of N texts block by block, each with 1 + log of its count."""
+    first = [_distinct(*grams) for grams in ngrams(texts)]
+    yield from (_block(keys, counts, number) for number, (keys, counts) in enumerate(first))
+    if pairs is not None:
+        second = [_distinct(*grams) for grams in ngrams(pairs)]
+        yield from (_block(keys, counts, 2 + number) for number, (keys, counts) in enumerate(second))
+        for number, ((keys, _), (others, _)) in enumerate(zip(first, second, strict=True)):
+            both = np.intersect1d(keys, others, assume_unique=True)
+            yield _block(both, np.ones(len(both)), 4 + number)
+
+
+def _distinct(owners: Ints, hashes: Hashes) -> tuple[Ints, NDArray[np.float64]]:
+    """Returns text number and feature in one number, rising, and how often each occurs."""
+    # 一次排序完成去重与计数：键的高位是文本，低位是特征
+    keys = np.sort(owners << BITS | (hashes >> np.uint32(32 - BITS)).astype(np.int64))
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[first], np.diff(first, append=len(keys)).astype(np.float64)
+
+
+def _block(keys: Ints, counts: NDArray[np.float64], number: int) -> Entries:
+    return keys >> BITS, (number << BITS) + (keys & ((1 << BITS) - 1)), (1 + np.log(counts)).astype(np.float32)
+
+
+def ngrams(texts: Sequence[str]) -> tuple[tuple[Ints, Hashes], tuple[Ints, Hashes]]:
+    """Hashes the n-grams of N texts, lower-cased.
+
+    Returns:
+        Of words and pairs of words, then of runs of 2 to 5 characters: the text number and the hash of each.
+    """
+    joined = "\n".join(text.replace("\n", " ") for text in texts).lower()
+    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    kinds = _kinds_of(codes)
+    kept = np.flatnonzero(kinds != _SPACE)
+    owners, kinds = np.cumsum(codes == ord("\n"))[kept], kinds[kept]
+    if not len(kept):
+        nothing = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32))
+        return nothing, nothing
+    mixed = _mix(codes[kept] * np.uint32(0x9E3779B1))
+    begins = (np.diff(kept, prepend=-2) > 1) | (np.diff(kinds, prepend=-1) != 0)
+    return _word_grams(mixed, owners, begins | (kinds == _ALONE)), _character_grams(mixed, owners, begins)
+
+
+def _kinds_of(codes: Hashes) -> NDArray[np.int8]:
+    found = _KINDS[codes]
+    if (found < 0).any():
+        new = np.unique(codes[found < 0])
+        _KINDS[new] = [_kind(code) for code in new.tolist()]
+        found = _KINDS[codes]
+    return found
+
+
+def _kind(code: int) -> int:
+    if any(first <= code <= last for first, last in _UNSPACED):
+        return _ALONE
+    category = unicodedata.category(chr(code))[0]
+    # 附标（M）是词的一部分：印地语、阿拉伯语的元音符号不把词切开
+    return _LETTER if category in "LMN" or code == ord("_") else _SPACE if category in "ZC" else _SYMBOL
+
+
+def _word_grams(mixed: Hashes, owners: Ints, begins: NDArray[np.bool_]) -> tuple[Ints, Hashes]:
+    """Hashes words and pairs of neighbours; a word begins where it says so."""
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(starts, append=len(mixed))
+    within = np.arange(len(mixed)) - np.repeat(starts, lengths)
+    # 词的散列是一个多项式：字符散列乘以奇数的幂，按词分段求和（模 2^64）
+    powers = np.cumprod(np.full(int(lengths.max()), 0x9E3779B97F4A7C15, dtype=np.uint64))
+    words = _mix((np.add.reduceat(mixed * powers[within], starts) >> np.uint64(32)).astype(np.uint32))
+    of = owners[starts]
+    same = of[:-1] == of[1:]
+    pairs = _mix((words[:-1] * _PRIME ^ words[1:])[same])
+    return np.concatenate([of, of[:-1][same]]), np.concatenate([words, pairs])
+
+
+def _character_grams(mixed: Hashes, owners: Ints, begins: NDArray[np.bool_]) -> tuple[Ints, Hashes]:
+    """Hashes runs of 2 to 5 characters within words; the edge of a word counts as a character."""
+    # 每个词前插入一个边界，行末再加一个：跨过边界的串不要，落在两端的边界要
+    places = np.arange(len(mixed)) + np.cumsum(begins)
+    line = np.zeros(int(places[-1]) + 2, dtype=np.uint32)
+    line[places] = mixed
+    edges = np.ones(len(line), dtype=bool)
+    edges[places] = False
+    of = np.zeros(len(line), dtype=np.int64)
+    of[places] = owners
+    found = []
+    running: Hashes = line
+    inside: NDArray[np.bool_] = np.ones(len(line), dtype=bool)
+    for length in range(2, _LONGEST + 1):
+        count = len(line) - length + 1
+        if count <= 0:
+            break
+        running = running[:count] * _PRIME ^ line[length - 1 :]
+        # 长度每加一，原来的最后一个字符就成了中间的：它不能是边界
+        inside = inside[:count] & ~edges[length - 2 : length - 2 + count] if length > 2 else inside[:count]
+        chosen = np.flatnonzero(inside)
+        # 首字符可能是边界，第二个一定属于这个词；只有两个边界相邻时才不是，而那不会出现
+        found.append((of[np.where(edges[chosen], chosen + 1, chosen)], _mix(running[chosen] + np.uint32(length))))
+    return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
+
+
+_PRIME = np.uint32(16777619)
+
+
+def _mix(hashes: Hashes) -> Hashes:
+    """Spreads what differs in any bit over all bits (the last steps of MurmurHash3)."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)
+    return hashes ^ (hashes >> np.uint32(16))

@@ -1,0 +1,266 @@
+"""Domain adaptation: a general model goes on learning from the text of a domain (Gururangan et al. 2020).
+
+    vocabulary   what the domain's words cost in pieces, and new pieces for the costliest if asked for
+    corpus       token shards of the text
+    pre-training continued from the model, with the held-out loss before and after
+
+The folder is the run folder of the pre-training, plus `start/` (the model with its new pieces, where there are some)
+and `corpus/`. A stage whose result is there is not done again, so the same command resumes after a crash.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from rich.text import Text
+
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN
+from bertsmith.data.reading.documents import readable_files
+from bertsmith.data.reading.records import FileNames
+from bertsmith.data.reading.text import DocumentRule, read_text
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.files import claim_folder, leaving_no_trace
+from bertsmith.hub import model_folder
+from bertsmith.inference.embed import copy_sentence_files
+from bertsmith.journeys.source import DOCUMENTS_HELP, ENCODING_HELP, WORK, own_text, shards_of, text_files
+from bertsmith.kernels.layers import best_device, on_device
+from bertsmith.model import extend_positions, extend_vocabulary, load_any
+from bertsmith.model.folder import stored_heads
+from bertsmith.settings import Result, built, divided, option
+from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer, load_tokenizer
+from bertsmith.tokenizer.coverage import Coverage, measure_coverage
+from bertsmith.train.choosing import native_settings, recipe_to_continue
+from bertsmith.train.monitor import figures_before_training
+from bertsmith.train.pretraining import pretrain
+from bertsmith.train.recipe import PreTrainingRecipe
+from bertsmith.train.report import write_run_report
+
+LEAST_OFTEN = 5
+"""A word seen less often gets no piece: its vector would not be learned."""
+
+EXAMPLES = 8
+"""Costly words that are shown."""
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """What the command line was asked for."""
+
+    minutes: float = option(10.0, min=0.05, help="Minutes of continued pre-training.")
+    new_pieces: int = option(0, min=0, help="Number of words to add to the vocabulary, the costliest first.")
+    positions: int = option(0, min=0, help="Stretch the position table to this length; 0 leaves it.")
+    sequence_length: int = option(0, min=0, help="Tokens in a sequence; 0: 128, or the limit of the model if less.")
+    objective: str = option("", shown_default="the family's", help="Objective: mlm, mlm+nsp and others.")
+    documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
+    encoding: str = option("auto", help=ENCODING_HELP)
+    seed: int = option(0, help="Random seed.")
+
+
+@dataclass(frozen=True)
+class AdaptationResult:
+    """What came out.
+
+    Attributes:
+        model_folder: a model folder of the same family.
+        before: coverage of the text by the model's own vocabulary.
+        after: by the one with the new pieces; the same where none were added.
+        loss_before: held-out masked-LM loss at the start, in nats a piece.
+        loss_after: at the end.
+    """
+
+    model_folder: Path
+    before: Coverage
+    after: Coverage
+    loss_before: float
+    loss_after: float
+
+
+def adapt(
+    model: str | Path,
+    text: FileNames,
+    out: str | Path,
+    *,
+    console: Console | None = None,
+    device: torch.device | str | None = None,
+    **settings: Any,
+) -> Result[AdaptationResult]:
+    """Lets a general model go on learning from the text of a domain.
+
+    Examples:
+        >>> import bertsmith
+        >>> adapted = bertsmith.adapt("run/model", "texts", "adapted", minutes=0.05, new_pieces=5)
+        >>> sorted(adapted.metrics)
+        ['loss_after', 'loss_before']
+
+    Args:
+        model: a model folder, or `org/name` on the Hub.
+        text: files, folders or patterns of text and documents.
+        out: the run folder; the same call resumes where it was broken off.
+        console: shows what is done; silent when None.
+        device: None takes the GPU where there is one.
+        **settings: the options of `bertsmith adapt`, with underscores, such as `minutes` and `new_pieces`.
+
+    Returns:
+        `metrics`: the held-out loss after and before; `report`: the curves; `details`: also what the words of the text
+        cost in pieces, before and after.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible.
+        BertsmithError: the input or the output folder is unusable; what was complete stays.
+        TrainingStopped: a signal came, and the state is saved.
+    """
+    (chosen,) = divided(settings, AdaptationOptions, command="adapt")
+    options, folder, files = built(AdaptationOptions, chosen), Path(out), text_files(text)
+    with on_device(device), leaving_no_trace(folder, *WORK):
+        found = _adapted(str(model), files, folder, options, console or Console(quiet=True))
+    metrics = {"loss_after": found.loss_after, "loss_before": found.loss_before}
+    return Result(folder, metrics, found.model_folder, write_run_report([folder]), found)
+
+
+def _adapted(
+    model: str, text: Sequence[str], out: Path, options: AdaptationOptions, console: Console
+) -> AdaptationResult:
+    """Does what is left of an adaptation."""
+    source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
+    claim_folder(out, "adapt.json", {"model": model, **source.settings, **vars(options)})
+    origin = model_folder(model)
+    tokenizer, gives_vectors = load_tokenizer(origin), (origin / "modules.json").exists()
+    if gives_vectors:
+        # 副本里放不进去的步骤，现在就说，而不是训练完才说
+        with tempfile.TemporaryDirectory() as name:
+            copy_sentence_files(origin, Path(name))
+        warnings.warn(
+            f"{model}: is a sentence encoder, and masked LM teaches words, not vectors, so search may get worse;"
+            " compare both (bertsmith evaluate), or train vectors on the text (bertsmith finetune embed --unlabelled)",
+            stacklevel=2,
+        )
+    console.print("[bold]1 · vocabulary[/bold]")
+    before = measure_coverage(tokenizer, read_text(source.files, source.encoding))
+    start = _start(model, tokenizer, before, out, options)
+    larger, after, columns = load_tokenizer(start), before, [("now", before)]
+    if added := len(larger) - len(tokenizer):
+        after = measure_coverage(larger, read_text(source.files, source.encoding))
+        columns.append((f"with {added:,} new pieces", after))
+    _show_coverage(console, *columns)
+    words = ", ".join(before.costliest(EXAMPLES, min_frequency=LEAST_OFTEN))
+    console.print(f"    words that cost most pieces: {escape(words) or 'none'}", soft_wrap=True)
+
+    console.print("[bold]2 · token shards[/bold]")
+    corpus = shards_of(source, larger, out / "corpus")
+    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
+    console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
+
+    console.print("[bold]3 · continued pre-training[/bold]")
+    recipe = recipe_to_continue(
+        start,
+        minutes=options.minutes,
+        sequence_length=options.sequence_length or None,
+        objective=options.objective or None,
+        **native_settings(best_device(), out),
+        seed=options.seed,
+    )
+    if fresh := _fresh_heads(start, recipe):
+        console.print(
+            f"    the model has no {fresh} head: it starts fresh, so the first loss says little", soft_wrap=True
+        )
+    result = pretrain(out, corpus, larger, recipe, console=console, device=best_device())
+    if gives_vectors:
+        copy_sentence_files(origin, out / "model")
+    first = figures_before_training(out / "metrics.jsonl")
+    name = result.recipe.build_objective().perplexity_of
+    done = AdaptationResult(out / "model", before, after, first[name], result.heldout[name])
+    console.print(
+        f"held-out loss: {done.loss_before:.3f} nats before, {done.loss_after:.3f} after;"
+        f" model: {escape(str(done.model_folder))}",
+        soft_wrap=True,
+    )
+    return done
+
+
+def _start(model: str, tokenizer: Tokenizer, coverage: Coverage, out: Path, options: AdaptationOptions) -> str:
+    """Returns the folder that training starts from: the model's own, or a copy with new pieces or positions."""
+    if not options.new_pieces and not options.positions:
+        return model
+    folder = out / "start"
+    if (folder / "tokenizer.json").exists():
+        return str(folder)
+    changed = load_any(model)
+    if options.new_pieces:
+        if not isinstance(tokenizer, WordPieceTokenizer):
+            raise ConfigError("--new-pieces needs a WordPiece vocabulary; this one spells every word: leave it out")
+        # 有些词读不成一个词（带标点、太长），多要几个再挑
+        costly = coverage.costliest(4 * options.new_pieces, min_frequency=LEAST_OFTEN)
+        pieces = [word for word in costly if _can_be_a_piece(tokenizer, word)]
+        # 新词的向量从旧词片的平均开始：它在旧模型眼里本来就是这些片
+        tokenizer = extend_vocabulary(changed, tokenizer, pieces[: options.new_pieces])
+    if options.positions:
+        extend_positions(changed, options.positions)
+    changed.save_pretrained(folder)
+    # 分词器最后写成：有了它，文件夹才是完整的
+    tokenizer.save(folder, model_max_length=changed.config.position_limit)
+    return str(folder)
+
+
+def _can_be_a_piece(tokenizer: WordPieceTokenizer, word: str) -> bool:
+    try:
+        tokenizer.spell(word)
+    except InputError:
+        return False
+    return word.isalpha() and word not in tokenizer.piece_to_id
+
+
+def _fresh_heads(start: str, recipe: PreTrainingRecipe) -> str:
+    """Returns the names of the heads that the folder lacks, for people; empty where it has all."""
+    objective, folder = recipe.build_objective(), model_folder(start)
+    # 句向量模型不带 MLM 头：头要从头学起，开始时的损失与原模型学到多少无关
+    held = {head for part in objective.folders if (folder / part).is_dir() for head in stored_heads(folder / part)}
+    return ", ".join(head.replace("_", "-") for head in objective.heads if head not in held)
+
+
+def _show_coverage(console: Console, *columns: tuple[str, Coverage]) -> None:
+    """Prints what vocabularies make of a text, a named column each."""
+    names = [name for name, _ in columns]
+    found = [coverage for _, coverage in columns]
+    table = Table("", *names, box=None, header_style="bold", show_header=any(names))
+    table.add_row("words", *(f"{each.words:,}" for each in found))
+    table.add_row("pieces a word", *(f"{each.pieces_per_word:.3f}" for each in found))
+    table.add_row("words in one piece", *(f"{each.whole / max(1, each.words):.1%}" for each in found))
+    table.add_row("words it cannot spell", *(f"{each.unknown / max(1, each.words):.2%}" for each in found))
+    console.print(table)
+
+
+def report_coverage(
+    console: Console, tokenizer: Tokenizer, text: Sequence[str], *, encoding: str = "auto", words: int = 20
+) -> Coverage:
+    """Reads text, and prints its figures and its costliest words with their pieces.
+
+    Args:
+        console: where to.
+        tokenizer: any.
+        text: files, folders or globs.
+        encoding: `auto` or a codec.
+        words: how many are listed.
+
+    Raises:
+        InputError: a path is missing, holds no text file, or cannot be read.
+    """
+    coverage = measure_coverage(tokenizer, read_text(readable_files(text, encoding), encoding))
+    _show_coverage(console, ("", coverage))
+    table = Table("word", Column("times", justify="right"), "pieces", box=None, header_style="bold")
+    # 拿 次数 ×（片数 - 1）排序：一个词自成一片能省多少，才值不值得加
+    for word in coverage.costliest(words, min_frequency=LEAST_OFTEN):
+        times, _ = coverage.costly[word]
+        table.add_row(Text(word), f"{times:,}", Text(" ".join(tokenizer.tokenize(word))))
+    if table.row_count:
+        console.print()
+        console.print(table)
+    return coverage

@@ -1,0 +1,164 @@
+"""The end of a quickstart with `--search`: vectors learned from the text itself, an index, and what they are worth.
+
+A masked LM's vectors are poor ones. A short stage without labels teaches the model which sentences stand together, then
+the folder is indexed. Whether that helped is told honestly: held-out sentences are asked for the passage they were
+taken from, of the vectors before and after, of the words (BM25), and of words and vectors together. How much the
+vectors weigh beside the words, other held-out sentences decide; the index keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from bertsmith.errors import ConfigError
+from bertsmith.finetune.datasets.related import RelatedTexts, read_unlabelled
+from bertsmith.finetune.metrics.ranking import mean_reciprocal_rank
+from bertsmith.finetune.run import fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.tasks.embed import EmbeddingOptions, EmbeddingTask
+from bertsmith.inference import Embed
+from bertsmith.kernels.layers import best_device
+from bertsmith.model import ModelConfig
+from bertsmith.retrieval import IndexSettings, build_index
+from bertsmith.retrieval.dense import joined_scores
+from bertsmith.retrieval.lexical import LexicalSearch
+from bertsmith.seeding import generator
+from bertsmith.train.choosing import MEASURED_WIDTH
+
+BATCH, TEMPERATURE, RATE = 128, 0.02, 1e-3
+"""Pairs of a step, what cosines are divided by, and the rate at the width of mini: a model of minutes has much to learn
+and little to lose (trials in docs/notes/measurements.md, "Vectors from nothing")."""
+PAIR_TOKENS = 128
+"""What a pair has, about: a span of words, and four sentences."""
+SHARE = 0.5
+"""Tokens that the stage reads at most, for each that pre-training read: it takes about half as long again."""
+CANDIDATES, SHOWN = 2_000, 5
+"""Passages that queries are asked of, queries shown."""
+WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+"""Of the vectors beside words, to choose from."""
+
+WAYS = ("words (BM25)", "vectors before", "vectors after", "words and vectors after")
+
+
+@dataclass(frozen=True)
+class AskedQuery:
+    """A sentence, and the passage that each way found first; `right` where it is the one the sentence is from."""
+
+    query: str
+    found: Mapping[str, str]
+    right: str
+
+
+@dataclass(frozen=True)
+class SearchComparison:
+    """What the vectors are worth, as a part of the page.
+
+    Attributes:
+        mrr: way → mean reciprocal rank.
+        queries: of the comparison.
+        candidates: passages they were asked of.
+        weight: of the vectors beside words, which did best on other queries.
+        examples: some of the queries.
+    """
+
+    mrr: dict[str, float]
+    queries: int
+    candidates: int
+    weight: float
+    examples: list[AskedQuery]
+    template: ClassVar[str] = "search_comparison.html"
+
+    @property
+    def verdict(self) -> str:
+        """Which way finds best, in a sentence."""
+        first, second = sorted(self.mrr, key=lambda way: -self.mrr[way])[:2]
+        return f"Best: {first} ({self.mrr[first]:.3f}), then {second} ({self.mrr[second]:.3f})."
+
+
+def require_searchable(corpus: Sequence[str], out: Path) -> None:
+    """Makes sure that `--search` can be done, before an hour is spent.
+
+    Raises:
+        ConfigError: the text is not one folder, the output lies in it, or a library is not installed.
+    """
+    folder = Path(corpus[0]) if len(corpus) == 1 else None
+    if folder is None or not folder.is_dir():
+        raise ConfigError("--search makes an index of one folder; name that folder and nothing else")
+    if folder.resolve() in (out.resolve(), *out.resolve().parents):
+        raise ConfigError(f"{out}: lies in {folder}, which is to be indexed; choose another --out")
+    LexicalSearch.build(["a word"])
+
+
+def learn_to_search(
+    folder: str, out: Path, encoding: str, seed: int, tokens_seen: int, console: Console
+) -> SearchComparison:
+    """Trains vectors on a folder's own text, indexes it, and compares ways to search it.
+
+    Args:
+        folder: what is searched.
+        out: its `model` is trained on; `vectors/` and `index/` are written.
+        encoding: of the files.
+        seed: of everything random.
+        tokens_seen: in pre-training; the stage reads a share of as many.
+        console: shows progress.
+    """
+    # 自己文本上的模型先要学会：问与文共有的词最要紧
+    pairs, held_out = read_unlabelled(folder, "span", encoding=encoding, seed=seed)
+    order = generator(seed, "quickstart/pairs").permutation(len(pairs))
+    chosen = [pairs[number] for number in order[: max(2, round(SHARE * tokens_seen / PAIR_TOKENS))].tolist()]
+    task = EmbeddingTask.learned_from(chosen, EmbeddingOptions(temperature=TEMPERATURE))
+    model, run = out / "model", out / "vectors"
+    rate = RATE * min(1.0, MEASURED_WIDTH / ModelConfig.load(model).hidden_size)
+    settings = FineTuningSettings(epochs=1, batch_size=BATCH, learning_rate=rate, seed=seed)
+    fine_tune(task, model, chosen, held_out, run, settings, console=console, device=best_device())
+    # 候选里放上别的段落：只在几百段里找，谁都容易第一
+    others = [pairs[number].positive for number in order[::-1][:CANDIDATES].tolist()]
+    found = compare_ways(held_out[::2], held_out[1::2], others, model, run / "model")
+    build_index(folder, run / "model", out / "index", IndexSettings(encoding=encoding, weight=found.weight))
+    return found
+
+
+def compare_ways(
+    asked: Sequence[RelatedTexts], weighing: Sequence[RelatedTexts], others: Sequence[str], before: Path, after: Path
+) -> SearchComparison:
+    """Asks queries of their own passages and of others, in four ways.
+
+    Args:
+        asked: queries and the passage of each.
+        weighing: others of the kind, at least one, which choose the weight of the vectors beside words.
+        others: further passages, up to `CANDIDATES` in all.
+        before: model folder.
+        after: model folder.
+    """
+    pairs = [*asked, *weighing]
+    right = list(dict.fromkeys(pair.positive for pair in pairs))
+    passages = list(dict.fromkeys((*right, *others)))[: max(CANDIDATES, len(right))]
+    numbers = {passage: number for number, passage in enumerate(passages)}
+    relevant = [np.arange(len(passages)) == numbers[pair.positive] for pair in pairs]
+    words = LexicalSearch.build(passages)
+    scored: dict[str, list[NDArray[np.float32]]] = {WAYS[0]: [words.scores(pair.query) for pair in pairs]}
+    for way, model in ((WAYS[1], before), (WAYS[2], after)):
+        embed = Embed.load(model)
+        known, wanted = embed(passages), embed([pair.query for pair in pairs])
+        scored[way] = list(wanted @ known.T)
+    both = list(zip(scored[WAYS[2]], scored[WAYS[0]], strict=True))
+    first = len(asked)
+    # 权重由另一半问句来选：用同一批问句既选又评，结果会偏好
+    weight = max(
+        WEIGHTS,
+        key=lambda each: mean_reciprocal_rank([joined_scores(*two, each) for two in both[first:]], relevant[first:]),
+    )
+    scored[WAYS[3]] = [joined_scores(*two, weight) for two in both[:first]]
+    mrr = {way: mean_reciprocal_rank(scored[way][:first], relevant[:first]) for way in WAYS}
+    examples = [
+        AskedQuery(pair.query, {way: passages[int(scored[way][number].argmax())] for way in WAYS}, pair.positive)
+        for number, pair in enumerate(asked[:SHOWN])
+    ]
+    return SearchComparison(mrr, len(asked), len(passages), weight, examples)

@@ -1,0 +1,611 @@
+"""The best answer for labels: simple and costly methods tried in the order of cost, then the best two together.
+
+    majority    the commonest class, or the mean
+    words       a linear model over n-grams (`finetune.words`): seconds
+    frozen      the head of each encoder that is given, over features that stay as they are
+    fine-tuned  the encoder whose features did best, and one that was pre-trained from nothing on the text
+    together    the outputs of words and of the best encoder, with weights that dev chose
+
+Dev chooses everything; test is scored once, by the answer. Each stage leaves something whole, and what was decided (how
+many rows and epochs fit into the time) is kept before it begins; so the same command resumes where it was stopped:
+
+    model/      the answer: words, or an encoder with words beside it     parts/    what each method left
+    text/       the labelled texts, for pre-training                      tries.json, solve.json, split.json
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from bertsmith.data.reading.records import FileNames
+from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
+from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
+from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
+from bertsmith.finetune.datasets.texts import columns_of, shown
+from bertsmith.finetune.job import SPLIT_FILE, usual_rate
+from bertsmith.finetune.metrics import Interval, in_words
+from bertsmith.finetune.report import cut, draw_confusion, draw_reliability
+from bertsmith.finetune.run import digest_of, fine_tune
+from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.splits import held_out
+from bertsmith.finetune.tasks import all_tasks, save_task, task_named
+from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.finetune.tasks.task import FRESH_RATE, Evaluation
+from bertsmith.finetune.words import mix_of, train_words
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.classify import REGRESSION, SINGLE, TextPipeline
+from bertsmith.inference.task_file import TASK_FILE
+from bertsmith.inference.words import Words, read_words
+from bertsmith.journeys.quickstart import quickstart
+from bertsmith.journeys.source import text_files
+from bertsmith.kernels.layers import best_device, on_device
+from bertsmith.model import ModelConfig
+from bertsmith.model.folder import fingerprint_weights
+from bertsmith.reporting.page import CellStyle, FigureRow, Part, Picture, Table, figures_table, render_report
+from bertsmith.seeding import generator
+from bertsmith.settings import Result, built, divided, option
+
+TRUTH = {"classify": "label", "multilabel": "labels", "regress": "score"}
+SHAPES = tuple(TRUTH)
+"""The tasks whose labels can be solved for; each is of whole texts, so that outputs can be added up."""
+
+STEPS = 1200
+"""Steps of fine-tuning that few labels get, in at most 20 epochs; many labels get three epochs, as in the paper."""
+FROZEN_SHARE = 0.25
+"""Of the time that is left, for the frozen features of all encoders."""
+PRETRAINING_SHARE = 0.7
+"""Of the time that is left; fine-tuning gets the rest."""
+LEAST_PRETRAINING = 60.0
+"""Seconds below which nothing is learned from nothing."""
+TIMED_ROWS = 64
+"""Rows that tell how long the others will take."""
+_STYLES: tuple[CellStyle, ...] = ("text", "figure", "figure", "figure", "figure")
+SHOWN = 12
+"""Texts in the table of those of which the parts differ."""
+LEAST_ROWS = 0.25
+"""An epoch over a smaller share of the rows is not worth its time."""
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """What is asked for, besides how the files are read."""
+
+    panel: ClassVar[str] = "What is tried"
+
+    task: str | None = option(None, help="classify, multilabel or regress; default: by the labels.")
+    minutes: float = option(10.0, min=0.01, help="Minutes for all together; words take seconds and always run.")
+    seed: int = option(0, help="Random seed.")
+
+
+@dataclass(frozen=True)
+class Try:
+    """What one method came to.
+
+    Attributes:
+        name: of the method, with the encoder that it used.
+        score: by the task's metric on dev; None where it did not run.
+        interval: of the score.
+        seconds: that it took.
+        size: bytes of its folder.
+        milliseconds: for a text, of the texts of dev.
+        note: what was chosen, or why it did not run.
+    """
+
+    name: str
+    score: float | None = None
+    interval: Interval | None = None
+    seconds: float = 0.0
+    size: int = 0
+    milliseconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided before an encoder was trained: on how many rows, how often."""
+
+    rows: int
+    epochs: int
+
+
+@dataclass
+class Notes:
+    """What is kept while the methods are tried."""
+
+    tries: dict[str, Try] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    minutes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The answer.
+
+    Attributes:
+        task: the name of its task.
+        answer: the name of what is kept.
+        mix: by what the outputs of encoder and words are multiplied, and what is added; 0 for a part that is left out.
+        dev: how it does on the rows that chose it.
+        test: on the rows that chose nothing; None where there are none.
+        tries: all that was tried, the answer last.
+    """
+
+    task: str
+    answer: str
+    mix: tuple[float, float, float]
+    dev: Evaluation
+    test: Evaluation | None
+    tries: tuple[Try, ...]
+
+
+def solve(
+    train: DataSource,
+    out: str | Path = "runs/solve",
+    *,
+    dev: DataSource | None = None,
+    test: DataSource | None = None,
+    text: FileNames = (),
+    model: str | Path | Sequence[str | Path] = (),
+    console: Console | None = None,
+    device: torch.device | str | None = None,
+    **settings: Any,
+) -> Result[Solved]:
+    """Finds the best answer for labelled texts: words, an encoder, or both together.
+
+    Examples:
+        >>> import bertsmith
+        >>> rows = [{"text": "a warm and lovely story", "label": "good"}, {"text": "a dull story", "label": "bad"}] * 8
+        >>> solved = bertsmith.solve(rows, "solved", dev=rows)
+        >>> solved.details.answer, solved.metrics["accuracy"]
+        ('words', 1.0)
+
+    Args:
+        train: a labelled file or its URL, or rows in memory; as are `dev` and `test`. Without `dev`, parts of `train`
+            are held out for both.
+        out: the folder; the same call resumes where it was broken off.
+        dev: chooses everything.
+        test: scored once, by the answer.
+        text: files or folders of text without labels, from which an encoder is pre-trained.
+        model: encoders to try: folders, or names on the Hub.
+        console: gets a line for each method; silent when None.
+        device: None takes the GPU where there is one.
+        **settings: the options of `bertsmith solve`, with underscores: `minutes`, `task`, `label_column` and so on.
+
+    Returns:
+        `metrics` on test, else on dev; `model_folder`: the answer, which `load_pipeline` takes; `report`: the page;
+        `details`: a `Solved`.
+
+    Raises:
+        ConfigError: a setting is unknown or impossible, or the task has another shape.
+        InputError: rows are not usable; the message names the file and line.
+        RunFolderError: the folder holds something else, or cannot be written.
+        TrainingStopped: a signal came, and the state is saved.
+    """
+    reading, chosen, given = divided(settings, ReadingOptions, SolveOptions, ClassificationOptions, command="solve")
+    options = built(SolveOptions, chosen)
+    folder, models = Path(out), [str(one) for one in ([model] if isinstance(model, (str, Path)) else model)]
+    if len(set(models)) < len(models):
+        raise ConfigError("--model names a folder twice; name each once")
+    named = {"train": train, "dev": dev, "test": test}
+    # 生成器只能读一遍，而标签的形状与内容各要读一遍
+    sources = {name: list(one) if isinstance(one, Iterator) else one for name, one in named.items() if one is not None}
+    with on_device(device), leaving_no_trace(folder, "tries.json", "parts/*"):
+        task, parts, split = _read(sources, built(ReadingOptions, reading), options, given)
+        files = text_files(text) if text else []
+        job = _Job(task, parts, folder, options, files, models, console or Console(quiet=True))
+        request = {
+            "task": {"task": task.name, **task.describe()},
+            "minutes": options.minutes,
+            "seed": options.seed,
+            "text": [str(Path(file).resolve()) for file in files],
+            "models": [fingerprint_weights(one) for one in models],
+            **{name: digest_of(rows) for name, rows in parts.items()},
+        }
+        claim_folder(folder, "solve.json", request)
+        if split:
+            write_json(folder / SPLIT_FILE, {"seed": options.seed, **split})
+        with locked(folder):
+            solved = job.finish(name_of(train))
+    return Result(folder, (solved.test or solved.dev).metrics, folder / "model", folder / "report.html", solved)
+
+
+def _read(
+    sources: Mapping[str, DataSource],
+    reading: ReadingOptions,
+    options: SolveOptions,
+    given: Mapping[str, Any],
+) -> tuple[TextTask[Any, Any], dict[str, list[Any]], dict[str, list[int]]]:
+    """Reads the files; holds out parts of the training file where there is no dev file, and says which rows."""
+    if options.task is not None and options.task not in SHAPES and options.task in all_tasks():
+        raise ConfigError(f"solve finds {', '.join(SHAPES)}; for {options.task}: bertsmith finetune {options.task}")
+    name = options.task or _shape(sources["train"], reading)
+    if name not in SHAPES:
+        raise ConfigError(f"--task {name!r} is unknown; use {', '.join(SHAPES)}")
+    reader = task_named(name).spec.reader
+    parts = {part: reader.read(source, reading, task=name, name=part) for part, source in sources.items()}
+    task = cast("TextTask[Any, Any]", task_named(name).of(parts["train"], **given))
+    if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
+        raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
+    split: dict[str, list[int]] = {}
+    if "dev" not in parts:
+        whole = parts["train"]
+        split = held_out(task, whole, options.seed, with_test="test" not in parts)
+        parts |= {part: [whole[number] for number in rows] for part, rows in split.items()}
+    for examples in parts.values():
+        task.targets(examples)
+    task.check_dev(parts["dev"])
+    return task, parts, split
+
+
+def _shape(train: DataSource, reading: ReadingOptions) -> str:
+    """Returns what the labels are: sets where columns or a separator say so, numbers where they are measured, names."""
+    if reading.separator is not None or len(reading.label_column or ()) > 1:
+        return "multilabel"
+    labels = {example.label for example in task_named("classify").spec.reader.read(train, reading)}
+    try:
+        numbers = {float(label) for label in labels}
+    except ValueError:
+        return "classify"
+    # 1 到 5 的整数可能是类的编号；有小数的，或多于二十种的，是量出来的
+    return "regress" if len(numbers) > 20 or not all(number.is_integer() for number in numbers) else "classify"
+
+
+class _Job:
+    """The methods in their folder, from what is there to the end."""
+
+    def __init__(
+        self,
+        task: TextTask[Any, Any],
+        parts: Mapping[str, list[Any]],
+        folder: Path,
+        options: SolveOptions,
+        text: Sequence[str],
+        models: Sequence[str],
+        console: Console,
+    ) -> None:
+        self.task, self.folder, self.options, self.text = task, folder, options, text
+        short = [Path(model).resolve().name if Path(model).is_dir() else model for model in models]
+        self.models = dict(zip(short if len(set(short)) == len(short) else models, models, strict=True))
+        self.train, self.dev, self.test = parts["train"], parts["dev"], parts.get("test")
+        self.console = console
+        self.shown = console if console.is_terminal else None
+        self.problem = str(task.config_fields()["problem_type"])
+        notes = folder / "tries.json"
+        self.notes = read_json(notes, Notes, RunFolderError, "choose another --out") if notes.exists() else Notes()
+        self.outputs: dict[str, Tensor] = {}
+
+    def finish(self, source: str) -> Solved:
+        """Tries what is left, puts the answer into its folder, and writes the report."""
+        done = self.folder / "result.json"
+        if done.exists():
+            return read_json(done, Solved, RunFolderError, "remove it or choose another --out")
+        self._do("majority", self._majority)
+        self._do("words", self._words)
+        for called, model in self.models.items():
+            self._encoder(f"frozen {called}", model, frozen=True)
+        best = self._best([name for name in self.outputs if name.startswith("frozen ")])
+        for called, model in self.models.items():
+            name = f"fine-tuned {called}"
+            if best in ("", f"frozen {called}"):
+                self._encoder(name, model)
+            else:
+                # 特征已经输得超出偶然：调它只会占掉赢家的时间
+                self._skip(name, f"its features do worse than those of {best.removeprefix('frozen ')}")
+        if self.text:
+            self._from_nothing()
+        solved = self._together()
+        write_json(done, solved, checked=True)
+        write_text(self.folder / "report.html", self._report(solved, source))
+        return solved
+
+    @property
+    def left(self) -> float:
+        """Seconds of the time that are not spent."""
+        return 60 * self.options.minutes - sum(one.seconds for one in self.notes.tries.values())
+
+    def _do(self, name: str, work: Any) -> None:
+        """Runs a method that has not run yet, and keeps what it came to."""
+        path = self.folder / "parts" / _file_name(name)
+        if name not in self.notes.tries:
+            begun = time.monotonic()
+            try:
+                found: Try = work(path)
+            except BertsmithError as error:
+                found = Try(name, note=f"did not run: {error}")
+            found = replace(found, seconds=round(max(found.seconds, time.monotonic() - begun), 2))
+            self.notes.tries[name] = found
+            self._keep()
+            self._tell(found)
+        if (path / "dev.npy").exists():
+            self.outputs[name] = torch.from_numpy(np.load(path / "dev.npy", allow_pickle=False))
+
+    def _keep(self) -> None:
+        write_json(self.folder / "tries.json", self.notes)
+
+    def _skip(self, name: str, why: str) -> None:
+        if name not in self.notes.tries:
+            self.notes.tries[name] = Try(name, note=f"not tried: {why}")
+            self._keep()
+            self._tell(self.notes.tries[name])
+
+    def _tell(self, found: Try) -> None:
+        cells = _cells(found, self.task.metric)
+        self.console.print(" · ".join(cell for cell in cells if cell), highlight=False, markup=False, soft_wrap=True)
+
+    def _scored(self, name: str, predictions: Any, **more: Any) -> Try:
+        found = self.task.with_best_threshold(self.dev, predictions).evaluate(self.dev, predictions)
+        metric = self.task.metric
+        return Try(name, found.metrics[metric], found.intervals.get(metric), **more)
+
+    def _majority(self, _path: Path) -> Try:
+        """Scores the commonest class, the share of each label, or the mean: outputs that no text changes."""
+        target = np.asarray(self.task.targets(self.train), dtype=np.float64)
+        count = len(self.dev)
+        if isinstance(self.task, RegressionTask):
+            outputs = torch.full((count, 1), self.task.mean)
+        else:
+            size = len(self.task.config_fields()["id2label"])
+            shares = (
+                target.mean(0) if target.ndim > 1 else np.bincount(target.astype(int), minlength=size) / len(target)
+            )
+            shares = np.clip(shares, 1e-6, 1 - 1e-6)
+            odds = np.log(shares) - (np.log1p(-shares) if target.ndim > 1 else 0)
+            outputs = torch.from_numpy(np.tile(odds, (count, 1))).float()
+        nothing = np.zeros(0, dtype=np.float32)
+        labels = tuple(self.task.config_fields()["id2label"].values())
+        numbers = nothing.astype(np.int32)
+        empty = Words(self.problem, labels, self.task.paired, numbers, nothing, nothing[:, None], nothing)
+        pipeline = cast("type[TextPipeline]", self.task.spec.pipeline)(empty, None)
+        return self._scored("majority", cast("Any", pipeline).told(outputs))
+
+    def _words(self, path: Path) -> Try:
+        path.mkdir(parents=True, exist_ok=True)
+        words, strength = train_words(self.task, self.train, self.dev)
+        words.save(path)
+        save_task(self.task, path, 0)
+        return self._measured("words", path, path, f"strength {strength:g}, {len(words.features):,} n-grams")
+
+    def _measured(self, name: str, path: Path, model: Path, note: str) -> Try:
+        """Scores a folder on dev, and keeps its outputs there."""
+        pipeline = load_pipeline(self.task.name, model)
+        begun = time.monotonic()
+        outputs = pipeline.logits(*columns_of(self.dev, self.task.paired))
+        seconds = time.monotonic() - begun
+        with atomic_path(path / "dev.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, outputs.numpy(), allow_pickle=False)
+        size = sum(file.stat().st_size for file in model.iterdir() if file.is_file() and file.suffix != ".npy")
+        speed = round(1000 * seconds / len(self.dev), 3)
+        return self._scored(name, pipeline.told(outputs), size=size, milliseconds=speed, note=note)
+
+    def _encoder(self, name: str, start: str | Path, *, frozen: bool = False) -> None:
+        """Fine-tunes a folder as far as the time allows; with `frozen`, its head alone."""
+
+        def work(path: Path) -> Try:
+            settings = self._settings(start, frozen=frozen)
+            plan = self.notes.plans.get(name)
+            if plan is None:
+                plan = self._plan(start, settings)
+                if plan.epochs == 0:
+                    return Try(name, note="not tried: too little time is left")
+                self.notes.plans[name] = plan
+                self._keep()
+            rows, settings = self._rows(plan.rows), replace(settings, epochs=plan.epochs)
+            result = fine_tune(
+                self.task, start, rows, self.dev, path, settings, console=self.shown, device=best_device()
+            )
+            some = "" if plan.rows == len(self.train) else f", {plan.rows:,} of {len(self.train):,} rows"
+            found = self._measured(name, path, path / "model", f"epoch {result.epoch} of {plan.epochs}{some}")
+            return replace(found, seconds=result.seconds)
+
+        self._do(name, work)
+
+    def _settings(self, start: str | Path, *, frozen: bool) -> FineTuningSettings:
+        layers = ModelConfig.load(start).num_hidden_layers if frozen else 0
+        rate = FRESH_RATE if frozen else usual_rate(self.task.name, start, None)
+        return FineTuningSettings(learning_rate=rate, freeze_layers=layers, seed=self.options.seed)
+
+    def _rows(self, count: int) -> list[Any]:
+        """Returns that many of the training rows, by the seed."""
+        if count == len(self.train):
+            return self.train
+        order = generator(self.options.seed, "solve/rows").permutation(len(self.train))[:count]
+        return [self.train[number] for number in sorted(order.tolist())]
+
+    def _plan(self, start: str | Path, settings: FineTuningSettings) -> Plan:
+        """Times a few steps, and returns how many rows and epochs fit into the time; 0 epochs for none."""
+        count = len(self.train)
+        epochs = max(3, min(20, -(-STEPS * settings.batch_size // count)))
+        if settings.freeze_layers:
+            epochs = -(-epochs // 2)
+        with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
+            few = self._rows(min(count, TIMED_ROWS))
+            begun = time.monotonic()
+            quick = replace(settings, epochs=1)
+            seconds = fine_tune(self.task, start, few, few, place, quick, device=best_device()).seconds
+            # 试跑与正式的各载入、保存一次
+            left = self.left - 2 * (time.monotonic() - begun - seconds)
+        if settings.freeze_layers:
+            # 冻结的特征只是预选：时间大半留给微调
+            left *= FROZEN_SHARE / len(self.models)
+        # 每轮还要在 dev 上评一次分，一行约为训练的三分之一
+        each, scoring = seconds / len(few), seconds / len(few) * len(self.dev) / 3
+        if left >= (epoch := each * count + scoring):
+            return Plan(count, min(epochs, int(left / epoch)))
+        rows = int((left - scoring) / each)
+        return Plan(rows, 1) if rows >= LEAST_ROWS * count else Plan(0, 0)
+
+    def _from_nothing(self) -> None:
+        """Pre-trains on the text and on the labelled texts, then fine-tunes."""
+        place = self.folder / "parts" / "from-nothing"
+        name = "pre-trained from nothing"
+
+        def pretrained(_path: Path) -> Try:
+            seconds = self.notes.minutes.get(name, PRETRAINING_SHARE * self.left / 60) * 60
+            if seconds < LEAST_PRETRAINING:
+                return Try(name, note="not tried: too little time is left")
+            self.notes.minutes[name] = round(seconds / 60, 2)
+            self._keep()
+            own = self.folder / "text" / "labelled.txt"
+            if not own.exists():
+                texts = dict.fromkeys(" ".join(text.split()) for one in self.train for text in one.texts)
+                write_text(own, "\n\n".join(text for text in texts if text) + "\n")
+            made = quickstart(
+                [*self.text, str(own)],
+                place,
+                minutes=self.notes.minutes[name],
+                console=self.shown,
+                seed=self.options.seed,
+                device=best_device(),
+            )
+            loss, known = made.metrics["mlm_loss"], made.metrics["unigram_entropy"]
+            said = f"masked-LM loss {loss:.2f}; {known:.2f} by word frequencies alone"
+            return Try(name, seconds=made.details.pretraining.seconds, note=said)
+
+        self._do(name, pretrained)
+        if (place / "model" / "config.json").exists():
+            self._encoder("fine-tuned from nothing", place / "model")
+
+    def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
+        """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
+        target = [getattr(one, "score", None) for one in self.dev]
+        truth = target if self.problem == REGRESSION else self.task.targets(self.dev)
+        return {name: mix_of(self.problem, self.outputs[name], self.outputs["words"], truth) for name in names}
+
+    def _best(self, names: Sequence[str]) -> str:
+        """Returns the encoder that does best beside words; empty for none."""
+        mixes = self._mixes(names)
+        return min(mixes, key=lambda name: mixes[name][1], default="")
+
+    def _together(self) -> Solved:
+        """Weighs the best encoder beside words, and makes a folder of what is worth keeping."""
+        names = [name for name in self.outputs if name != "words"]
+        best, mix = self._best(names), (0.0, 1.0, 0.0)
+        if best:
+            mix = self._mixes([best])[best][0]
+        answer = "words" if not mix[0] else best if not mix[1] else f"words + {best}"
+        parts = self.folder / "parts"
+        target = self.folder / "model"
+        shutil.rmtree(target, ignore_errors=True)
+        begun = time.monotonic()
+        with atomic_path(target) as made:
+            encoder = parts / _file_name(best) / "model"
+            if mix[0]:
+                shutil.copytree(encoder, made)
+            else:
+                made.mkdir()
+            max_length = read_json(encoder / TASK_FILE, dict, RunFolderError, "")["max_length"] if mix[0] else 0
+            save_task(self.task, made, max_length)
+            words = read_words(parts / "words")
+            assert words is not None
+            if mix[1]:
+                replace(words, mix=mix).save(made)
+            pipeline = load_pipeline(self.task.name, made)
+            predictions = self.task.predicted(pipeline, self.dev)
+            speed = 1000 * (time.monotonic() - begun) / len(self.dev)
+            # 温度与阈值也只看 dev，按两部分合起来的输出定
+            task = self.task.with_best_threshold(self.dev, predictions).calibrated(self.dev, predictions)
+            save_task(task, made, max_length)
+            size = sum(file.stat().st_size for file in made.iterdir() if file.is_file())
+        found = task.scored(self.dev, predictions)
+        test = None
+        if self.test is not None:
+            pipeline = load_pipeline(self.task.name, target)
+            test = task.scored(self.test, task.predicted(pipeline, self.test))
+        metric = self.task.metric
+        shares = f"encoder {mix[0]:.3g}, words {mix[1]:.3g}" if all(mix[:2]) else "one part is enough"
+        took = time.monotonic() - begun
+        last = Try(f"answer: {answer}", found.metrics[metric], found.intervals.get(metric), took, size, speed, shares)
+        self._tell(last)
+        return Solved(self.task.name, answer, mix, found, test, (*self.notes.tries.values(), last))
+
+    def _report(self, solved: Solved, source: str) -> str:
+        """Returns the page."""
+        files = {"dev": solved.dev, **({} if solved.test is None else {"test": solved.test})}
+        sizes = {"dev": len(self.dev), "test": len(self.test or ())}
+        figures = [
+            FigureRow(f"{name} on {part}", in_words(value, found.intervals.get(name)), f"{sizes[part]:,} rows")
+            for part, found in files.items()
+            for name, value in found.metrics.items()
+        ]
+        lead = f"{len(self.train):,} labelled rows of {source}; the answer: {solved.answer}."
+        lead += "".join(f" On {part}: {remark}." for part, found in files.items() for remark in found.remarks)
+        metric = self.task.metric
+        note = (
+            "In the order in which they were tried. Dev chose strengths, epochs and weights, so its scores are a little"
+            " too good; test was scored once, by the answer. Intervals are of 95 %, by the bootstrap."
+        )
+        head = ("method", f"{metric} on dev", "seconds", "size", "a text", "")
+        rows = [_cells(one, "") for one in solved.tries]
+        parts: list[Part] = [
+            Table(
+                "What was tried",
+                head,
+                rows,
+                note,
+                styles=("text", "figure", "figure", "figure", "figure", "note"),
+                marked=len(rows) - 1,
+            ),
+            figures_table(figures),
+        ]
+        if all(solved.mix[:2]):
+            parts.append(self._only_one(solved))
+        for part, found in files.items():
+            if found.confusion is not None:
+                figure, below = draw_confusion(list(found.classes), found.confusion)
+                said = "Rows are true labels; whatever lies off the diagonal was mistaken for the column's label."
+                parts.append(Picture(f"Confusion on {part}", said, figure, below))
+        reliable = {part: found.calibration for part, found in files.items() if found.calibration is not None}
+        if reliable:
+            said = "How often predictions of a confidence are right: on the dashed line the two agree."
+            parts.append(Picture("Reliability", said, draw_reliability(reliable)))
+        wrong = [[cut(one.text), one.expected, one.predicted, f"{one.confidence:.3g}"] for one in solved.dev.mistakes]
+        columns = ("text", "true", "predicted", "error" if self.problem == REGRESSION else "confidence")
+        parts.append(Table("Worst mistakes on dev", columns, wrong, "Some of these may be errors of the labels."))
+        return render_report(f"Solved: {solved.task}, {source}", lead, parts)
+
+    def _only_one(self, solved: Solved) -> Table:
+        """Returns the texts of dev of which words and encoder disagree most, and what is true."""
+        best = solved.answer.removeprefix("words + ")
+        kind = cast("Any", load_pipeline(self.task.name, self.folder / "model", only="words"))
+        words, encoder = (self.outputs[name] for name in ("words", best))
+        apart = (solved.mix[0] * encoder - solved.mix[1] * words).abs()
+        apart = (apart - apart.mean(1, keepdim=True) if self.problem == SINGLE else apart).abs().amax(1)
+        rows = []
+        for number in apart.argsort(descending=True)[:SHOWN].tolist():
+            one, told = self.dev[number], []
+            for outputs in (words, encoder):
+                record = self.task.record(kind.told(outputs[number : number + 1])[0])
+                told.append(str(record["prediction"]))
+            rows.append([cut(shown(one)), str(getattr(one, TRUTH[solved.task])), *told])
+        note = "Where the two parts differ most. What only one of them knows is why together they do better."
+        return Table("Where the parts differ, on dev", ("text", "true", "words", "encoder"), rows, note, ("text",))
+
+
+def _cells(found: Try, metric: str) -> list[str]:
+    """Returns what is said of a method: its name, score, cost and note."""
+    if found.score is None:
+        return [found.name, "", "", "", "", found.note]
+    return [
+        found.name,
+        f"{metric} {in_words(found.score, found.interval)}".strip(),
+        f"{found.seconds:,.0f} s" if found.seconds >= 10 else f"{found.seconds:.1f} s",
+        f"{found.size / 1e6:.1f} MB" if found.size else "",
+        f"{found.milliseconds:.2f} ms a text" if found.milliseconds else "",
+        found.note,
+    ]
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in name)

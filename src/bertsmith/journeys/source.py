@@ -1,0 +1,151 @@
+"""The text that a journey learns from, the vocabulary that suits it, and its token shards."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.commit import CHUNKS_MADE
+from bertsmith.data.corpus.manifest import MANIFEST
+from bertsmith.data.corpus.plan import CorpusOptions
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.reading.documents import readable_files, text_bytes
+from bertsmith.data.reading.records import FileNames, require_file_names
+from bertsmith.data.reading.text import (
+    LEAST_TEXTS,
+    DocumentRule,
+    few_texts_error,
+    read_documents,
+    read_text,
+    require_plain_text,
+    resolve_documents,
+)
+from bertsmith.finetune.datasets.texts import LabelledText
+from bertsmith.tokenizer import Tokenizer, TokenizerKind, learn_tokenizer
+from bertsmith.tokenizer.learn import AlphabetError
+
+HELDOUT_SHARE = 0.04
+
+WORK = ("state", f"corpus/{CHUNKS_MADE}")
+"""What a journey does not take back when it is refused: steps of training, and chunks of a corpus half made."""
+
+DOCUMENTS_HELP = "Document: a file, or a block between blank lines; auto: file if several."
+ENCODING_HELP = "Encoding: auto, or a codec such as iso-8859-1."
+"""Of options that every journey over text has."""
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Text to learn from.
+
+    Attributes:
+        name: what the report calls it.
+        files: what is read.
+        documents: how they are cut into documents, `blank-line` or `file`.
+        encoding: of the files, `auto` or a codec.
+        settings: what a rerun must share to go on with the same folder.
+        reviews: part → the sentiment task of the bundled world; empty for other text.
+    """
+
+    name: str
+    files: Sequence[Path]
+    documents: DocumentRule
+    encoding: str
+    settings: dict[str, Any]
+    reviews: Mapping[str, list[LabelledText]] = field(default_factory=dict)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Size of the text files, and of the text of the documents."""
+        return sum(text_bytes(file, self.encoding) for file in self.files)
+
+
+def text_files(text: FileNames, name: str = "text") -> list[str]:
+    """Returns the names of files to read text from; rows in memory are refused."""
+    return require_file_names(text, name, "write the texts to a .txt file, with blank lines between them")
+
+
+def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: str, leave_out: Path) -> TextSource:
+    """Opens the reader's own files.
+
+    Args:
+        paths: files, folders or globs.
+        documents: how files become documents.
+        encoding: `auto` or a codec.
+        leave_out: the output folder; where it lies inside the text's folder, what we write is not read as text.
+
+    Raises:
+        InputError: a path is missing, or holds no text file, or they are too few texts for a corpus.
+    """
+    files = readable_files(paths, encoding, beside=leave_out)
+    require_plain_text(files)
+    rule = _document_rule(files, documents, encoding)
+    # 大小也记下：文本改过之后，同一条命令不能当作续训
+    sources = [[str(file.resolve()), file.stat().st_size] for file in files]
+    settings = {"sources": sources, "documents": rule, "encoding": encoding}
+    return TextSource(", ".join(map(str, paths)), files, rule, encoding, settings)
+
+
+def _document_rule(files: Sequence[Path], documents: DocumentRule, encoding: str) -> DocumentRule:
+    """Returns what separates the documents; files that are too few texts are cut at blank lines where nothing is said.
+
+    Raises:
+        InputError: they are too few texts in any case.
+    """
+    rule = resolve_documents(files, documents)
+    count = _count_texts(files, rule, encoding)
+    if count < LEAST_TEXTS and (rule, documents) == ("file", "auto"):
+        rule = "blank-line"
+        count = _count_texts(files, rule, encoding)
+    # 现在就数：学完词表才发现文档不够，白费的是几分钟
+    if count < LEAST_TEXTS:
+        raise few_texts_error(count)
+    return rule
+
+
+def _count_texts(files: Sequence[Path], rule: DocumentRule, encoding: str) -> int:
+    """Returns how many texts there are, up to as many as a corpus needs; the parts of a long one count once."""
+    texts = set[int]()
+    for number, document in enumerate(read_documents(files, documents=rule, encoding=encoding)):
+        texts.add(number if document.text is None else document.text)
+        if len(texts) == LEAST_TEXTS:
+            break
+    return len(texts)
+
+
+def learn_vocabulary(source: TextSource, kind: TokenizerKind, sizes: Sequence[int]) -> Tokenizer:
+    """Learns a vocabulary of the first of some sizes that holds the characters of the text."""
+    *smaller, largest = sizes
+    for size in smaller:
+        # 中文哪怕只有几百 KB，不同的字也可能有四千多个：放不下就用大一号的词表
+        with contextlib.suppress(AlphabetError):
+            return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=size)
+    return learn_tokenizer(read_text(source.files, source.encoding), kind=kind, vocab_size=largest)
+
+
+def default_vocab_sizes(corpus_bytes: int) -> list[int]:
+    """Returns how many pieces suit an amount of text, and the larger sizes, for text of very many characters.
+
+    Rare pieces are never learned, and cost time at every step.
+    """
+    bytes_below = {4096: 1_000_000, 8192: 20_000_000, 16384: 200_000_000, 30522: math.inf}
+    return [size for size, limit in bytes_below.items() if corpus_bytes < limit]
+
+
+def shards_of(source: TextSource, tokenizer: Tokenizer, folder: Path, *, keep_duplicates: bool = False) -> TokenCorpus:
+    """Returns the token shards of a text, which are built where they are not there yet."""
+    if (folder / MANIFEST).exists():
+        return TokenCorpus(folder, tokenizer)
+    chosen = CorpusOptions(
+        documents=source.documents,
+        encoding=source.encoding,
+        heldout_share=HELDOUT_SHARE,
+        keep_duplicates=keep_duplicates,
+    )
+    return build_shards(source.files, tokenizer, folder, chosen, workers=None)

@@ -1,1 +1,0 @@
-"""The lab: looking inside models in the browser, everything on this machine."""

@@ -1,1 +1,0 @@
-"""The studies, one file each."""

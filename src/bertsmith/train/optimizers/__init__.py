@@ -1,1 +1,0 @@
-"""The optimizers: one file each, whose `OPTIMIZER` is found by the name of the file."""

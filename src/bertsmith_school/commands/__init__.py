@@ -1,0 +1,28 @@
+"""The school's commands, which the entry point `bertsmith.commands` adds to `bertsmith`.
+
+Heavy imports happen inside the commands, so that `bertsmith --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from bertsmith.cli.options import Command, DeviceCommand
+from bertsmith_school.commands import lab, learn, looking, study, words
+
+PANEL = "Learn and look inside"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("learn", rich_help_panel=PANEL)(learn.learn)
+    app.command("lab", cls=DeviceCommand, rich_help_panel=PANEL)(lab.lab)
+    app.command("attention", cls=DeviceCommand, rich_help_panel=PANEL)(looking.attention)
+    app.command("attribute", cls=DeviceCommand, rich_help_panel=PANEL)(looking.attribute)
+    app.command("probe", cls=DeviceCommand, rich_help_panel=PANEL)(looking.probe)
+    app.command("study", cls=DeviceCommand, rich_help_panel=PANEL)(study.study)
+    app.command("word-vectors", cls=Command, rich_help_panel=PANEL)(words.word_vectors)
+    app.command("nearest", rich_help_panel=PANEL)(words.nearest)
+    app.command("lstm", cls=Command, rich_help_panel=PANEL)(words.lstm)
+    app.command("seq2seq", cls=Command, rich_help_panel=PANEL)(words.seq2seq)
+    app.command("rewrite", rich_help_panel=PANEL)(words.rewrite)

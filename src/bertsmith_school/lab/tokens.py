@@ -1,0 +1,140 @@
+"""*Tokens*: how a text becomes the sum of three embeddings (Devlin et al. 2019, §3, figure 2), in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from bertsmith_school.lab.figures import draw_norms
+from bertsmith_school.lab.markup import notice, pieces, table
+from bertsmith_school.lab.models import LabError, LabModel, received
+from bertsmith_school.lab.page_state import PageState
+from bertsmith_school.learn.lesson import Text
+from bertsmith_school.looking.maps import encode_whole
+
+_FIRST, _SECOND = Text("Text A", "文本 A"), Text("Text B, or nothing", "文本 B，可以不写")
+_STARTS = ("the man reads the newspaper .", "Tokenization is embarrassingly simple.", "今天天气很好。")
+_NORMS = {
+    "token": Text("token embedding", "词元嵌入"),
+    "segment": Text("segment embedding", "段嵌入"),
+    "position": Text("position embedding", "位置嵌入"),
+    "sum": Text("their sum", "它们的和"),
+}
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One token: the characters that it stands for, none for special ones, and where; segment and position from 0."""
+
+    piece: str
+    id: int
+    written: str
+    offsets: tuple[int, int]
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the model reads of one text or pair."""
+
+    rows: list[TokenRow]
+    norms: dict[str, NDArray[np.float32]]
+    dropped: int
+
+
+def tokens_of(model: LabModel, first: str, second: str) -> Tokens:
+    """Takes the input of a model apart."""
+    first, second = received(first, _FIRST), received(second, _SECOND, may_be_empty=True)
+    pair = second if second.strip() else None
+    embedding, tokenizer = model.encoder.embedding, model.tokenizer
+    encoded, dropped = encode_whole(tokenizer, model.encoder.config.position_limit, first, pair)
+    if pair is not None and not model.encoder.config.reads_pairs:
+        raise LabError(
+            "The model knows one segment only; leave text B empty.", "这个模型只有一种段嵌入，请不要写文本 B。"
+        )
+    texts = (first, pair or "")
+    columns = zip(encoded["input_ids"], encoded["sequence_ids"], encoded["offsets"], strict=True)
+    rows = [
+        TokenRow(tokenizer.vocab[index], index, texts[source][start:end], (start, end), source, position)
+        for position, (index, source, (start, end)) in enumerate(columns)
+    ]
+    with torch.inference_mode():
+        device = embedding.word.weight.device
+        ids, segments = (torch.tensor(encoded[name], device=device) for name in ("input_ids", "token_type_ids"))
+        parts = {"token": F.embedding(ids, embedding.word.weight)}
+        # 有的家族不分片段，有的不学位置：有哪张表就加哪一项
+        if hasattr(embedding, "token_type"):
+            known = segments.clamp(max=embedding.token_type.num_embeddings - 1)
+            parts["segment"] = F.embedding(known, embedding.token_type.weight)
+        if hasattr(embedding, "position"):
+            parts["position"] = embedding.position.weight[model.encoder.config.first_position :][: len(rows)]
+        parts["sum"] = torch.stack(list(parts.values())).sum(0)
+        parts["normed"] = embedding.norm(parts["sum"])
+        # 只看长度：几百维的向量画不出来，长度已能说明三种嵌入各占多少、归一化做了什么
+        norms = {name: vectors.float().norm(dim=-1).cpu().numpy() for name, vectors in parts.items()}
+    return Tokens(rows, norms, dropped)
+
+
+def build(state: PageState) -> None:
+    """Lays the tab out."""
+    state.lead(
+        "A text is cut into pieces of the vocabulary. Each becomes the sum of three learned vectors: which piece it"
+        " is, which text it is from, where it stands.",
+        "文本先切成词表里的词片。每个词片变成三个学来的向量之和：它是哪个词片，属于哪段文本，在第几个位置。",
+    )
+    place = state.place_for_notice()
+    first, second = state.field(_FIRST, "tokens-first", _STARTS), state.field(_SECOND, "tokens-second")
+    button = state.button("Cut into tokens", "切成词元", "tokens-button", variant="primary")
+    results = gr.HTML(elem_id="tokens-results")
+    figure = gr.Plot(show_label=False, elem_id="tokens-norms", elem_classes="scrolls", container=False)
+
+    def show(model: LabModel, one: str, two: str) -> tuple[Any, ...]:
+        found = tokens_of(model, one, two)
+        norms = {state.say(name): found.norms[key].tolist() for key, name in _NORMS.items() if key in found.norms}
+        return _results(state, found), draw_norms([row.piece for row in found.rows], norms)
+
+    state.answer([button.click, first.submit, second.submit], show, [first, second], place, [results, figure])
+    state.on_choice(lambda _: ["", None], [results, figure])
+
+
+def _results(state: PageState, found: Tokens) -> str:
+    width = 120 + 26 * len(found.rows)
+    parts = [f"<style>#tokens-norms .js-plotly-plot{{min-width:{width}px}}</style>"]
+    if found.dropped:
+        said = Text(
+            f"The model reads {len(found.rows)} tokens; the last {found.dropped} are cut off.",
+            f"模型只读 {len(found.rows)} 个词元，末尾的 {found.dropped} 个被截去了。",
+        )
+        parts.append(notice(state.say(said)))
+    if missing := [name for key, name in _NORMS.items() if key not in found.norms]:
+        named = Text(" and no ".join(name.en for name in missing), "和".join(name.zh for name in missing))
+        said = Text(f"This model's family adds no {named.en}.", f"这个模型所属的家族不加{named.zh}。")
+        parts.append(notice(state.say(said)))
+    parts.append(pieces((row.piece, row.segment) for row in found.rows))
+    head = [
+        *state.say("piece|in the text|id|characters|text|position", "词片|原文|id|字符|文本|位置").split("|"),
+        *(f"‖{state.say(one)}‖" for name, one in _NORMS.items() if name in found.norms),
+        state.say("‖after LayerNorm‖", "‖LayerNorm 之后‖"),
+    ]
+    columns = [values.tolist() for values in found.norms.values()]
+    rows = [
+        [
+            row.piece,
+            row.written,
+            f"{row.id}",
+            "–" if row.offsets == (0, 0) else f"{row.offsets[0]}–{row.offsets[1]}",
+            "AB"[row.segment] if row.segment < 2 else f"{row.segment}",
+            f"{row.position}",
+            *(f"{values[row.position]:.3f}" for values in columns),
+        ]
+        for row in found.rows
+    ]
+    parts.append(table(head, rows, name=state.say("Tokens", "词元"), texts=2))
+    return "".join(parts)

@@ -1,0 +1,233 @@
+"""A text coloured by its attributions: in the terminal, as an HTML page, and as a PNG picture.
+
+Blue raises the number that is explained, orange lowers it; the largest value has the full colour. What stands between
+two tokens, and what the model did not read, has no colour. The text is the user's: in HTML everything is escaped.
+matplotlib draws text but does not break lines; the width of every stretch is measured first, and lines are filled from
+left to right.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from rich.style import Style
+from rich.text import Text
+
+from bertsmith.errors import RunFolderError
+from bertsmith.files import write_text
+from bertsmith.reporting.drawing import Drawing, drawable, write_picture
+from bertsmith.reporting.page import FigureRow, Part, Table, figures_table, render_report
+from bertsmith_school.looking.attribution import Attribution
+
+RAISES, LOWERS = (31, 95, 174), (217, 111, 30)
+"""The colours of positive and negative values, as red, green and blue."""
+
+
+class Run(NamedTuple):
+    """A stretch of a text, and what its token adds; None for what no token covers."""
+
+    text: str
+    value: float | None
+
+
+def coloured_runs(attribution: Attribution) -> list[list[Run]]:
+    """Cuts each text into the runs of its tokens, which joined are the text.
+
+    Tokens that share characters make one run, with the sum of their values.
+    """
+    scored = attribution.scored
+    runs: list[list[Run]] = []
+    for number, text in enumerate(scored.texts):
+        found: list[Run] = []
+        position = 0
+        rows = zip(scored.offsets, scored.sequence_ids, attribution.values.tolist(), strict=True)
+        spans = [(start, end, value) for (start, end), source, value in rows if source == number and start < end]
+        for start, end, value in spans:
+            # 规范化可能把一个字符拆成几个词片，它们占同样的字符：并成一段，归因相加
+            if start < position and found:
+                last = found.pop()
+                joined = last.text + text[position : max(position, end)]
+                found.append(Run(joined, (last.value or 0.0) + value))
+                position = max(position, end)
+                continue
+            if start > position:
+                found.append(Run(text[position:start], None))
+            found.append(Run(text[start:end], value))
+            position = end
+        if position < len(text):
+            found.append(Run(text[position:], None))
+        runs.append(found)
+    return runs
+
+
+def terminal_text(attribution: Attribution) -> list[Text]:
+    """Returns the texts for `rich`, one for each."""
+    largest = largest_value(attribution)
+    lines = []
+    for runs in coloured_runs(attribution):
+        line = Text()
+        for run in runs:
+            shown = printable(run.text)
+            if run.value is None:
+                line.append(shown)
+                continue
+            red, green, blue = colour_of(run.value / largest)
+            line.append(shown, Style(color="black", bgcolor=f"rgb({red},{green},{blue})"))
+        lines.append(line)
+    return lines
+
+
+def colour_of(share: float) -> tuple[int, int, int]:
+    """Returns the colour of a value in [-1, 1], on white, as red, green and blue."""
+    colour = RAISES if share > 0 else LOWERS
+    # 最深只到八成：黑字在上面仍然读得清
+    strength = 0.8 * min(1.0, abs(share))
+    red, green, blue = (round(255 + (channel - 255) * strength) for channel in colour)
+    return red, green, blue
+
+
+def printable(text: str) -> str:
+    """Returns a text that every encoding and every font engine takes: without NUL, controls and lone surrogates."""
+    # 控制字符会扰乱终端，孤立代理项写不进 UTF-8：换成可见的占位符
+    return "".join(c if c in "\n\t" or c.isprintable() or c == "\u3000" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+@dataclass(frozen=True)
+class ColouredTexts:
+    """The coloured texts with their key, and a note below it, as a part of a page."""
+
+    texts: Sequence[Sequence[Run]]
+    largest: float
+    note: str
+    template: ClassVar[str] = "coloured_texts.html"
+    colour_of = staticmethod(colour_of)
+    printable = staticmethod(printable)
+
+
+def attribution_page(attribution: Attribution) -> str:
+    """Returns the coloured text, the check and the values as one self-contained HTML page."""
+    found, baseline = attribution.completeness, attribution.baseline
+    hidden = "all embeddings zero" if baseline is None else f"every word [{baseline.upper()}]"
+    rows = [
+        FigureRow("F(text)", f"{found.score:.4f}", attribution.scored.target),
+        FigureRow("F(baseline)", f"{found.baseline_score:.4f}", hidden),
+        FigureRow("sum of the attributions", f"{found.total:+.4f}", attribution.check),
+    ]
+    tokens = [
+        (printable(token), f"{value:+.4f}")
+        for token, value in zip(attribution.tokens, attribution.values.tolist(), strict=True)
+    ]
+    texts = ColouredTexts(coloured_runs(attribution), largest_value(attribution), attribution.scored.note)
+    parts: list[Part] = [texts, figures_table(rows), Table("Tokens", ("token", "attribution"), tokens)]
+    lead = f"{attribution.scored.target}, by {attribution.method.replace('-', ' ')}"
+    return render_report("What the model goes by", printable(lead), parts, package="bertsmith_school.looking")
+
+
+def largest_value(attribution: Attribution) -> float:
+    """Returns the largest size of a run's value, which gets the full colour; above 0."""
+    values = [abs(run.value) for runs in coloured_runs(attribution) for run in runs if run.value is not None]
+    return max([*values, 1e-12])
+
+
+_WIDTH, _MARGIN, _LINE = 9.0, 0.3, 0.36
+"""Inches: of the picture, beside the text, and of a line."""
+
+_MOST_LINES = 160
+_LONG = 40
+"""Characters: text that no token covers is broken at its spaces from this length on; a token is never broken."""
+
+
+class _Placed(NamedTuple):
+    """A stretch of text with its place: inches from the left, line, length in inches."""
+
+    left: float
+    line: int
+    length: float
+    text: str
+    value: float | None
+
+
+def draw_attribution(attribution: Attribution) -> Drawing:
+    """Draws the coloured text; its note says what the picture could not show."""
+    texts = coloured_runs(attribution)
+    target = printable(attribution.scored.target)[:90]
+    _, family, missing = drawable([target, *(printable(run.text) for runs in texts for run in runs)])
+    notes = [
+        "No font has glyphs for all of the text; what it lacks are boxes in the picture, write .html instead."
+    ] * bool(missing)
+    placed = _lay_out(texts, FontProperties(family=family, size=13))
+    lines = placed[-1].line + 1
+    if lines > _MOST_LINES:
+        notes.append(f"The picture shows the first {_MOST_LINES} of {lines} lines; write .html for all.")
+        lines = _MOST_LINES
+    height = 1.0 + _LINE * lines
+    figure = Figure(figsize=(_WIDTH, height))
+    title = f"{target}, by {attribution.method.replace('-', ' ')}"
+    font = FontProperties(family=family, size=11)
+    figure.text(_MARGIN / _WIDTH, 1 - 0.3 / height, title, fontproperties=font, va="center", parse_math=False)
+    largest = largest_value(attribution)
+    font = FontProperties(family=family, size=13)
+    for left, line, length, text, value in placed:
+        if line >= lines:
+            break
+        middle = 1 - (0.8 + _LINE * line) / height
+        if value is not None:
+            red, green, blue = (channel / 255 for channel in colour_of(value / largest))
+            corner = (left / _WIDTH, middle - 0.15 / height)
+            box = Rectangle(corner, length / _WIDTH, 0.3 / height, color=(red, green, blue), linewidth=0)
+            figure.add_artist(box)
+        # 文本里的 $ 就是 $：不让 matplotlib 当成公式
+        figure.text(left / _WIDTH, middle, text, fontproperties=font, va="center", parse_math=False)
+    return Drawing(figure, " ".join(notes))
+
+
+def write_attribution(attribution: Attribution, path: Path) -> str:
+    """Writes the page, or for a name that ends in `.png` the picture; returns a note, empty as a rule."""
+    if path.is_dir():
+        raise RunFolderError(f"{path}: is a folder; name a file that ends in .html or .png")
+    if path.suffix.lower() == ".png":
+        drawn = draw_attribution(attribution)
+        return " ".join(note for note in (drawn.note, write_picture(drawn.figure, path)) if note)
+    write_text(path, attribution_page(attribution))
+    return ""
+
+
+def _lay_out(texts: list[list[Run]], font: FontProperties) -> list[_Placed]:
+    """Fills lines; each text begins a new one, after an empty one."""
+    figure = Figure(figsize=(1, 1))
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    placed: list[_Placed] = []
+    line = 0
+    with warnings.catch_warnings():
+        # 量宽度时也会报缺字形；写图片时已经收集并告诉读者，这里不必再说
+        warnings.simplefilter("ignore")
+        for runs in texts:
+            left = _MARGIN
+            for run in runs:
+                for part in _broken(run):
+                    length = renderer.get_text_width_height_descent(part or " ", font, ismath=False)[0] / figure.dpi
+                    # 一行放不下就换行；行首的空白不画
+                    if left + length > _WIDTH - _MARGIN and left > _MARGIN:
+                        left, line = _MARGIN, line + 1
+                        if not part.strip():
+                            continue
+                    placed.append(_Placed(left, line, length, part, run.value))
+                    left += length + (0.02 if run.value is not None else 0.0)
+            line += 2
+    return placed
+
+
+def _broken(run: Run) -> list[str]:
+    """Drops line breaks, and cuts what no token covers at its spaces, so that lines can be filled."""
+    flat = printable(run.text).replace("\n", " ").replace("\t", " ")
+    if run.value is not None or len(flat) < _LONG:
+        return [flat]
+    return [part + " " for part in flat.split(" ")]

@@ -1,0 +1,177 @@
+"""A study from beginning to end: text, budgets, runs, and the page that compares them. The same command resumes.
+
+OUT/study.json    what was asked for              OUT/text/       vocabularies and shards
+OUT/steps.json    steps of every start, measured  OUT/runs/       a folder for each start and seed
+OUT/results.json  all rows                        OUT/report.html, OUT/study.png
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from bertsmith.data.reading.text import DocumentRule
+from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.files import claim_folder, read_json, write_json
+from bertsmith.journeys.source import own_text
+from bertsmith.journeys.village import bundled_world
+from bertsmith.model import family_named
+from bertsmith.parallel import Engine, parallel_map
+from bertsmith.settings import option
+from bertsmith_school.study.report import columns_of, settled, write_report
+from bertsmith_school.study.study import Base, Row, Start, study_named
+from bertsmith_school.study.tasks import read_tasks, village_tasks
+from bertsmith_school.study.work import RunPlan, StudyText, StudyWork
+
+FEWEST_TO_SETTLE = 3
+"""Seeds before an arm may be left out: with two, an interval is thirteen deviations wide."""
+
+VILLAGE_SEQUENCE, SEQUENCE = 64, 128
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What the command line was asked for."""
+
+    minutes: float = option(10.0, min=0.05, help="Minutes of pre-training for each seed, over all arms.")
+    seeds: int = option(3, min=1, help="Runs of each arm; you can add more later in the same folder.")
+    size: str = option("tiny", help="Size: tiny, mini, small or L/H such as 4/256.")
+    family: str = option("bert", help="Architecture: bert, roberta, modernbert and others.")
+    vocab_size: int = option(0, min=0, shown_default="by the amount of text", help="Vocabulary size.")
+    early: bool = option(False, help="Stop after three seeds for arms that already differ clearly.")
+    jobs: int = option(1, min=1, help="Runs at a time; they share the cores.")
+    engine: Engine = option("local", help="Where runs execute: local, or ray for a cluster.")
+    documents: DocumentRule = option(
+        "auto", help="Document: a file, or a block between blank lines; auto: file if several."
+    )
+    encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
+
+    def __post_init__(self) -> None:
+        """Checks the family."""
+        family_named(self.family)
+
+
+def run_study(
+    name: str, text: Sequence[str], tasks: str | None, out: Path, options: StudyOptions, console: Console
+) -> list[Row]:
+    """Makes all runs of a study that are not made yet, writes its page, and returns all rows, failed ones too.
+
+    Args:
+        name: of the study.
+        text: files, folders or globs; empty for the bundled village with its two tasks.
+        tasks: a TOML file, see `tasks.py`; None for none.
+        out: the folder of the study.
+        options: how.
+        console: shows what is done.
+
+    Raises:
+        BertsmithError: the text, a task, a setting or the folder is unusable; what was complete stays.
+    """
+    study = study_named(name)
+    if text:
+        source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
+    else:
+        source = bundled_world(out / "text", seed=0)
+        tasks = tasks or str(village_tasks(out / "text", seed=0))
+    found = read_tasks(Path(tasks)) if tasks is not None else []
+    if study.needs_tags and all(task.kind != "tag" for task in found):
+        raise ConfigError(f"study {name} compares features of words; give --tasks with a tagging task")
+    shared = {key: getattr(options, key) for key in ("minutes", "size", "family", "vocab_size")}
+    claim = {"study": name, **source.settings, **shared, "tasks": [task.describe() for task in found]}
+    claim_folder(out, "study.json", claim, beside="text")
+    cut = StudyText(source, out / "text", options.vocab_size)
+    length, has_tags = SEQUENCE if text else VILLAGE_SEQUENCE, any(task.kind == "tag" for task in found)
+    base = Base(options.family, options.size, length, len(cut.tokenizer()), has_tags)
+    arms = study.arms(base)
+    starts = list(dict.fromkeys(arm.start for arm in arms))
+    console.print(
+        f"[bold]{study.title}[/bold]: {len(arms)} arms of {len(starts)} pre-training runs, seeds: {options.seeds}"
+    )
+    impossible = _impossible(cut, starts)
+    starts = [start for start in starts if start not in impossible]
+    work = StudyWork(study, base, cut, found, out / "runs", options.jobs)
+    steps = _steps(work, starts, options, out)
+    rows = [Row(arm.name, arm.group, 0, error=impossible[arm.start]) for arm in arms if arm.start in impossible]
+    said: list[str] = []
+    for made in _rows_by_seed(work, starts, steps, options, console):
+        # 每个种子之后都写一次：几小时的研究中途停下，也有一张完整的表可看
+        rows += made
+        write_json(out / "results.json", rows)
+        said = write_report(out, study, base, rows, source.name, shared)
+    for sentence in said:
+        console.print(f"    {escape(sentence)}", soft_wrap=True)
+    failed = sum(bool(row.error) for row in rows)
+    if failed:
+        console.print(f"    {failed} of {len(rows)} rows failed; the same command tries them again")
+    console.print(f"report: {escape(str(out / 'report.html'))}", soft_wrap=True)
+    return rows
+
+
+def _impossible(text: StudyText, starts: Sequence[Start]) -> dict[Start, str]:
+    """Makes the shards of every start, and returns why some cannot be: too few pieces, or documents."""
+    found = {}
+    for start in starts:
+        try:
+            text.corpus(start)
+        except InputError as error:
+            found[start] = str(error)
+    if len(found) == len(starts):
+        raise InputError(found[starts[0]])
+    return found
+
+
+def _steps(work: StudyWork, starts: Sequence[Start], options: StudyOptions, out: Path) -> Mapping[Start, int]:
+    """Returns how many steps each start takes; measured once, so that all seeds and all restarts agree."""
+    path = out / "steps.json"
+    known: dict[str, int] = read_json(path, dict, RunFolderError, "choose another --out") if path.exists() else {}
+    missing = [start for start in starts if start.name not in known]
+    if missing:
+        measure = functools.partial(work.steps_within, minutes=options.minutes / len(starts))
+        counts = parallel_map(measure, missing, workers=options.jobs, engine=options.engine)
+        found = dict(zip(missing, counts, strict=True))
+        together = [start for start in missing if start.equal == "steps"]
+        if together:
+            # 同样的步数、合起来同样的时间：每步的时间与步数成反比，所以取调和平均
+            equal = round(len(together) / sum(1 / found[start] for start in together))
+            found |= dict.fromkeys(together, equal)
+        known |= {start.name: count for start, count in found.items()}
+        write_json(path, known)
+    return {start: known[start.name] for start in starts}
+
+
+def _rows_by_seed(
+    work: StudyWork, starts: Sequence[Start], steps: Mapping[Start, int], options: StudyOptions, console: Console
+) -> Iterator[list[Row]]:
+    """Makes the runs seed by seed, and yields the rows of each."""
+    rows: list[Row] = []
+    for seed in range(options.seeds):
+        may_stop = options.early and seed >= FEWEST_TO_SETTLE
+        left = [start for start in starts if not (may_stop and _is_settled(work, start, rows))]
+        plans = [RunPlan(start, seed, steps[start]) for start in left]
+        made: list[Row] = []
+        results = parallel_map(work, plans, workers=options.jobs, engine=options.engine)
+        for plan, found in zip(plans, results, strict=True):
+            made += found
+            console.print(f"    seed {seed}: {escape(plan.start.name)}: {_said(found)}", soft_wrap=True)
+        rows += made
+        yield made
+
+
+def _is_settled(work: StudyWork, start: Start, rows: Sequence[Row]) -> bool:
+    """Whether every arm of a start differs clearly from the one it is compared with."""
+    arms = work.study.arms(work.base)
+    columns = columns_of(rows, work.study.columns)
+    names = {group: [arm.name for arm in arms if arm.group == group] for group in {arm.group for arm in arms}}
+    clear = {group: settled(rows, arms_of, columns, group) for group, arms_of in names.items()}
+    return all(arm.name in clear[arm.group] for arm in arms if arm.start == start)
+
+
+def _said(rows: Sequence[Row]) -> str:
+    found: dict[str, Any] = dict(rows[-1].figures)
+    return rows[-1].error or ", ".join(f"{name} {value:.3f}" for name, value in found.items())

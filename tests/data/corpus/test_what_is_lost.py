@@ -1,0 +1,154 @@
+"""What a corpus loses is counted, and what differs stays: unknown words, repeated lines, special tokens as text."""
+
+import json
+import random
+import re
+
+import pytest
+
+import bertsmith
+from bertsmith.data.corpus.build import build_shards
+from bertsmith.data.corpus.plan import CorpusOptions
+from bertsmith.data.corpus.shards import HELDOUT, TRAIN
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.tokenizer import WordPieceTokenizer, learn_tokenizer
+
+SYLLABLES = ["กา", "มา", "นี", "ลู", "โต", "ไป", "ดี", "ปลา", "นา", "ตา"]
+FOOTER = ["This mail is confidential.", "Page footer of the company."]
+
+
+def unspaced(number, count=90):
+    draw = random.Random(number)
+    return "".join(draw.choice(SYLLABLES) for _ in range(count))
+
+
+def documents_of(corpus, splits=(TRAIN, HELDOUT)):
+    return [
+        [s.tolist() for s in corpus.document(split, n)]
+        for split in splits
+        for n in range(corpus.counts[split].documents)
+    ]
+
+
+def statistics_of(folder):
+    return json.loads((folder / "statistics.json").read_text())
+
+
+@pytest.fixture
+def english():
+    return WordPieceTokenizer.train(["the man eats bread and reads a book at home . "] * 5, vocab_size=200)
+
+
+def write(folder, texts):
+    folder.mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"{number:03d}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_text_without_spaces_becomes_a_vocabulary_and_a_corpus(tmp_path):
+    texts = write(tmp_path / "texts", [f"{unspaced(n)}\n{unspaced(n + 100)}\n" for n in range(40)])
+    notes = []
+    vocabulary = bertsmith.learn_vocabulary(texts, tmp_path / "v", vocab_size=300, on_note=notes.append, workers=1)
+    assert vocabulary.metrics["pieces"] == 300
+    assert any("80 words of more than 100 characters" in note and "--kind unigram" in note for note in notes)
+    corpus = bertsmith.build_corpus(texts, tmp_path / "v", tmp_path / "c", workers=1)
+    assert corpus.metrics["documents"] + corpus.metrics["heldout_documents"] == 40
+    assert (
+        corpus.metrics["unknown_rate"]
+        == corpus.metrics["unknown_characters"]
+        == corpus.metrics["exact_duplicates"]
+        == 0
+    )
+
+
+@pytest.mark.parametrize("near", [None, 0.8])
+def test_documents_whose_words_cannot_be_spelled_are_no_duplicates(english, tmp_path, near):
+    if near is not None:
+        pytest.importorskip("datasketch")
+    texts = [f"the man\n\n{unspaced(n, 50)} bread\n\n{unspaced(n + 50, 50)} a book" for n in range(12)]
+    folder = write(tmp_path / "t", [*texts, texts[3]])
+    corpus = build_shards([folder], english, tmp_path / "c", CorpusOptions(near_duplicates=near))
+    assert len(documents_of(corpus)) == 12
+    found = statistics_of(tmp_path / "c")
+    assert found["duplicates"] == {"exact": 1, "near": 0}
+    # 丢掉重复之前就数：十三篇都在内
+    assert found["characters"] == sum(len(line) for text in [*texts, texts[3]] for line in text.split("\n"))
+    unknown = sum(len(word) for text in [*texts, texts[3]] for word in text.split() if not word.isascii())
+    # 词末被去掉的元音符号不算在词的跨度里
+    assert found["unknown_characters"] == pytest.approx(unknown, rel=0.01)
+
+
+def test_case_still_makes_no_difference_where_the_vocabulary_makes_none(english, tmp_path):
+    texts = ["the man ñandú", "The Man Ñandú", "the man eats", "a book", "bread and a book"]
+    corpus = build_shards([write(tmp_path / "t", texts)], english, tmp_path / "c")
+    assert len(documents_of(corpus)) == 4
+
+
+@pytest.fixture
+def mails(tmp_path):
+    draw = random.Random(1)
+    words = ["the", "man", "eats", "bread", "reads", "a", "book", "home"]
+    own = [["".join([" ".join(draw.choices(words, k=9)), "."]) for _ in range(3)] for _ in range(60)]
+    return write(tmp_path / "mails", ["\n".join([*lines, *FOOTER]) + "\n" for lines in own]), own
+
+
+def test_repeated_lines_are_reported_with_their_share_of_the_tokens(english, mails, tmp_path):
+    build_shards([mails[0]], english, tmp_path / "c", CorpusOptions(heldout_share=0.2))
+    found = statistics_of(tmp_path / "c")["repeated_lines"]
+    footer = sum(len(english.encode(line)) for line in FOOTER) * 60
+    own = sum(len(english.encode(line)) for lines in mails[1] for line in lines)
+    assert (found["lines"], found["copies"], found["dropped"]) == (2, 120, 0)
+    assert found["token_share"] == pytest.approx(footer / (footer + own))
+
+
+def test_repeated_lines_are_dropped_but_one_and_never_held_out(english, mails, tmp_path):
+    options = CorpusOptions(heldout_share=0.2, drop_repeated_lines=10)
+    corpus = build_shards([mails[0]], english, tmp_path / "c", options)
+    lines = {split: [line for text in documents_of(corpus, [split]) for line in text] for split in (TRAIN, HELDOUT)}
+    for line in map(english.encode, FOOTER):
+        assert (lines[TRAIN].count(line), lines[HELDOUT].count(line)) == (1, 0)
+    assert len(lines[TRAIN]) + len(lines[HELDOUT]) == 3 * 60 + 2
+    assert statistics_of(tmp_path / "c")["repeated_lines"]["dropped"] == 118
+    assert corpus.counts[TRAIN].tokens == sum(map(len, lines[TRAIN])) == corpus.piece_counts.sum()
+    assert build_shards([mails[0]], english, tmp_path / "c", options).counts == corpus.counts
+
+
+def test_lines_that_are_all_repeated_are_refused_not_emptied(english, tmp_path):
+    pairs = [f"{a}\n{b}\n" for a in ("the man", "a book", "bread") for b in ("at home", "eats", "reads")]
+    texts = write(tmp_path / "t", pairs)
+    with pytest.raises(InputError, match="leaves no text to train or to validate on; give a larger number"):
+        build_shards([texts], english, tmp_path / "c", CorpusOptions(drop_repeated_lines=2))
+    with pytest.raises(ConfigError, match="must be at least 2"):
+        CorpusOptions(drop_repeated_lines=1)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_special_tokens_that_stand_in_the_text_are_words_and_counted(tmp_path, kind):
+    scraped = ["[MASK] the [SEP] man <s> eats </s> [UNK] bread <mask> <pad> [CLS] ."] * 2
+    texts = write(tmp_path / "t", ["\n".join([*scraped, f"the man reads book {n} at home ."]) for n in range(30)])
+    notes = []
+    size = 60 if kind == "unigram" else 330
+    learned = bertsmith.learn_vocabulary(
+        texts, tmp_path / "v", kind=kind, vocab_size=size, on_note=notes.append, workers=1
+    ).details
+    assert any("[MASK] 60 times" in note for note in notes)
+    own = [learned.vocab[index] for index in range(len(learned)) if index not in learned.special_ids]
+    written = re.compile(r"\[(mask|sep)|(mask|sep)\]|</?s>|<mask", re.IGNORECASE)
+    assert not [piece for piece in own if written.search(piece)]
+    corpus = bertsmith.build_corpus(texts, tmp_path / "v", tmp_path / "c", workers=1, documents="file")
+    assert corpus.metrics["special_tokens_as_text"] == 30 * 2 * 8
+    allowed = {learned.unk_token_id}
+    assert not {i for d in documents_of(corpus.details) for s in d for i in s} & set(learned.special_ids) - allowed
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_the_first_word_of_a_sentence_counts(tmp_path, kind):
+    lines = ["bread", "the man", "man eats bread", "eats the bread"]
+    size = 40 if kind == "unigram" else 400
+    tokenizer = learn_tokenizer([line for line in lines for _ in range(50)], kind=kind, vocab_size=size)
+    texts = write(tmp_path / "t", ["\n".join([line] * 3) for line in lines])
+    build_shards([texts], tokenizer, tmp_path / "c", CorpusOptions(documents="file"))
+    found = statistics_of(tmp_path / "c")
+    assert found["words"] == 3 * sum(len(line.split()) for line in lines)
+    assert found["pieces_per_word"] == pytest.approx(found["tokens"] / found["words"])

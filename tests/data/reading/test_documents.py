@@ -1,0 +1,382 @@
+"""Documents of every kind: what is read of each, and that no bad one is more than a line."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+import bertsmith
+from bertsmith.data.reading import documents as module
+from bertsmith.data.reading.document_kinds import Block
+from bertsmith.data.reading.documents import lines_of, read_blocks, text_bytes, without_unreadable
+from bertsmith.data.reading.sources import find_text_files, left_out, text_endings
+from bertsmith.errors import InputError
+from bertsmith.journeys.plan import plan
+from bertsmith.journeys.source import own_text
+from made_documents import epub, mail, pdf, word, zipped
+
+
+@pytest.fixture
+def blocks(write):
+    """Reads a document of a name and a content: (text, level, place), with `code` behind what is aside."""
+
+    def read(name, content):
+        found, _ = read_blocks(write(name, content))
+        return [tuple(block[:3]) + ("aside",) * block.aside for block in found]
+
+    return read
+
+
+MARKDOWN = """---
+lang: en
+---
+# The *first* [title](https://x.org)
+
+Some **bold** and `code`,
+and a [link](https://x.org/very/long) ![badge](b.svg).<br/>Next &amp; last \\* star.
+
+- one
+- two
+
+| a | b |
+|---|---|
+| **1** | 2 |
+
+```python
+print("**kept**")
+```
+
+Underlined
+----------
+> quoted
+
+<div align="center">in <b>HTML</b></div>
+"""
+
+
+def test_markdown_becomes_clean_text_with_its_lines(blocks):
+    assert blocks("a.md", MARKDOWN) == [
+        ("The first title", 1, 4),
+        ("Some bold and code,\nand a link .\nNext & last * star.", 0, 6),
+        ("one", 0, 9),
+        ("two", 0, 10),
+        ("a | b", 0, 12),
+        ("1 | 2", 0, 14),
+        ('print("**kept**")', 0, 17, "aside"),
+        ("Underlined", 2, 20),
+        ("quoted", 0, 22),
+        ("in HTML", 0, 24),
+    ]
+
+
+def test_who_learns_from_text_sees_no_code_and_no_marks(write):
+    path = write("a.md", "# Title\nA **bold** word.\n\n    code\n\nMore.\n")
+    assert list(lines_of(path)) == ["Title", "A bold word.", "", "More.", ""]
+    assert text_bytes(path) == len("Title\nA bold word.\n\nMore.\n\n")
+
+
+PAGE = """<!doctype html><html><head><title>Shop</title><style>p{}</style><script>var x</script></head><body>
+<nav><a href=/>Home</a></nav>
+<h2>Our <em>bread</em></h2><div>Fresh
+ every&nbsp;day<p>Rye<br>Wheat</p>tail</div>
+<table><tr><th>Kind</th><th>Price</th></tr><tr><td>Rye</td><td>3 &euro;</td></tr></table>
+<pre>a
+  b</pre><ul><li>one</li><li>two</li></ul><p hidden>no</p><footer>Imprint</footer></body></html>"""
+
+
+def test_html_is_read_block_by_block_without_menus_and_scripts(blocks):
+    assert blocks("a.html", PAGE) == [
+        ("Shop", 1, 0),
+        ("Our bread", 2, 0),
+        ("Fresh every day", 0, 0),
+        ("Rye\nWheat", 0, 0),
+        ("tail", 0, 0),
+        ("Kind | Price", 0, 0),
+        ("Rye | 3 €", 0, 0),
+        ("a\n  b", 0, 0, "aside"),
+        ("one", 0, 0),
+        ("two", 0, 0),
+    ]
+    only_main = "<title>T</title><div>Around</div><main><h1>Head</h1><p>Body</p></main>"
+    assert blocks("b.htm", only_main) == [("Head", 1, 0), ("Body", 0, 0)]
+    assert blocks("c.html", "<main></main><p>Body&#1;7&#5;x</p>") == [("Body7", 0, 0), ("x", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("head", "codec"),
+    [
+        ("", "utf-8"),
+        ("", "utf-8-sig"),
+        ("", "utf-16"),
+        ("<meta charset=iso-8859-1>", "cp1252"),
+        ('<?xml version="1.0" encoding="gb2312"?>', "gb18030"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=windows-1251">', "cp1251"),
+        ("<meta charset=ascii>", "utf-8"),
+    ],
+)
+def test_a_page_is_decoded_as_it_says_or_as_it_is(blocks, head, codec):
+    word = {"gb18030": "面包", "cp1251": "хлеб", "cp1252": "pâté “x”"}.get(codec, "pâté 面包")
+    assert blocks("a.html", f"{head}<p>{word}</p>".encode(codec)) == [(word, 0, 0)]
+
+
+def test_a_pdf_knows_its_pages_and_bookmarks_and_loses_running_lines(blocks):
+    pages = [f"My report\nPart {n} tells of number {n}.\n{n} of 5" for n in range(1, 6)]
+    pages[1] = "My report\nEnd of one.\nSecond part\nMore.\n2 of 5"
+    marks = [(0, 0, "All"), (1, 1, "Second part"), (3, 0, "Not in the text")]
+    assert blocks("a.pdf", pdf(*pages, bookmarks=marks)) == [
+        ("All", 1, 1, "aside"),
+        ("My report\nPart 1 tells of number 1.", 0, 1),
+        ("End of one.", 0, 2),
+        ("Second part", 2, 2, "aside"),
+        ("Second part\nMore.", 0, 2),
+        ("Part 3 tells of number 3.", 0, 3),
+        ("Not in the text", 1, 4, "aside"),
+        ("Part 4 tells of number 4.", 0, 4),
+        ("Part 5 tells of number 5.", 0, 5),
+    ]
+
+
+def test_pages_of_one_line_and_numbers_that_are_no_page_numbers_are_kept(blocks):
+    assert blocks("a.pdf", pdf(*(f"Slide {n}" for n in range(6)))) == [(f"Slide {n}", 0, n + 1) for n in range(6)]
+    bills = [f"Invoice {3 * n}\nBread\nSum {5 * n * n}" for n in range(1, 7)]
+    assert [text for text, *_ in blocks("b.pdf", pdf(*bills))] == bills
+
+
+def test_word_keeps_headings_and_tables(blocks):
+    made = word((0, "Report"), (1, "One"), "A paragraph.", [["a", "b"], ["c", "d"]], (2, "Two"), "", "End.")
+    assert blocks("a.docx", made) == [
+        ("Report", 1, 0),
+        *[("One", 2, 0), ("A paragraph.", 0, 0), ("a | b", 0, 0), ("c | d", 0, 0)],
+        *[("Two", 3, 0), ("End.", 0, 0)],
+    ]
+
+
+def test_an_epub_is_read_in_the_order_of_its_spine(blocks):
+    first, second = "<html><title>x</title><h1>One</h1><p>First.</p></html>", "<h1>Two</h1><p>Second.</p>"
+    assert [text for text, *_ in blocks("a.epub", epub(first, second))] == ["One", "First.", "Two", "Second."]
+
+
+def test_an_email_is_read_under_its_subject(write):
+    head = {"Subject": "Grüße", "From": "Ada <ada@x.org>", "To": "b@x.org"}
+    found, metadata = read_blocks(write("a.eml", mail("Hällo,\n\nbye\n", "<p>no</p>", **head)))
+    assert [block.text for block in found] == ["Grüße", "Hällo,", "bye"]
+    assert metadata == {"from": "Ada <ada@x.org>", "to": "b@x.org", "subject": "Grüße"}
+    page, _ = read_blocks(write("b.eml", mail(None, "<title>t</title><h1>Big</h1><p>Text</p>", **head)))
+    assert page == [Block("Grüße", 1), Block("Big", 2), Block("Text")]
+
+
+def test_packed_documents_are_read(blocks):
+    assert blocks("a.html.gz", b"<p>Bread</p>") == [("Bread", 0, 0)]
+
+
+BAD = {
+    "scan.pdf": (pdf(""), "no text: scanned"),
+    "locked.pdf": (pdf("secret", password="user"), "protected by a password"),
+    "cut.pdf": (pdf("text")[:200], "damaged"),
+    "cut.docx": (word("text")[:200], "damaged"),
+    "old.docx": (b"\xd0\xcf\x11\xe0" + bytes(600), "protected by a password, or of an old format"),
+    "other.docx": (zipped({"a.txt": "x"}), "damaged"),
+    "bomb.docx": (zipped({"word/document.xml": "\0" * 5_000_000}), "unpacks to more than"),
+    "empty.docx": (word(), "holds no text"),
+    "other.epub": (zipped({"a.txt": "x"}), "damaged: no list of chapters"),
+    "drm.epub": (epub("<p>x</p>", encryption='<x URI="OEBPS/text/c 0.xhtml"/>'), "protected against copying"),
+    "frames.html": (b"<html><frameset><frame src=a.html></frameset></html>", "frames only"),
+    "wrong.html": (b"<meta charset=utf-8><p>caf\xe9</p>", "is not utf-8, as it says"),
+    "unsaid.html": (b"<p>\xd0\xcf caf\xe9</p>", "does not say its encoding"),
+    "binary.md": (bytes(range(256)) * 9, "looks binary"),
+    "empty.html": (b"", "holds no text"),
+    "large.html.gz": (b"<p>" + b"x" * 3_000_000, "larger than"),
+}
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    """Limits that small files exceed; readers of this test alone, which know them."""
+    source = module._COMMAND.replace(
+        "import _serve;", "import _serve; from bertsmith.data.reading import document_kinds as k;"
+    )
+    monkeypatch.setattr(
+        module, "_COMMAND", source.replace("_serve()", "k.MOST_BYTES = k._MOST_UNPACKED = 1 << 21; _serve()")
+    )
+    monkeypatch.setattr(module, "_idle", {})
+    yield
+    module._end_readers()
+
+
+def test_bad_documents_are_left_out_each_with_its_reason(write, tmp_path, small_limits):
+    for name, (content, _) in BAD.items():
+        write(f"t/{name}", content)
+    write("t/good.html", "<p>Bread</p>")
+    os.symlink(tmp_path / "t", tmp_path / "t" / "circle")
+    os.mkfifo(tmp_path / "t" / "pipe.pdf")
+    found = find_text_files([tmp_path / "t"], text_endings())
+    kept, faults = without_unreadable([*found, tmp_path / "gone.pdf"])
+    assert [file.name for file in kept] == ["good.html"]
+    said = {name.rpartition("/")[2]: fault for name, fault in faults.items()}
+    assert said.pop("pipe.pdf") == "is no regular file"
+    assert said.pop("gone.pdf") == "cannot be read (No such file or directory)"
+    assert said.keys() == BAD.keys()
+    assert [name for name, (_, fault) in BAD.items() if not said[name].startswith(fault)] == []
+    line = left_out([tmp_path / "t"], text_endings(), faults)
+    assert line.startswith("left out 18 file(s): 1 .docx (damaged: cut.docx); ")
+    assert "\n" not in line
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
+def test_a_document_without_permission_is_left_out(write):
+    path, good = write("a.html", "<p>x</p>"), write("b.html", "<p>x</p>")
+    path.chmod(0)
+    assert without_unreadable([path, good])[1] == {
+        str(path): "cannot be read (Permission denied); check the file and its rights"
+    }
+
+
+def test_nothing_that_can_be_read_is_one_line(write):
+    with pytest.raises(InputError, match=r"scan\.pdf: no text: scanned.*; and 1 other document"):
+        without_unreadable([write("scan.pdf", pdf("")), write("cut.pdf", b"x")])
+
+
+def stuck(statement, monkeypatch):
+    """Makes new readers do something instead of reading HTML."""
+    source = module._COMMAND.removesuffix("_serve()").replace("; ", "\n")
+    source += f"import bertsmith.data.reading.document_kinds as k\n{statement}\n_serve()"
+    monkeypatch.setattr(module, "_COMMAND", source)
+    monkeypatch.setattr(module, "_idle", {})
+
+
+def test_a_stuck_reader_is_killed_and_the_next_file_read(write, monkeypatch):
+    endless = "def f(content):\n  while b'stick' in content: pass\n  return [k.Block('read')]\nk._READERS['.html'] = f"
+    stuck(endless, monkeypatch)
+    monkeypatch.setattr(module, "SECONDS", 3.0)
+    begun = time.monotonic()
+    files = [write("a.html", "stick"), write("b.html", "x")]
+    kept, faults = without_unreadable(files)
+    assert (kept, list(faults.values())) == ([files[1]], ["took longer than 3 seconds"])
+    # 第二次问同一个文件，不再等一次
+    with pytest.raises(InputError, match="took longer"):
+        read_blocks(files[0])
+    assert time.monotonic() - begun < 30
+    module._end_readers()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("k._READERS['.html'] = lambda content: bytearray(5 << 30)", "needs more than 4 GiB of memory"),
+        ("import os; k._READERS['.html'] = lambda content: os.abort()", "its reader died"),
+        ("k._READERS['.html'] = lambda content: 1 / 0", r"damaged \(ZeroDivisionError\)"),
+        ("k._READERS['.html'] = lambda content: print('noise') or 1 / 0", "damaged"),
+        ("del k._READERS['.html']; import sys; sys.modules['selectolax'] = None", "damaged"),
+    ],
+)
+def test_what_a_reader_does_ends_nothing(write, monkeypatch, statement, fault):
+    stuck(statement, monkeypatch)
+    with pytest.raises(InputError, match=fault):
+        read_blocks(write("a.html", "<p>x</p>"))
+    module._end_readers()
+
+
+def test_no_module_of_the_current_folder_is_run(write, tmp_path, monkeypatch):
+    write("email.py", "raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "_idle", {})
+    assert read_blocks(write("a.html", "<p>x</p>"))[0] == [Block("x")]
+    module._end_readers()
+
+
+def test_what_was_read_outlives_the_workers_and_goes_with_the_process(write, tmp_path):
+    path = write("a.html", "<p>Bread</p>")
+    script = f"""
+import os
+from pathlib import Path
+from bertsmith.data.reading import documents
+documents.without_unreadable([Path({str(path)!r})])
+if os.fork() == 0:
+    raise SystemExit
+os.wait()
+assert list(documents._kept().iterdir())
+Path({str(path)!r}).write_text("changed")
+assert documents.read_blocks({str(path)!r})[0][0].text == "changed"
+print(documents._kept())
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert not os.path.exists(done.stdout.strip())
+
+
+def mixed(write, folder="t"):
+    text = "The man eats bread number {}. The woman reads a book."
+    for number, (ending, make) in enumerate(
+        {"txt": str, "md": str, "html": "<p>{}</p>".format, "pdf": pdf, "docx": word, "epub": epub, "eml": mail}.items()
+    ):
+        write(f"{folder}/{number}.{ending}", make(text.format(number)))
+    write(f"{folder}/scan.pdf", pdf(""))
+    write(f"{folder}/b.csv", "a,b")
+
+
+NOTE = (
+    "left out 2 file(s): 1 .csv (tables: name them, with the column as --text-field); "
+    "1 .pdf (no text: scanned? run OCR over it, such as ocrmypdf: scan.pdf)"
+)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_folder_of_everything_becomes_a_vocabulary_and_a_corpus(write, tmp_path, workers):
+    mixed(write)
+    notes = []
+    options = {"workers": workers, "on_note": notes.append}
+    bertsmith.learn_vocabulary(tmp_path / "t", tmp_path / "v", vocab_size=100, **options)
+    for _ in range(2):
+        found = bertsmith.build_corpus(tmp_path / "t", tmp_path / "v", tmp_path / "c", **options)
+        assert found.metrics["documents"] + found.metrics["heldout_documents"] == 7
+        assert found.metrics["unknown_rate"] == 0
+    assert notes[0] == notes[1] == NOTE
+
+
+def test_the_text_of_a_journey_is_the_same_and_its_size_that_of_the_text(write, tmp_path):
+    mixed(write)
+    with pytest.warns(UserWarning, match=r"left out 2 file.*scan\.pdf"):
+        source = own_text([tmp_path / "t"], documents="auto", encoding="auto", leave_out=tmp_path / "out")
+    assert [file.name for file in source.files][-1] == "6.eml"
+    assert len(source.files) == 7
+    assert source.bytes == pytest.approx(7 * 57, abs=40)
+
+
+def test_plan_measures_text_and_not_the_size_of_a_pdf(write, tmp_path):
+    text = "The man eats bread number {}. The woman reads an old book, and sings. " * 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(20):
+            write(f"p/{number}.pdf", pdf(text.format(*[number] * 40)))
+            write(f"q/{number}.txt", text.format(*[number] * 40))
+        two = [plan(tmp_path / folder, minutes=1, size="1/64") for folder in "pq"]
+    assert two[0].text_tokens == pytest.approx(two[1].text_tokens, rel=0.1)
+
+
+def test_without_the_extra_the_line_says_what_to_install(write, tmp_path, monkeypatch):
+    mixed(write)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "markdown_it" or None)
+    assert left_out([tmp_path / "t"], text_endings()) == (
+        "left out 7 file(s): 1 .csv (tables: write their texts to .txt files); "
+        "1 .docx, 1 .eml, 1 .epub, 1 .html, 2 .pdf (pip install 'bertsmith[documents]' reads them)"
+    )
+    assert [file.name for file in find_text_files([tmp_path / "t"], text_endings())] == ["0.txt", "1.md"]
+
+
+def test_a_folder_of_documents_alone_says_what_to_install(write, tmp_path, monkeypatch):
+    write("t/a.pdf", "x")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "markdown_it" or None)
+    with pytest.raises(InputError, match=r"holds no \.txt, \.md, .*1 \.pdf \(pip install 'bertsmith"):
+        find_text_files([tmp_path / "t"], text_endings())
+
+
+def test_a_named_document_without_its_library_says_what_to_install(write, monkeypatch):
+    source = module._COMMAND.replace("_serve()", "sys.modules['pypdfium2'] = None; _serve()")
+    monkeypatch.setattr(module, "_COMMAND", source)
+    monkeypatch.setattr(module, "_idle", {})
+    with pytest.raises(InputError, match=r"a\.pdf: pip install 'bertsmith\[documents\]' reads it"):
+        read_blocks(write("a.pdf", pdf("x")))
+    module._end_readers()

@@ -1,0 +1,130 @@
+"""`look` says what the readers of `finetune` and `corpus` make of a file."""
+
+import json
+
+import pytest
+
+import bertsmith
+from bertsmith.cli import main
+from bertsmith.errors import ConfigError, InputError
+from bertsmith.finetune.look import scripts_in
+from spreadsheets import write_spreadsheet
+
+HEAD = "id;Review Text;Sentiment Label\n"
+ROWS = [f"{n};a long review of number {n};{'good' if n % 3 else 'bad'}\n" for n in range(30)]
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text(
+        HEAD + "".join(ROWS) + "31;a long review of number 2;bad\n32;alone in its class;ugly\n33;;bad\n",
+        encoding="utf-16",
+    )
+    return path
+
+
+def test_a_table_is_understood_column_by_column(reviews):
+    found = bertsmith.look(reviews)
+    assert found.form == "CSV with ';' between its columns, utf-16, with a header"
+    assert (found.task, found.rows) == ("classify", 32)
+    assert found.columns == {"id": "", "Review Text": "text", "Sentiment Label": "label"}
+    assert found.labels == {"good": 20, "bad": 11, "ugly": 1}
+    assert (found.repeated, found.contradictions) == (1, 1)
+    assert (found.lengths.unit, found.lengths.half, found.lengths.longest) == ("words", 6, 6)
+    assert found.scripts == {"Latin": 1.0}
+    assert any("left out 1 rows: line 34 has an empty text" in note for note in found.notes)
+    with pytest.raises(InputError, match="line 34 has an empty text"):
+        bertsmith.look(reviews, faults="refuse")
+
+
+def test_the_command_prints_lines_or_json(reviews, capsys, tiny_model):
+    with pytest.raises(SystemExit):
+        main(["look", str(reviews), "--model", str(tiny_model), "--dev", str(reviews)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "r.csv: CSV with ';' between its columns, utf-16, with a header; 32 rows for classify"
+    assert "columns: text from Review Text, label from Sentiment Label; not read: id" in lines
+    assert "3 labels: good 20, bad 11, ugly 1; once, which is too few to learn: ugly" in lines
+    assert "dev: 32 of its 32 rows stand in r.csv as well" in lines
+    (lengths,) = (line for line in lines if line.startswith("pieces: "))
+    assert "are longer than the model reads" in lengths
+    with pytest.raises(SystemExit):
+        main(["look", str(reviews), "--json"])
+    assert json.loads(capsys.readouterr().out)["labels"] == {"good": 20, "bad": 11, "ugly": 1}
+
+
+def test_what_a_model_would_cut_is_what_its_sequences_are_long(tiny_model):
+    tokenizer = bertsmith.load_tokenizer(tiny_model)
+    limit = bertsmith.BertConfig.load(tiny_model).position_limit
+    rows = [{"text": "the man " * n, "label": str(n % 2)} for n in (1, 2, limit)]
+    found = bertsmith.look(rows, model=tiny_model)
+    assert found.lengths.longest == len(tokenizer(rows[-1]["text"])["input_ids"]) > limit
+    assert (found.lengths.unit, found.lengths.limit, found.lengths.cut) == ("pieces", limit, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "rows"),
+    [
+        ("a.conll", "EU B-ORG\nrejects O\n\nPeter B-PER\nsleeps O\n", "tag", 2),
+        ("a.txt", "EU B-ORG\nrejects O\n\nPeter B-PER\nsleeps O\n", "tag", 2),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O", "B-X"]}\n', "tag", 1),
+        ("a.tsv", "query\ttext\tlabel\nq\tt\t1\nq\tu\t0\n", "rank", 2),
+        ("a.jsonl", '{"context": "c", "choices": ["a", "b"], "label": 0}\n', "choose", 1),
+        ("a.tsv", "query\tpositive\na\tb\nc\td\n", "embed", 2),
+        ("a.csv", "text,labels\na,x\nb,\"x,y\"\n", "multilabel", 2),
+        ("a.csv", "text,score\n" + "".join(f"text {n},{n / 7}\n" for n in range(30)), "regress", 30),
+        ("a.csv", "text,label\n" + "".join(f"text {n},{n / 7}\n" for n in range(30)), "regress", 30),
+        ("a.json", json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [
+            {"id": "1", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}]}]}]}), "answer", 1),
+        ("a.txt", "First text. Two sentences.\n\nSecond text.\n", "", 2),
+        ("a.jsonl", '{"text": "only text"}\n{"text": "and more"}\n', "", 2),
+    ],
+)  # fmt: skip
+def test_the_task_is_found_by_what_can_read_it(tmp_path, name, content, task, rows):
+    (tmp_path / name).write_text(content)
+    found = bertsmith.look(tmp_path / name)
+    assert (found.task, found.rows) == (task, rows), list(found.lines())
+
+
+@pytest.mark.filterwarnings("ignore:.*reads the sheet")
+def test_spreadsheets_and_folders(tmp_path):
+    path = write_spreadsheet(tmp_path / "a.xlsx", {"One": [["text", "label"], ["a", 1], ["b", 0]], "Two": [["x"]]})
+    found = bertsmith.look(path)
+    assert (found.form, found.labels) == ("spreadsheet, with a header", {"1": 1, "0": 1})
+    assert any("reads the sheet 'One', the first of 2" in note for note in found.notes)
+    for name in ("t/pos/a.txt", "t/neg/b.txt", "t/c.pdf", "t/neg/d.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"text": "one."}' if name.endswith("l") else "Two of them. Good.\n")
+    text = bertsmith.look(tmp_path / "t")
+    assert (text.task, text.rows, text.kinds, text.repeated) == ("", 3, {".txt": 2, ".jsonl": 1}, 1)
+    assert "1 .pdf" in text.notes[0]
+    assert bertsmith.look(tmp_path / "t", task="classify", faults="skip").labels == {"neg": 1, "pos": 1}
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl: no text column among a; call it text"):
+        bertsmith.look(tmp_path / "a.jsonl")
+    (tmp_path / "a.conll").write_text("one\n\ntwo\n")
+    with pytest.raises(InputError, match=r"a\.conll: line 1 has one column"):
+        bertsmith.look(tmp_path / "a.conll")
+    with pytest.raises(InputError, match="no such file"):
+        bertsmith.look(tmp_path / "b.csv")
+    with pytest.raises(ConfigError, match="task 'sort' is unknown"):
+        bertsmith.look(tmp_path / "a.jsonl", task="sort")
+
+
+def test_a_file_of_a_folder_that_cannot_be_read_is_noted_and_the_others_are_looked_at(tmp_path):
+    (tmp_path / "good.txt").write_text("A tree is green.\n")
+    (tmp_path / "arc.jsonl").write_text('{"text": "a book"}\n{"question": "what?"}\n')
+    found = bertsmith.look(tmp_path)
+    assert found.rows == 1
+    assert any("arc.jsonl: line 2 has no field 'text'" in note for note in found.notes)
+    (tmp_path / "good.txt").unlink()
+    with pytest.raises(InputError, match="arc.jsonl: line 2"):
+        bertsmith.look(tmp_path)
+
+
+def test_scripts_are_shares_of_the_letters():
+    assert scripts_in(["ab", "цд, 12", "我们"]) == {"Latin": 1 / 3, "Cyrillic": 1 / 3, "Chinese": 1 / 3}
+    assert scripts_in(["12 !"]) == {}

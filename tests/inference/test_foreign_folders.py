@@ -1,0 +1,126 @@
+"""What a folder of another tool says of lengths, prompts, activation and width is followed, by every pipeline.
+
+The oracles are called with nothing but the folder: its own values are their defaults.
+"""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+import transformers
+
+from bertsmith.errors import CheckpointError
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.embed import SentenceFolder, read_sentence_folder, write_sentence_folder
+from bertsmith.interop.onnx import export_onnx
+from bertsmith.model import BertConfig
+from bertsmith.model.architectures import ModelForSequenceClassification, ModelForTokenClassification
+from bertsmith.tokenizer import WordPieceTokenizer
+
+WORDS = "the man eats bread . the woman reads a book !"
+LONG = [f"{begin} " + f"{WORDS} " * 4 + end for begin, end in (("a book", "bread"), ("man eats !", "a book"))]
+
+
+def save(path, model, **changes):
+    torch.manual_seed(1)
+    tokenizer = WordPieceTokenizer.train([WORDS] * 3, vocab_size=200)
+    config = BertConfig.named("1/64", vocab_size=tokenizer.vocab_size, initializer_range=0.5, **changes)
+    model(config).save_pretrained(path)
+    tokenizer.save(path, model_max_length=512)
+    return path
+
+
+@pytest.mark.parametrize("activation", [torch.nn.Sigmoid(), torch.nn.Identity()])
+@pytest.mark.parametrize("prompt", ["", "a book "])
+def test_a_saved_cross_encoder_scores_as_it_did(activation, prompt, tmp_path):
+    save(tmp_path / "base", ModelForSequenceClassification, id2label={0: "LABEL_0"})
+    named = {"prompts": {"q": prompt}, "default_prompt_name": "q"} if prompt else {}
+    theirs = sentence_transformers.CrossEncoder(
+        str(tmp_path / "base"), max_length=16, activation_fn=activation, device="cpu", **named
+    )
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    reference = sentence_transformers.CrossEncoder(str(tmp_path / "theirs"), device="cpu")
+    rank = load_pipeline("rank", tmp_path / "theirs", precision="float32")
+    assert rank.max_length == 16
+    expected = reference.predict([("the man", text) for text in LONG])
+    np.testing.assert_allclose(rank.scores(["the man"] * 2, LONG), expected, atol=1e-5, rtol=1e-5)
+    order = [each["corpus_id"] for each in reference.rank("the man", LONG)]
+    assert [each.index for each in rank("the man", LONG)] == order
+
+
+def test_older_places_of_the_activation_are_read_and_an_unknown_one_is_refused(tmp_path):
+    folder = save(tmp_path, ModelForSequenceClassification, id2label={0: "LABEL_0"})
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    identity = "torch.nn.modules.linear.Identity"
+    for said in (
+        {"sbert_ce_default_activation_function": identity},
+        {"sentence_transformers": {"activation_fn": identity}},
+    ):
+        (folder / "config.json").write_text(json.dumps(config | said), encoding="utf-8")
+        assert load_pipeline("rank", folder, precision="float32").activation == "Identity"
+    said = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Tanh"}
+    (folder / "config.json").write_text(json.dumps(config | said), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="Tanh"):
+        load_pipeline("rank", folder, precision="float32")
+
+
+def test_a_classifier_reads_as_much_as_its_tokenizer_says(tmp_path):
+    folder = save(tmp_path, ModelForSequenceClassification, id2label={0: "a", 1: "b"})
+    WordPieceTokenizer.load(folder).save(folder, model_max_length=8)
+    reference = transformers.pipeline("text-classification", str(folder), device="cpu", top_k=None)
+    for text, found in zip(LONG, load_pipeline("classify", folder, precision="float32")(LONG), strict=True):
+        expected = {each["label"]: each["score"] for each in reference([text], truncation=True)[0]}
+        assert found.probabilities == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("tag", ModelForTokenClassification), ("classify", ModelForSequenceClassification)]
+)
+def test_every_pipeline_follows_the_length_of_a_folder(name, model, tmp_path):
+    folder = save(tmp_path, model, id2label={0: "a", 1: "b"})
+    WordPieceTokenizer.load(folder).save(folder, model_max_length=24)
+    assert load_pipeline(name, folder).max_length == 24
+
+
+def test_a_folder_that_cuts_its_vectors_is_followed(tiny_model, tmp_path):
+    write_sentence_folder(tiny_model, SentenceFolder(max_length=16, normalize=True, dims=8), 64)
+    assert read_sentence_folder(tiny_model).dims == 8
+    texts = ["the man eats bread .", "a book"]
+    reference = sentence_transformers.SentenceTransformer(str(tiny_model), device="cpu")
+    expected = reference.encode(texts, normalize_embeddings=True)
+    embed = load_pipeline("embed", tiny_model, precision="float32")
+    assert expected.shape == embed(texts).shape == (2, 8)
+    np.testing.assert_allclose(embed(texts), expected, atol=1e-5, rtol=1e-5)
+    assert embed(texts, dims=4).shape == (2, 4)
+    assert load_pipeline("similarity", tiny_model, precision="float32")(texts).shape == (2, 2)
+    export_onnx(tiny_model, tmp_path / "onnx")
+    assert read_sentence_folder(tmp_path / "onnx").dims == 8
+
+
+@pytest.mark.parametrize("dims", [-1, "x", 1.5, True])
+def test_an_impossible_width_is_refused(dims, tiny_model):
+    write_sentence_folder(tiny_model, SentenceFolder(max_length=16), 64)
+    path = tiny_model / "config_sentence_transformers.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | {"truncate_dim": dims}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="truncate_dim"):
+        load_pipeline("embed", tiny_model, precision="float32")
+
+
+def test_vectors_of_a_model_that_never_learned_any_are_told_once(tiny_model):
+    with pytest.warns(UserWarning, match=r"never trained for vectors of texts.*bertsmith finetune embed"):
+        load_pipeline("similarity", tiny_model, precision="float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_pipeline("embed", tiny_model, precision="float32")
+
+
+def test_vectors_of_a_model_that_learned_them_are_not_told(tiny_model, minilm_folder):
+    write_sentence_folder(tiny_model, SentenceFolder(max_length=16), 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_pipeline("embed", tiny_model, precision="float32")
+        load_pipeline("embed", minilm_folder, precision="float32")

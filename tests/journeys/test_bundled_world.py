@@ -1,0 +1,130 @@
+"""The main job on the bundled world, whole, with a fixed seed: about a minute and a half."""
+
+import base64
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import bertsmith
+from bertsmith.batch import RaggedBatch
+from bertsmith.data.corpus.build import build_from_documents
+from bertsmith.data.corpus.shards import TokenCorpus
+from bertsmith.data.reading.text import Document
+from bertsmith.data.stream.stream import PreTrainingStream, StreamSettings
+from bertsmith.inference import load_pipeline
+from bertsmith.model import BertForPreTraining
+from bertsmith.objectives import average_of, objective_named
+from bertsmith.tinyworld import draw_stories, render
+from bertsmith.tinyworld.stories import BOOK_SHARE
+from bertsmith.tinyworld.words import CORNERS
+from bertsmith.tokenizer import WordPieceTokenizer
+
+pytestmark = pytest.mark.slow
+
+FOODS = {food for corner in CORNERS for food in corner.foods}
+READINGS = {"book"} | {corner.reading for corner in CORNERS}
+VERBS = {"reads", "eats", "feeds", "sees", "brings", "keeps", "likes"} | {v for c in CORNERS for v, _ in c.work}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("world") / "run"
+    result = bertsmith.quickstart(out=out, seed=0).details
+    return out, result
+
+
+def top(out, text):
+    return load_pipeline("fill-mask", out / "model")(text, top_k=5)[0]
+
+
+def test_what_is_eaten_is_a_food(finished):
+    assert top(finished[0], "the man eats the [MASK]")[0].piece in FOODS
+
+
+def test_what_is_read_is_a_book_or_another_reading(finished):
+    assert top(finished[0], "the man reads the [MASK]")[0].piece in READINGS
+
+
+def test_what_is_done_to_a_book_is_a_verb(finished):
+    assert top(finished[0], "the man [MASK] the book")[0].piece in VERBS
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_tutorial_asks_for_what_the_model_can_answer(finished, language):
+    """The sentence of `first-model.md` is of the village, and the answer is the one that a reader expects."""
+    page = Path(__file__).parents[2] / "docs" / language / "tutorials/first-model.md"
+    sentence = re.search(r'bertsmith predict "([^"]+)"', page.read_text(encoding="utf-8"))[1]
+    assert sentence == "Anna says that the day was wonderful ."
+    answer = load_pipeline("classify", finished[0] / "sentiment/pretrained/model")(sentence)
+    assert answer.label == "good"
+
+
+def test_the_odds_of_a_caption_are_near_the_true_ones(finished):
+    """Nobody has told the facts of a caption: a book with BOOK_SHARE, else any corner's reading alike."""
+    truth = {"book": BOOK_SHARE, **{corner.reading: (1 - BOOK_SHARE) / len(CORNERS) for corner in CORNERS}}
+    candidates = load_pipeline("fill-mask", finished[0] / "model")("the woman reads the [MASK]", top_k=200)[0]
+    predicted = {candidate.piece: candidate.probability for candidate in candidates}
+    distance = 0.5 * sum(abs(truth.get(w, 0.0) - predicted.get(w, 0.0)) for w in truth.keys() | predicted.keys())
+    assert distance < 0.2
+
+
+def test_next_sentences_of_unseen_stories_are_told_from_random_ones(finished, tmp_path):
+    out, _ = finished
+    tokenizer = WordPieceTokenizer.load(out / "model")
+    stories = [Document("t", tuple(render(s) for s in story.sentences)) for story in draw_stories(0, 600, split="test")]
+    corpus = build_from_documents(stories, tokenizer, tmp_path)
+    stream = PreTrainingStream(corpus, tokenizer, StreamSettings(sequence_length=64, batch_size=64), seed=9)
+    model = BertForPreTraining.from_pretrained(out / "model").eval()
+    with torch.inference_mode():
+        figures = average_of(objective_named("mlm+nsp")(model, next(stream)) for _ in range(15))
+    assert figures["nsp_accuracy"] >= 0.85
+    assert figures["mlm_loss"] < TokenCorpus(tmp_path).unigram_entropy - 2
+
+
+def test_pre_training_is_worth_at_least_five_points_of_sentiment(finished):
+    scores = finished[1].sentiment
+    pretrained, random = (scores[name].metrics["accuracy"] for name in ("pretrained", "random"))
+    assert pretrained >= random + 0.05
+    assert pretrained >= 0.95
+
+
+@torch.no_grad()
+def test_the_model_loads_in_transformers_with_the_same_logits(finished):
+    out, _ = finished
+    reference = transformers.BertForPreTraining.from_pretrained(out / "model").eval()
+    reference_tokenizer = transformers.AutoTokenizer.from_pretrained(out / "model")
+    ours, tokenizer = BertForPreTraining.from_pretrained(out / "model").eval(), WordPieceTokenizer.load(out / "model")
+    for story in draw_stories(0, 10, split="test"):
+        first, second = (render(sentence) for sentence in story.sentences[:2])
+        encoded = tokenizer(first, second)
+        expected_ids = reference_tokenizer(first, second, return_tensors="pt")
+        assert encoded["input_ids"] == expected_ids["input_ids"][0].tolist()
+        batch = RaggedBatch.from_sequences([encoded["input_ids"]], [encoded["token_type_ids"]])
+        output, expected = ours(batch, torch.arange(batch.num_tokens)), reference(**expected_ids)
+        torch.testing.assert_close(output.mlm_logits, expected.prediction_logits[0], atol=1e-4, rtol=0)
+        torch.testing.assert_close(output.nsp_logits, expected.seq_relationship_logits, atol=1e-4, rtol=0)
+
+
+def test_the_report_is_whole(finished):
+    page = (finished[0] / "report.html").read_text(encoding="utf-8")
+    pictures = re.findall(r"data:image/png;base64,([^\"]+)\"", page)
+    assert len(pictures) == 3
+    assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in pictures)
+    for heading in ("Figures", "Loss", "Accuracy", "Attention", "Masks filled, before and after"):
+        assert f"<h2>{heading}</h2>" in page
+    # base64 里没有冒号：图片中碰巧出现的 http 不算
+    assert "://" not in page
+
+
+def test_the_same_command_again_changes_nothing(finished):
+    out, result = finished
+    weights = (out / "model" / "model.safetensors").read_bytes()
+    again = bertsmith.quickstart(out=out, seed=0).details
+    assert (out / "model" / "model.safetensors").read_bytes() == weights
+    assert again.sentiment == result.sentiment
+    assert again.pretraining.heldout == pytest.approx(result.pretraining.heldout)
+    assert np.isfinite(list(again.pretraining.heldout.values())).all()

@@ -1,0 +1,217 @@
+"""`solve`: what is tried, what is kept, and that the folder is a model like any other."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import bertsmith
+from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.inference import load_pipeline
+from bertsmith.inference.words import read_words
+from bertsmith.journeys import solve as journey
+from bertsmith.model import BertConfig, BertForPreTraining
+from bertsmith.tokenizer import WordPieceTokenizer
+
+PEOPLE = ("the man", "a woman", "the boy", "a girl", "my friend")
+WORDS = {"good": ("lovely", "warm", "bright"), "bad": ("dull", "cold", "grey")}
+
+
+def rows_of(count, seed, *, noise=0.1):
+    draws = random.Random(seed)
+    found = []
+    for number in range(count):
+        label = draws.choice(["good", "bad"])
+        said = label if draws.random() > noise else draws.choice(["good", "bad"])
+        text = f"{draws.choice(PEOPLE)} reads a {draws.choice(WORDS[said])} book {draws.randrange(90)} {number}"
+        found.append({"text": text, "label": label})
+    return found
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A small random encoder that knows the words."""
+    torch.manual_seed(0)
+    tokenizer = WordPieceTokenizer.train([row["text"] for row in rows_of(200, 9)], vocab_size=300)
+    folder = tmp_path / "encoder"
+    config = BertConfig.named("1/64", vocab_size=tokenizer.vocab_size, max_position_embeddings=48)
+    BertForPreTraining(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
+    found = bertsmith.solve(rows_of(400, 0), tmp_path / "out")
+    assert [one.name for one in found.details.tries] == ["majority", "words", "answer: words"]
+    assert found.details.mix == (0.0, 1.0, 0.0)
+    assert found.metrics["accuracy"] > 0.85
+    assert sorted(path.name for path in found.model_folder.iterdir()) == ["task.json", "words.safetensors"]
+    split = json.loads((tmp_path / "out/split.json").read_text())
+    assert len(split["dev"]) + len(split["test"]) + len(split["train"]) == 400
+    test = [rows_of(400, 0)[number] for number in split["test"]]
+    assert bertsmith.evaluate(found.model_folder, test).metrics == found.metrics
+    assert "What was tried" in found.report.read_text()
+    # 第二次什么也不做
+    assert bertsmith.solve(iter(rows_of(400, 0)), tmp_path / "out").details == found.details
+    with pytest.raises(RunFolderError, match="another"):
+        bertsmith.solve(rows_of(400, 1), tmp_path / "out")
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
+def test_every_shape_is_solved_beside_an_encoder(task, encoder, tmp_path):
+    rows, draws = rows_of(300, 0), random.Random(0)
+    if task == "multilabel":
+        rows = [{"text": row["text"], "labels": [row["label"], *["boy"] * ("boy" in row["text"])]} for row in rows]
+    if task == "regress":
+        score = {"good": 3.0, "bad": 1.0}
+        rows = [{"text": row["text"], "score": score[row["label"]] + draws.gauss(0, 0.2)} for row in rows]
+    asked = {"task": task} if task != "regress" else {"label_column": "score"}
+    found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:], model=encoder, minutes=5.0, **asked)
+    solved = found.details
+    assert [one.name for one in solved.tries][:4] == ["majority", "words", "frozen encoder", "fine-tuned encoder"]
+    assert solved.task == task
+    scores = {one.name: one.score for one in solved.tries}
+    assert scores["words"] > scores["majority"]
+    assert solved.tries[-1].score >= scores["words"] - 0.02
+    assert bertsmith.evaluate(found.model_folder, rows[200:]).metrics == pytest.approx(solved.dev.metrics, abs=1e-6)
+
+
+def test_both_parts_are_kept_where_both_are_asked_for(encoder, tmp_path, monkeypatch):
+    """Whatever the encoder says, the folder gives the sum that dev asked for."""
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    rows = rows_of(300, 0)
+    found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:], model=[encoder], minutes=5.0)
+    assert found.details.answer.startswith("words + ")
+    texts = [row["text"] for row in rows[200:]]
+    kept = found.model_folder
+    whole, words, alone = (load_pipeline("classify", kept, only=only) for only in (None, "words", "encoder"))
+    expected = 0.5 * alone.logits(texts, None) + 0.8 * words.logits(texts, None)
+    torch.testing.assert_close(whole.logits(texts, None), expected)
+    assert read_words(found.model_folder).mix == (0.5, 0.8, 0.0)
+    assert "Where the parts differ" in found.report.read_text()
+
+
+def test_an_encoder_that_knows_nothing_stays_out(tmp_path, encoder):
+    """As one of another language would: its vocabulary has none of the words."""
+    torch.manual_seed(0)
+    foreign = tmp_path / "foreign"
+    tokenizer = WordPieceTokenizer.train(["我们 喜欢 这 本 书"] * 3, vocab_size=60)
+    config = BertConfig.named("1/64", vocab_size=tokenizer.vocab_size, max_position_embeddings=48)
+    BertForPreTraining(config).save_pretrained(foreign)
+    tokenizer.save(foreign)
+    rows = rows_of(300, 0)
+    found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:], model=foreign, minutes=5.0)
+    assert found.details.answer == "words"
+    assert found.details.mix == (0.0, 1.0, 0.0)
+
+
+def test_too_short_a_time_leaves_words(encoder, tmp_path, monkeypatch):
+    # 不靠机器慢：词一跑完，时间就用光了
+    monkeypatch.setattr(journey._Job, "left", property(lambda _self: 0.0))
+    found = bertsmith.solve(rows_of(200, 0), tmp_path / "out", model=encoder, text=_text(tmp_path))
+    notes = {one.name: one.note for one in found.details.tries}
+    assert found.details.answer == "words"
+    assert notes["frozen encoder"] == notes["fine-tuned encoder"] == "not tried: too little time is left"
+    assert notes["pre-trained from nothing"] == "not tried: too little time is left"
+
+
+def _text(folder):
+    path = folder / "text.txt"
+    path.write_text("\n\n".join(row["text"] for row in rows_of(300, 5)))
+    return path
+
+
+def test_an_encoder_is_pre_trained_from_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(journey, "LEAST_PRETRAINING", 0.0)
+    real = journey.quickstart
+    monkeypatch.setattr(journey, "quickstart", lambda *given, **more: real(*given, **more, size="1/64", vocab_size=300))
+    rows = rows_of(300, 0)
+    found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:], text=_text(tmp_path), minutes=0.3)
+    names = [one.name for one in found.details.tries]
+    assert names[2:4] == ["pre-trained from nothing", "fine-tuned from nothing"]
+    assert "masked-LM loss" in found.details.tries[2].note
+    assert rows[0]["text"] in (tmp_path / "out/text/labelled.txt").read_text()
+
+
+def test_the_worse_features_are_not_fine_tuned(tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(journey, "mix_of", lambda _p, outputs, *_: ((1.0, 0.0, 0.0), float(outputs.std())))
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in encoder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    rows = rows_of(120, 0)
+    with pytest.raises(ConfigError, match="twice"):
+        bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=[encoder, encoder])
+    found = bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=[encoder, other], minutes=5.0)
+    notes = [one.note for one in found.details.tries if one.name.startswith("fine-tuned")]
+    assert sum(note.startswith("not tried: its features do worse") for note in notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "error", "said"),
+    [
+        ([{"text": f"a {n}", "label": "x"} for n in range(20)], {}, InputError, "one class only"),
+        ([{"text": f"a {n}", "label": f"x{n}"} for n in range(20)], {}, InputError, "a class of its own"),
+        ([{"text": "same", "label": "ab"[n % 2]} for n in range(20)], {}, InputError, "too few to hold some out"),
+        (rows_of(40, 0), {"task": "tag"}, ConfigError, "bertsmith finetune tag"),
+        (rows_of(40, 0), {"task": "odd"}, ConfigError, "is unknown; use classify, multilabel, regress"),
+        (rows_of(40, 0), {"dev": [{"text": "a", "label": "new"}]}, InputError, "does not occur in the training file"),
+        (rows_of(40, 0), {"task": "regress"}, InputError, "not a finite number"),
+    ],
+)
+def test_what_cannot_be_solved_is_said_and_leaves_nothing(rows, asked, error, said, tmp_path):
+    with pytest.raises(error, match=said):
+        bertsmith.solve(rows, tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_that_are_all_alike_and_classes_that_dev_lacks_are_solved(tmp_path):
+    alike = [{"text": "the same", "label": "ab"[n % 3 == 0]} for n in range(30)]
+    found = bertsmith.solve(alike, tmp_path / "alike", dev=alike)
+    assert found.metrics["accuracy"] == pytest.approx(2 / 3)
+    three = [{"text": text, "label": label} for text, label in (("red", "r"), ("blue", "b"), ("green", "g"))] * 8
+    found = bertsmith.solve(three, tmp_path / "three", dev=[row for row in three if row["label"] != "g"])
+    assert load_pipeline("classify", found.model_folder)("green").label == "g"
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape"),
+    [
+        (["1", "2", "3"] * 8, "classify"),
+        ([str(number / 7) for number in range(24)], "regress"),
+        ([str(number) for number in range(24)], "regress"),
+        (["yes", "no"] * 12, "classify"),
+    ],
+)
+def test_the_shape_is_read_from_the_labels(labels, shape):
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    assert journey._shape(rows, journey.ReadingOptions()) == shape
+
+
+def test_killed_the_same_command_goes_on(encoder, tmp_path):
+    rows = rows_of(300, 0)
+    train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    for path, part in ((train, rows[:200]), (dev, rows[200:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in part))
+    whole = bertsmith.solve(train, tmp_path / "whole", dev=dev, model=encoder, minutes=5.0)
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "bertsmith", "solve", str(train), "--dev", str(dev), "--model", str(encoder)]
+    command += ["--minutes", "5", "--out", str(out)]
+    for landmark in ("tries.json", "parts/frozen-encoder/metrics.jsonl", "parts/fine-tuned-encoder/metrics.jsonl"):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (out / landmark).exists():
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    found = bertsmith.solve(train, out, dev=dev, model=encoder, minutes=5.0)
+    assert found.details.answer == whole.details.answer
+    assert found.metrics == pytest.approx(whole.metrics)
+    assert [one.score for one in found.details.tries] == pytest.approx([one.score for one in whole.details.tries])
+    outputs = [np.load(one / "parts/fine-tuned-encoder/dev.npy") for one in (tmp_path / "whole", out)]
+    np.testing.assert_allclose(*outputs, atol=1e-5)
