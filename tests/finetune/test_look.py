@@ -1,13 +1,15 @@
 """`look` says what the readers of `finetune` and `corpus` make of a file."""
 
 import json
+import sys
+import types
 
 import pytest
 
 import bertsmith
 from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.look import scripts_in
+from bertsmith.finetune.languages import languages_in, scripts_in
 from spreadsheets import write_spreadsheet
 
 HEAD = "id;Review Text;Sentiment Label\n"
@@ -128,3 +130,53 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_noted_and_the_others_are_look
 def test_scripts_are_shares_of_the_letters():
     assert scripts_in(["ab", "цд, 12", "我们"]) == {"Latin": 1 / 3, "Cyrillic": 1 / 3, "Chinese": 1 / 3}
     assert scripts_in(["12 !"]) == {}
+
+
+class WordsOnly:
+    """Stands for py3langid: knows a word of each language."""
+
+    @classmethod
+    def from_model_file(cls, name, *, norm_probs, min_confidence):
+        assert (name, norm_probs, min_confidence) == ("the model", True, 0.2)
+        return cls()
+
+    def classify(self, text):
+        known = {"the": "en", "der": "de", "侬": "wuu", "1": "zxx"}
+        return next((code for word, code in known.items() if word in text), "und"), 0.9
+
+
+@pytest.fixture
+def langid(monkeypatch):
+    module = types.SimpleNamespace(LanguageIdentifier=WordsOnly, MODEL_FILE="the model")
+    monkeypatch.setitem(sys.modules, "py3langid", types.SimpleNamespace(langid=module))
+    monkeypatch.setitem(sys.modules, "py3langid.langid", module)
+
+
+def test_languages_are_shares_of_the_characters(langid, tmp_path, capsys):
+    assert languages_in(["the 12345", "der 12345678901", "侬" * 15, "???"]) == pytest.approx(
+        {"de": 15 / 42, "zh": 15 / 42, "en": 9 / 42, "other": 3 / 42}
+    )
+    # 两千条里后一半是另一种语言：均匀地取，才看得见
+    assert languages_in([*["the"] * 1000, *["der"] * 1000]) == {"en": 0.5, "de": 0.5}
+    assert languages_in([*["the"] * 997, *["der"] * 3]) == {"en": 0.997}
+    for name, text in (("a.txt", "the one sentence.\n"), ("b.txt", "ja, der zweite S.\n")):
+        (tmp_path / name).write_text(text)
+    assert bertsmith.look(tmp_path).languages == {"en": 0.5, "de": 0.5}
+    with pytest.raises(SystemExit):
+        main(["look", str(tmp_path)])
+    assert "languages: en 50.0%, de 50.0%" in capsys.readouterr().out.splitlines()
+    with pytest.raises(ConfigError, match="is text without labels; leave --dev out"):
+        bertsmith.look(tmp_path, dev=tmp_path)
+
+
+def test_where_no_languages_can_be_told_the_way_is(monkeypatch):
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    rows = [{"text": "a good book", "label": "a"}, {"text": "a bad book", "label": "b"}]
+    assert bertsmith.look(rows).languages == {}
+    assert "languages: pip install 'bertsmith[documents]' tells them" in bertsmith.look(rows).notes
+
+
+def test_languages_are_told_by_the_real_library():
+    pytest.importorskip("py3langid", reason="not installed")
+    assert list(languages_in(["The man reads a book", "Der Mann liest ein Buch, sehr schön"])) == ["de", "en"]
+    assert languages_in(["这个人在看书", "一天就坏了"]) == {"zh": 1.0}

@@ -2,15 +2,14 @@
 
 It reads with the readers of `finetune` and of `corpus`, with `--faults skip`, and says what they found: form, columns,
 labels, lengths and what would be cut off, rows that are left out or stand twice, texts of dev and test that stand in
-train, scripts, kinds of files. Whatever they warn of is in the report.
+train, scripts and languages, kinds of files. Whatever they warn of is in the report.
 """
 
 from __future__ import annotations
 
-import unicodedata
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name
 from bertsmith.finetune.datasets.columns import find_columns
 from bertsmith.finetune.datasets.inputs import names_all
 from bertsmith.finetune.datasets.questions import is_one_document
+from bertsmith.finetune.languages import WITHOUT_SPACES, languages_in, scripts_in
 from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import fingerprint_of, fingerprints
 from bertsmith.model import ModelConfig
@@ -38,8 +38,6 @@ _BY_NAME = ("choose", "rank")
 _LINES = ("classify", "multilabel", "regress", "embed")
 _WORD_LINES = (".conll", ".conllu", ".bio", ".iob")
 _SHOWN = 12
-_WITHOUT_SPACES = ("Chinese", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar")
-_SCRIPT_LETTERS = 200_000
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,7 @@ class Look:
         repeated: rows whose texts stood before.
         contradictions: different texts that have several labels.
         scripts: script → its share of the letters, the largest first.
+        languages: code of a language → its share of the characters, the largest first.
         shared: `dev`, `test` → rows there whose texts stand in this file, and all rows there.
         kinds: ending → number of files, of a folder.
         notes: what was left out, guessed or repaired, a sentence each.
@@ -95,6 +94,7 @@ class Look:
     repeated: int
     contradictions: int
     scripts: dict[str, float]
+    languages: dict[str, float] = field(default_factory=dict)
     shared: dict[str, tuple[int, int]] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -143,7 +143,9 @@ class Look:
             yield "columns: " + "; not read: ".join(filter(None, (", ".join(read), _listed(rest))))
         yield from filter(None, (self.label_line, self.length_line))
         yield from self.repeated_lines
-        yield "scripts: " + ", ".join(f"{script} {share:.1%}" for script, share in self.scripts.items())
+        for what, shares in (("scripts", self.scripts), ("languages", self.languages)):
+            if shares:
+                yield f"{what}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
         for name, (seen, count) in self.shared.items():
             yield f"{name}: {seen:,} of its {count:,} rows stand in {self.name} as well"
         yield from self.notes
@@ -190,17 +192,18 @@ def look(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         name, examples = _examples(source, task, options)
-        others = {} if name is None else {"dev": dev, "test": test}
-        found = (
-            _look_at_text(source, options, tokenizer, limit)
-            if name is None
-            else look_at(name, source, examples, options, tokenizer, limit)
-        )
+        others = {split: other for split, other in (("dev", dev), ("test", test)) if other is not None}
+        if name is None:
+            if others:
+                raise ConfigError(f"{name_of(source)}: is text without labels; leave --{next(iter(others))} out")
+            found = _look_at_text(source, options, tokenizer, limit)
+        else:
+            texts = [" ".join(example.texts) for example in examples]
+            found = _with_languages(look_at(name, source, examples, options, tokenizer, limit), texts)
         for split, other in others.items():
-            if other is not None:
-                known = fingerprints(examples)
-                read = task_named(found.task).spec.reader.read(other, options, task=found.task, name=split)
-                found.shared[split] = (sum(fingerprint_of(example) in known for example in read), len(read))
+            known = fingerprints(examples)
+            read = task_named(found.task).spec.reader.read(other, options, task=found.task, name=split)
+            found.shared[split] = (sum(fingerprint_of(example) in known for example in read), len(read))
     told = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
     return replace(found, notes=(*found.notes, *told))
 
@@ -350,11 +353,11 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
             notes.append(str(error))
     if not documents:
         raise InputError("; ".join(notes) or f"{source}: no text found; name files that hold text")
-    texts = [(" ".join(document.sentences),) for document in documents]
+    texts = [" ".join(document.sentences) for document in documents]
     sentences = sum(len(document.sentences) for document in documents)
     between = "a file is one" if rule == "file" else "blank lines between them"
     kinds = Counter(ending_of(Path(one.name)) or "without an ending" for one in sources)
-    return Look(
+    found = Look(
         name_of(source),
         f"text, {sentences:,} sentences in documents ({between})",
         "",
@@ -362,13 +365,22 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
         len(documents),
         {},
         (),
-        _lengths(texts, tokenizer, limit),
+        _lengths([(text,) for text in texts], tokenizer, limit),
         len(texts) - len(set(texts)),
         0,
-        scripts_in(text for one in texts for text in one),
+        scripts_in(texts),
         kinds=dict(kinds.most_common()),
         notes=tuple(notes),
     )
+    return _with_languages(found, texts)
+
+
+def _with_languages(found: Look, texts: Sequence[str]) -> Look:
+    """Adds the languages; where py3langid is not installed, how to get them."""
+    try:
+        return replace(found, languages=languages_in(texts))
+    except ModuleNotFoundError:
+        return replace(found, notes=(*found.notes, "languages: pip install 'bertsmith[documents]' tells them"))
 
 
 def _lengths(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer | None, limit: int | None) -> Lengths:
@@ -378,30 +390,10 @@ def _lengths(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer | None, limi
         sizes, unit = list(map(len, tokenizer.encode_batch(flat))), "pieces"
     else:
         # 中文、日文、泰文的词之间没有空格：数字符
-        spaced = next(iter(scripts_in(flat)), "") not in _WITHOUT_SPACES
+        spaced = next(iter(scripts_in(flat)), "") not in WITHOUT_SPACES
         sizes, unit = [len(text.split()) if spaced else len(text) for text in flat], "words" if spaced else "characters"
     rest = iter(sizes)
     lengths = sorted(sum(next(rest) for _ in one) + (len(one) + 1 if tokenizer else 0) for one in texts)
     half, most = (lengths[int(share * (len(lengths) - 1))] for share in (0.5, 0.95))
     cut = sum(length > limit for length in lengths) if limit is not None else 0
     return Lengths(unit, half, most, lengths[-1], limit, cut)
-
-
-def scripts_in(texts: Iterable[str]) -> dict[str, float]:
-    """Returns the share of each script among the first letters of texts, the largest first, by their Unicode names."""
-    letters = Counter[str]()
-    seen = 0
-    for text in texts:
-        letters.update(text[: _SCRIPT_LETTERS - seen])
-        seen += len(text)
-        if seen >= _SCRIPT_LETTERS:
-            break
-    scripts = Counter[str]()
-    for letter, count in letters.items():
-        # 微号是希腊字母，修饰字母不属于哪种文字
-        letter = unicodedata.normalize("NFKC", letter)[0]
-        if letter.isalpha() and unicodedata.category(letter) != "Lm":
-            word = unicodedata.name(letter, "unknown").split()[0]
-            scripts["Chinese" if word == "CJK" else word.capitalize()] += count
-    total = scripts.total()
-    return {script: count / total for script, count in scripts.most_common(6) if count >= total / 2000}
