@@ -55,7 +55,6 @@ class RaggedBatch:
         token_type_ids: [T] int64, 0 for the first segment, 1 for the second.
         position_ids: [T] int64, counted from 0 within each sequence.
         cu_seqlens: [N+1] int32, cumulative lengths from 0 to T; sequence n is `cu_seqlens[n]:cu_seqlens[n+1]`.
-        max_seqlen: length of the longest sequence.
     """
 
     input_ids: Tensor
@@ -252,7 +251,6 @@ class AttentionMask:
     to a window around the token (Beltagy et al. 2020, §3.1).
 
     Attributes:
-        is_causal: a token reads itself and those before it only.
         prefix_lengths: [N] int64, for each sequence how many of its first tokens all its tokens read; None is no
             prefix.
         window: most tokens between a token and one that it reads, on either side; None is no window.
@@ -268,9 +266,6 @@ class AttentionMask:
 
         Args:
             lengths: [N] integers of 0 or more, tokens in the prefix of each sequence.
-
-        Raises:
-            InputError: a length is negative.
         """
         prefix_lengths = torch.as_tensor(lengths, dtype=torch.int64)
         if len(prefix_lengths) and int(prefix_lengths.min()) < 0:
@@ -278,14 +273,7 @@ class AttentionMask:
         return cls(is_causal=True, prefix_lengths=prefix_lengths)
 
     def split(self, counts: Sequence[int]) -> list[AttentionMask]:
-        """Returns the masks of consecutive groups of sequences.
-
-        Args:
-            counts: how many sequences each group has.
-
-        Raises:
-            InputError: there is not one prefix for each sequence.
-        """
+        """Returns the masks of consecutive groups of sequences."""
         if self.prefix_lengths is None:
             return [self] * len(counts)
         self._check(sum(counts))
@@ -301,10 +289,6 @@ class AttentionMask:
 
     def hidden_by_place(self, length: int, device: torch.device) -> Tensor | None:
         """Returns which keys are hidden because of their place: they come later, or lie outside the window.
-
-        Args:
-            length: S, of the rectangle.
-            device: where to make it.
 
         Returns:
             [1, 1, S, S] bool, or [N, 1, S, S] with prefixes, True where the key must not be read; None hides nothing.
@@ -331,9 +315,6 @@ class AttentionMask:
 
         Returns:
             Bool, broadcast over [N, A, S, S]; None hides nothing.
-
-        Raises:
-            InputError: there is not one prefix for each sequence.
         """
         self._check(batch.num_sequences)
         placed = self.hidden_by_place(batch.max_seqlen, batch.cu_seqlens.device)

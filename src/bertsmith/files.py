@@ -48,10 +48,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Args:
         path: the final place; its parent folders are made when missing. An existing file there is replaced; an
             existing folder is not, since a rename over a folder with content is not atomic.
-
-    Raises:
-        RunFolderError: the disk is full or the place cannot be written; what stood at `path` is untouched. Or there is
-            a device or a pipe: a rename would put a file in its place.
     """
     # 改名会把链接本身换掉：写到它指的地方
     path = Path(os.path.realpath(path))
@@ -88,11 +84,7 @@ def _open_to_readers(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a UTF-8 text file by `atomic_path`.
-
-    Raises:
-        InputError: it names a file whose name is not UTF-8.
-    """
+    """Writes a UTF-8 text file by `atomic_path`."""
     try:
         content = text.encode()
     except UnicodeEncodeError as error:
@@ -103,32 +95,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def require_utf8_names(*paths: str | Path) -> None:
-    """Makes sure that names can be written down, before work begins whose result would hold them.
-
-    Raises:
-        InputError: one is not UTF-8; Linux takes any bytes.
-    """
+    """Makes sure that names can be written down, before work begins whose result would hold them."""
     for path in map(str, paths):
         if not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
             raise InputError(f"{path!a}: the name is not UTF-8; rename it")
 
 
 def require_other_file(out: Path, source: Path) -> None:
-    """Makes sure that a file about to be written is not the one that is read.
-
-    Raises:
-        InputError: it is.
-    """
+    """Makes sure that a file about to be written is not the one that is read."""
     if out.exists() and source.exists() and out.samefile(source):
         raise InputError(f"--out {out}: is the file that is read; choose another")
 
 
 def make_folder(path: Path) -> Path:
-    """Makes a folder with its parents.
-
-    Raises:
-        RunFolderError: a file stands in its place, or it cannot be made.
-    """
+    """Makes a folder with its parents."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,14 +122,10 @@ def claim_folder(folder: Path, claim: str, request: dict[str, Any], *, beside: s
     A folder that holds nothing but an earlier claim is free: nothing was made of that request yet.
 
     Args:
-        folder: made when missing.
         claim: name of the file that says what the folder is for, such as `quickstart.json`.
         request: what is asked for; must survive JSON. Its `format`, where it has one, is the first version of
             bertsmith that wrote such folders.
         beside: name of an entry that may be there already; empty for none.
-
-    Raises:
-        RunFolderError: the folder holds something else, or the same kind of thing with other settings.
     """
     # 先走一遍 JSON：元组变成列表、键变成字符串，才能和读回来的相比
     request = json.loads(json.dumps(request))
@@ -204,11 +180,7 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     """Keeps a second process out of a run folder; the lock goes with the process, however it ends.
 
     Args:
-        folder: to be locked.
         patience: seconds to wait for a process that holds the lock.
-
-    Raises:
-        RunFolderError: another process holds the lock, or the folder cannot be written.
     """
     deadline = time.monotonic() + patience
     try:
@@ -305,8 +277,6 @@ def write_json(path: Path, value: Any, *, checked: bool = False) -> None:
     """Writes a value as `to_json` gives it, by `files.atomic_path`.
 
     Args:
-        path: the file.
-        value: what it holds.
         checked: whether it gets a checksum, which `read_json` compares; for objects that this package alone reads.
     """
     content = to_json(value)
@@ -347,7 +317,6 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
     """Reads what `write_json` wrote.
 
     Args:
-        path: the file.
         kind: what it holds: a dataclass, or another type that `from_json` reads.
         error: what is raised where the file is not usable.
         advice: the way out, such as `choose another --out`; ends the message.

@@ -90,9 +90,6 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
 
     Returns:
         The path itself, or the snapshot in the cache of `huggingface_hub`, whose name is the commit.
-
-    Raises:
-        CheckpointError: there is no such path and the Hub does not give the repository; or it has no safetensors.
     """
     name = hub_name(folder)
     if name is None:
@@ -110,11 +107,7 @@ def model_folder(folder: str | Path, *, weights: bool = True) -> Path:
 
 
 def commit_of(folder: str | Path) -> str:
-    """Returns the commit that a Hub name stands for in this process; empty for a path.
-
-    Raises:
-        CheckpointError: see `model_folder`.
-    """
+    """Returns the commit that a Hub name stands for in this process; empty for a path."""
     return "" if hub_name(folder) is None else model_folder(folder).name
 
 
@@ -134,9 +127,6 @@ def noted_start(folder: str | Path, claim: Path) -> dict[str, Any]:
 
     Returns:
         `{"start": {"name": …, "commit": …}}`; nothing for a path, whose weights are known by their fingerprint.
-
-    Raises:
-        CheckpointError: see `model_folder`.
     """
     if hub_name(folder) is None:
         return {}

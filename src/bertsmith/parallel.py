@@ -52,11 +52,6 @@ def parallel_map(
 
     Returns:
         An iterator over the results in the order of the items.
-
-    Raises:
-        InputError: `workers` is below 1.
-        ConfigError: the engine is unknown or not installed.
-        BertsmithError: what `work` raised, or a worker was killed (while iterating).
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers} is too small; give at least 1")

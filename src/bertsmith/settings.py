@@ -29,10 +29,7 @@ class Option:
     """What a field says of itself.
 
     Attributes:
-        help: a sentence.
         name: on the command line and in `changed`, with underscores; empty for that of the field.
-        min: least value.
-        max: greatest value.
         shown_default: the default in words, where it is not the value of the field; empty for that.
         parse: turns the text of the command line into the value; None where the type says how.
         parse_each: of many values, turns the text of each into one; None where the type says how.
@@ -71,7 +68,6 @@ class Setting:
         type: of its value; `X | None` is given as X.
         optional: whether None is one of its values.
         default: `dataclasses.MISSING` where it has none.
-        option: what it says of itself.
         panel: heading of its part, the class attribute `panel`; empty where there is none.
     """
 
@@ -98,11 +94,7 @@ class Setting:
         return [value] if self.is_many and isinstance(value, (str, int)) else value
 
     def require_choice(self, value: object, label: str) -> None:
-        """Makes sure that a value is one of the choices.
-
-        Raises:
-            ConfigError: it is not; the message calls the setting `label`.
-        """
+        """Makes sure that a value is one of the choices."""
         if self.choices and value not in self.choices:
             raise ConfigError(f"{label} {value!r} is unknown; use {', '.join(self.choices)}")
 
@@ -111,12 +103,8 @@ def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
     """Returns the thing that a setting's word stands for.
 
     Args:
-        name: the word.
         known: every word that there is → its thing.
         what: what such a thing is called, such as `family`.
-
-    Raises:
-        ConfigError: none has that name.
     """
     if name not in known:
         raise ConfigError(f"{what} {name!r} is unknown; use one of {', '.join(known)}")
@@ -165,11 +153,7 @@ def built(kind: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
 
 
 def changed(base: SettingsT, **values: Any) -> SettingsT:
-    """Returns a copy of settings with some of them changed, by name.
-
-    Raises:
-        ConfigError: there is no setting of a name.
-    """
+    """Returns a copy of settings with some of them changed, by name."""
     return _made(type(base), base, values)
 
 
@@ -198,13 +182,9 @@ def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[
     Args:
         values: name → value, as the options of a command with underscores; None means "as declared".
         *kinds: the dataclasses, no two with a setting of the same name.
-        command: that has these options, for messages.
 
     Returns:
         For each dataclass its settings.
-
-    Raises:
-        ConfigError: there is no such setting, or a value has the wrong type or is out of range.
     """
     # 只写在文件里的设置不是选项：是找出来的，不是选出来的
     known = [{one.name: one for one in settings_of(kind) if not one.option.in_file_only} for kind in kinds]

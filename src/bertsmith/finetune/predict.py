@@ -57,17 +57,12 @@ class Predictor:
 
         Args:
             folder: a fine-tuned folder, ours or another's; with an adapter, the backbone it was trained over.
-            adapter: the folder of an adapter.
             pairs: see `paired`; None as the folder says, single texts where it says nothing.
             precision: as in `load_pipeline`.
             calibrated: give probabilities at the temperature that fine-tuning found.
             class_thresholds: decide classes by the thresholds that fine-tuning found for each.
             constrained: choose the tags of a sentence together, so that they keep to their scheme.
             only: as in `load_pipeline`.
-
-        Raises:
-            CheckpointError: the folder holds no model that predicts, or the adapter belongs to another.
-            ConfigError: the precision is not to be had here, or pairs are asked of a model that reads none.
         """
         described = Path(folder if adapter is None else adapter)
         paired = bool(paired_of(described)) if pairs is None else pairs
@@ -100,15 +95,8 @@ class Predictor:
     def predict_file(self, path: str | Path, options: ReadingOptions | None = None) -> Iterator[Record]:
         """Predicts every row of a table, or line of another file; one with other fields than the task needs is refused.
 
-        Args:
-            path: the file, or its URL.
-            options: how its columns are found, and its encoding.
-
         Yields:
             A record for each; of a table, `columns` holds those that were not read.
-
-        Raises:
-            InputError: the file cannot be read, or a line has other fields than the task needs; the message names it.
         """
         options = options or ReadingOptions()
         with local_copy(path) as file:

@@ -112,17 +112,12 @@ def fine_tune(
     """Trains a task's model and keeps the weights that did best on `dev`.
 
     Args:
-        task: what is learned.
         model_folder: a model folder with its tokenizer, or its name on the Hub.
-        train: labelled examples.
         dev: labelled examples to choose the best epoch, and thresholds, by.
         run: the run folder; the same call resumes where it was interrupted, or returns the result that is there.
-        settings: the recipe.
         test: labelled examples that only the kept weights see, once.
         weights: of the loss of each training example, for tasks over whole texts; a batch counts by their sum.
         teacher: a folder that was fine-tuned for the task, whose judgement is learned besides the labels.
-        console: shows progress; silent when None.
-        device: where the model lives.
         listeners: are told how the run goes; a result that is there already is told to nobody.
 
     Raises:

@@ -76,11 +76,7 @@ class Tuner:
     """Optuna's study of a search, in its file."""
 
     def __init__(self, path: Path, space: Space, settings: FineTuningSettings, *, maximized: str) -> None:
-        """Opens the study, or begins it.
-
-        Raises:
-            ConfigError: Optuna is not installed, or nothing may be chosen.
-        """
+        """Opens the study, or begins it."""
         try:
             import optuna
             from optuna.storages import JournalStorage

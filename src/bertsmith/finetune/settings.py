@@ -105,22 +105,14 @@ class FineTuningSettings:
         return self.gradient_checkpointing
 
     def adapter_settings(self) -> AdapterSettings | None:
-        """Returns what the adapter is made of; None where there is none.
-
-        Raises:
-            ConfigError: its kind or size is impossible.
-        """
+        """Returns what the adapter is made of; None where there is none."""
         if not self.adapter:
             return None
         return AdapterSettings(self.adapter, self.adapter_size)
 
 
 def compute_dtype(precision: str, device: torch.device | str) -> torch.dtype:
-    """Returns the dtype that a precision means on a device.
-
-    Raises:
-        ConfigError: the precision is none of `Precision`.
-    """
+    """Returns the dtype that a precision means on a device."""
     if precision not in get_args(Precision):
         raise ConfigError(f"precision {precision!r} is unknown; use {', '.join(get_args(Precision))}")
     if precision == "auto":

@@ -94,7 +94,6 @@ class WindowCutter:
     """Cuts questions and passages into windows; consecutive questions on one passage tokenize it once.
 
     Args:
-        tokenizer: of the model.
         max_length: most ids in a window, special tokens included.
         stride: tokens of the passage that neighbouring windows share; at most half a window, whatever it says, so that
             a long question cannot make the windows crawl.
@@ -105,11 +104,7 @@ class WindowCutter:
         self.passage = PassageTokens("", [], [], [])
 
     def cut(self, question: str, context: str) -> WindowedQuestion:
-        """Tokenizes a question and its passage.
-
-        Raises:
-            InputError: one of them holds no word, or the question leaves no room for the passage.
-        """
+        """Tokenizes a question and its passage."""
         ids = self.tokenizer.encode(question)
         if not ids:
             raise InputError(f"question {question[:60]!r} holds no word; ask something")
@@ -169,7 +164,6 @@ class Answered(AnswerCandidate):
     """What a passage answers to a question: the text exactly as it stands there, or "no answer", an empty text.
 
     Attributes:
-        no_answer: whether the passage does not answer the question.
         null_score: of "no answer": S·C + E·C at `[CLS]`, in the window where it is least.
         null_probability: of "no answer"; 0 from a pipeline that always answers.
         candidates: the best spans, best first, at least one; the first is the answer unless there is none.
@@ -219,17 +213,11 @@ class Answer(Pipeline, name="answer"):
         """Prepares a model for questions; see `Pipeline`.
 
         Args:
-            model: scores every token as start and as end.
-            tokenizer: of the model.
-            inference: where and how.
             stride: tokens that neighbouring windows of a long passage share, at most half a window.
             max_answer_tokens: longest answer.
             n_best: most candidates for each question; also the spans that each window puts forward.
             null_threshold: τ of §4.3: an answer must beat "no answer" by more than this; 0 takes what scores higher.
                 None for models that were trained on answerable questions only: they always answer.
-
-        Raises:
-            ConfigError: a number is out of range, or the model knows a single segment.
         """
         super().__init__(model, tokenizer, inference)
         if stride < 0 or max_answer_tokens < 1 or n_best < 1:
@@ -292,8 +280,6 @@ class BestSpans:
     """Reads the best spans of every window; a value, so that an engine sees which calls read alike.
 
     Attributes:
-        count: spans for each window.
-        max_tokens: longest span.
         separator: the id of `[SEP]`.
         borders: how many of them stand between question and passage; 0 where segments tell them apart.
     """
@@ -329,8 +315,6 @@ def best_of_each(
     Args:
         scores: start and end scores [T].
         batch: N windows, see `Window`.
-        count: spans for each sequence.
-        max_tokens: longest span.
         outside: [T] tokens that no answer may hold; None for all of segment 0 and the last of each sequence.
 
     Returns:

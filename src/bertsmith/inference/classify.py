@@ -121,12 +121,7 @@ class TextPipeline(Pipeline):
         *,
         paired: bool | None = None,
     ) -> None:
-        """Takes a model whose `problem_type` is one of the pipeline's.
-
-        Raises:
-            CheckpointError: tokenizer and model do not fit, or the problem type is unknown.
-            ConfigError: the model is for another pipeline.
-        """
+        """Takes a model whose `problem_type` is one of the pipeline's."""
         self.paired = paired
         if tokenizer is None or isinstance(model, Words):
             assert isinstance(model, Words)
@@ -170,12 +165,7 @@ class TextPipeline(Pipeline):
 
     @classmethod
     def require_problem(cls, config: ModelConfig) -> None:
-        """Makes sure that a model's outputs mean what the pipeline takes them for.
-
-        Raises:
-            CheckpointError: the problem type is unknown.
-            ConfigError: the model is for another pipeline.
-        """
+        """Makes sure that a model's outputs mean what the pipeline takes them for."""
         problem = config.problem_type
         if problem is None:
             # 单输出、未注明类型的文件夹（交叉编码器）也当作回归：一个输出做不了分类
@@ -188,13 +178,7 @@ class TextPipeline(Pipeline):
             )
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
-        """Returns [N, num_labels] float32; longer texts are cut.
-
-        Raises:
-            InputError: a single string was given, or the numbers of texts differ, or the model was trained on pairs and
-                gets single texts, or the other way round.
-            ConfigError: pairs were given, and the model knows a single segment.
-        """
+        """Returns [N, num_labels] float32; longer texts are cut."""
         require_list(texts, pairs)
         if pairs is not None and self.tokenizer is not None:
             require_pairs(self.config, "pairs of texts")
@@ -216,8 +200,6 @@ class Classify(TextPipeline, name="classify"):
     """Predicts the class of texts, or of pairs of texts.
 
     Attributes:
-        temperature: as in `ClassSettings`.
-        positive_threshold: as in `ClassSettings`.
         is_calibrated: probabilities are given at the temperature that fine-tuning found; may be set.
         uses_thresholds: the second of two classes is decided by its threshold; may be set.
     """
@@ -532,9 +514,6 @@ class Rank(Pipeline, name="rank"):
 
         Returns:
             [N], in [0, 1] where the activation is the sigmoid.
-
-        Raises:
-            InputError: a single string was given, or the numbers differ.
         """
         # 双精度的 sigmoid：float32 在 17 以上就饱和为 1，高分之间会并列
         logits = self.logits(queries, texts).double()

@@ -39,11 +39,7 @@ _TIMED_TOKENS, _ROUNDS, _WORTH = 12, 15, 0.9
 
 
 def graph_of(backbone: Backbone, kind: EngineKind) -> CompiledForward | None:
-    """Returns the graph of a float32 backbone on the CPU; None for `torch`, and for `auto` where a package is missing.
-
-    Raises:
-        ConfigError: a package is missing.
-    """
+    """Returns the graph of a float32 backbone on the CPU; None for `torch`, or `auto` without the packages."""
     if kind == "torch" or (kind == "auto" and not is_installed()):
         return None
     if not is_installed():

@@ -63,12 +63,10 @@ class SentenceFolder(TaskFile):
     """What a folder of sentence-transformers asks for; the defaults are for one that says nothing.
 
     Attributes:
-        pooling: how the states of the tokens become one vector.
         lowercase: whether texts are lower-cased even where the tokenizer would not.
         normalize: whether vectors are scaled to unit length.
         prompts: name → text that is put before a text.
         default_prompt: name of the prompt that is used where none is named; empty for no prompt.
-        similarity: how vectors are compared.
         dims: how many numbers of a vector are kept, the first ones; 0 for all.
     """
 
@@ -99,9 +97,7 @@ class Embed(Pipeline, name="embed"):
 
     Attributes:
         pooling: what is done unless a call says otherwise.
-        prompts: name → what is put before a text.
         default_prompt: name of the prompt that is used unless a call says otherwise; empty for none.
-        similarity: how `compare` compares.
         unit_length: whether it scales vectors to length 1 before.
         dims: how many numbers are kept unless a call says otherwise; 0 for all.
         hidden_size: H, width of a vector; four times that with `last-four`.
@@ -127,11 +123,7 @@ class Embed(Pipeline, name="embed"):
         normalize: bool = True,
         dims: int = 0,
     ) -> None:
-        """Prepares an encoder; see `Pipeline` and `SentenceFolder` for the arguments.
-
-        Raises:
-            ConfigError: the pooling is unknown, or the model has too few layers for it.
-        """
+        """Prepares an encoder; see `Pipeline` and `SentenceFolder` for the arguments."""
         super().__init__(model, tokenizer, inference)
         check_pooling(pooling, model.config)
         self.pooling: Pooling = pooling
@@ -230,13 +222,9 @@ class Embed(Pipeline, name="embed"):
         Args:
             texts: N texts.
             others: M texts; None compares the texts with one another.
-            pooling: as in `__call__`.
 
         Returns:
             [N, M] float32, a row for each text; more is more alike. Cosines are in [-1, 1].
-
-        Raises:
-            InputError: a single string was given.
         """
         require_list(texts)
         require_list(() if others is None else others)
@@ -251,14 +239,7 @@ class Embed(Pipeline, name="embed"):
         return prompt_name(role, self.prompts, self.default_prompt)
 
     def prompt_text(self, name: str | None = None) -> str:
-        """Returns what is put before a text.
-
-        Args:
-            name: of a prompt; empty for none, None for the folder's default.
-
-        Raises:
-            ConfigError: the folder has no such prompt.
-        """
+        """Returns what is put before a text."""
         chosen = self.default_prompt if name is None else name
         if chosen and chosen not in self.prompts:
             known = f"it has {', '.join(self.prompts)}" if self.prompts else "it has none"
@@ -266,12 +247,7 @@ class Embed(Pipeline, name="embed"):
         return self.prompts.get(chosen, "")
 
     def width(self, pooling: Pooling | None = None, dims: int | None = None) -> int:
-        """Returns how many numbers a vector has.
-
-        Raises:
-            InputError: `dims` is out of range.
-            ConfigError: the pooling is unknown, or the model has too few layers for it.
-        """
+        """Returns how many numbers a vector has."""
         chosen = pooling or self.pooling
         check_pooling(chosen, self.config)
         whole = self.hidden_size * (4 if chosen == "last-four" else 1)
@@ -380,11 +356,7 @@ READS: dict[Pooling, Callable[[Backbone, RaggedBatch], Tensor]] = {
 
 
 def check_pooling(pooling: str, config: ModelConfig) -> None:
-    """Makes sure that a model can pool in a way.
-
-    Raises:
-        ConfigError: the way is unknown, or needs more layers than there are.
-    """
+    """Makes sure that a model can pool in a way."""
     if pooling not in READS:
         raise ConfigError(f"pooling {pooling!r} is unknown; use {', '.join(READS)}")
     if pooling.startswith("last-four") and config.num_hidden_layers < 4:
@@ -406,11 +378,7 @@ def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def read_sentence_folder(folder: str | Path) -> SentenceFolder:
-    """Reads what a model folder says of vectors; a folder that other tools made may say nothing.
-
-    Raises:
-        CheckpointError: it asks for a step, a pooling or a similarity that is not known here, or a file is damaged.
-    """
+    """Reads what a model folder says of vectors; a folder that other tools made may say nothing."""
     folder = model_folder(folder)
     pooling_file = folder / _pooling_path(folder) / "config.json"
     pooling = _pooling(pooling_file)
@@ -442,8 +410,6 @@ def write_sentence_folder(folder: Path, says: SentenceFolder, width: int) -> Non
     """Adds to a model folder what `sentence-transformers` needs to give the same vectors.
 
     Args:
-        folder: holds the model and its tokenizer.
-        says: pooling, length, prompts, scaling and similarity.
         width: H, numbers of a vector.
     """
     kinds = ["Transformer", "Pooling", *(["Normalize"] if says.normalize else [])]
@@ -474,11 +440,7 @@ def write_sentence_folder(folder: Path, says: SentenceFolder, width: int) -> Non
 
 
 def length_limit(folder: Path, config: ModelConfig) -> int:
-    """Returns how many ids of a sequence are read: what the folder allows, and never more than the model has places.
-
-    Raises:
-        CheckpointError: the folder says something impossible, or a file is damaged.
-    """
+    """Returns how many ids of a sequence are read: what the folder allows, and never more than the model has places."""
     return InferenceConfig(max_length=stated_length(folder)).length_for(config)
 
 
@@ -488,9 +450,6 @@ def copy_sentence_files(source: Path, target: Path) -> None:
     Args:
         source: the model folder; also one whose vectors are not known here, since the encoder may serve other ends.
         target: a folder that holds the same model.
-
-    Raises:
-        CheckpointError: `modules.json` is damaged, or a step lies outside the folder or has pickled weights.
     """
     steps = {Path(step.get("path") or ".") for step in _steps(source / "modules.json")}
     found = [source / name for name in _FILES]

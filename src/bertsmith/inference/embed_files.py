@@ -93,19 +93,12 @@ def embed_files(
 
     Args:
         files: text files, plain, gzip or zstd; the rows come in their order.
-        folder: the model folder.
         out: `.npy` for an array [lines, width] float32, or `.parquet` for a column `vector` of fixed-size lists. What
             stands there is replaced at the end.
         settings: what the vectors are.
         engine: `local` or `ray`, see `parallel_map`.
         workers: processes, each with its share of the cores; one file is the work of one of them. None for all cores.
         on_progress: told how many lines are done and how many there are; at first of what an earlier call left.
-
-    Raises:
-        InputError: a file is missing, malformed, or was changed meanwhile; or there is no line.
-        ConfigError: `out` ends otherwise, or a setting is impossible.
-        CheckpointError: the model folder is unusable, or a finished part is damaged.
-        RunFolderError: the disk is full, `out` is a folder, or `OUT.parts` belongs to another request or process.
     """
     settings, out = settings or EmbedSettings(), Path(out)
     if out.suffix not in ENDINGS:

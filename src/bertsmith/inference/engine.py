@@ -105,9 +105,6 @@ class InferenceConfig:
         max_length: most ids in a sequence; 0 takes what the model reads.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
         engine: what short batches run on, see `bertsmith.inference.compiled`.
-
-    Raises:
-        ConfigError: the precision or the engine is unknown, or a number is negative.
     """
 
     device: torch.device | str | None = None
@@ -139,19 +136,13 @@ class Engine:
     """Runs a model over lists of id sequences: the `SequenceRunner` of every pipeline that no server has taken over.
 
     Attributes:
-        model: in evaluation mode, on `device`.
-        precision: `float32`, `bf16` or `int8`, as it was asked for or chosen.
         choice: what `auto` measured; None where nothing was left to choose.
         kind: `torch` or `onnxruntime`, what short batches run on.
         batch_tokens: most tokens of a forward pass.
     """
 
     def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:
-        """Prepares a model for prediction: it is moved, put into evaluation mode and cast.
-
-        Raises:
-            ConfigError: the precision is not to be had on this device.
-        """
+        """Prepares a model for prediction: it is moved, put into evaluation mode and cast."""
         self.device = best_device() if inference.device is None else torch.device(inference.device)
         self.model: PretrainedModel = model.to(self.device).eval()
         self.batch_tokens = inference.batch_tokens or (CPU_TOKEN_BUDGET if self.device.type == "cpu" else TOKEN_BUDGET)
@@ -376,11 +367,7 @@ class PrecisionChoice:
 
 
 def apply_precision(model: PretrainedModel, precision: str, device: torch.device) -> None:
-    """Makes a model on `device` compute in float32, bf16 or int8 from now on; its parameters stay float32.
-
-    Raises:
-        ConfigError: there is no int8 for this device or processor.
-    """
+    """Makes a model on `device` compute in float32, bf16 or int8 from now on; its parameters stay float32."""
     if precision == "int8":
         if device.type != "cpu":
             raise ConfigError(f"precision int8 is for the CPU; on {device.type} use bf16")

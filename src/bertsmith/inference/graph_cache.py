@@ -99,7 +99,6 @@ def write_optimized(folder: Path, write: Callable[[Path], None]) -> None:
 
     Args:
         folder: appears whole or not at all; what stood there is replaced.
-        write: writes the plain graph to a file.
     """
     import onnxruntime
 
@@ -174,7 +173,6 @@ def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any
     """Loads an encoder for short requests; the whole pipeline where torch is faster, or the folder is not on this disk.
 
     Args:
-        folder: a model folder, or a name on the Hub.
         asked: the engine, precision and device that were asked for, since each has an answer of its own.
         load: loads the whole pipeline with these.
     """
@@ -265,11 +263,7 @@ class QuickEmbed:
 
 
 def pooled(states: NDArray[np.float32], lengths: Sequence[int], pooling: str) -> NDArray[np.float32]:
-    """Returns [N, H], one vector of the states [N, S, H] of each text, whose padding is on the right.
-
-    Raises:
-        InputError: the pooling is none of `mean`, `cls`, `max`.
-    """
+    """Returns [N, H], one vector of the states [N, S, H] of each text, whose padding is on the right."""
     reads = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.max(0)}
     if pooling not in reads:
         raise InputError(f"pooling {pooling!r} is not read off a graph; use {', '.join(reads)}")

@@ -84,7 +84,6 @@ class Pipeline:
         is_causal: whether its model reads from left to right (True) or both ways (False); None for either.
 
     Attributes:
-        max_length: most ids in a sequence.
         engine: what runs the model; may be replaced.
         labels: the names of the model's outputs, in their order; None where they have none.
     """
@@ -110,12 +109,7 @@ class Pipeline:
             raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
 
     def __init__(self, model: PretrainedModel, tokenizer: Tokenizer, inference: InferenceConfig = DEFAULT):
-        """Prepares a model.
-
-        Raises:
-            CheckpointError: tokenizer and model do not belong together.
-            ConfigError: the model cannot do this, or the precision is not available on this device.
-        """
+        """Prepares a model."""
         require_fit(tokenizer, model.config)
         if self.is_causal not in (None, model.config.is_decoder):
             reads = "from left to right" if model.config.is_decoder else "both ways"
@@ -185,7 +179,6 @@ class Pipeline:
 
         Args:
             architecture: what its `config.json` names, such as `ModelForMaskedLM`.
-            config: of its model.
         """
         found = architectures_by_name().get(architecture)
         reads = cls.is_causal in (None, config.is_decoder)
@@ -209,11 +202,7 @@ def all_pipelines() -> dict[str, type[Pipeline]]:
 
 
 def pipeline_named(name: str) -> type[Pipeline]:
-    """Returns a pipeline.
-
-    Raises:
-        ConfigError: none has that name.
-    """
+    """Returns a pipeline."""
     known = _REGISTRY if name in _REGISTRY else all_pipelines()
     if name not in known:
         for entry in metadata.entry_points(group="bertsmith.pipelines"):
@@ -226,9 +215,6 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
     """Returns the names of the pipelines that a model folder is good for.
 
     A fine-tuned folder is used for what it was fine-tuned for, and nothing else.
-
-    Raises:
-        CheckpointError: no pipeline reads its model.
     """
     task = read_task_file(folder).get("task")
     if task is not None:
@@ -245,11 +231,7 @@ def pipelines_of_folder(folder: str | Path) -> tuple[str, ...]:
 
 
 def task_of_folder(folder: str | Path) -> str:
-    """Returns the name of the one pipeline that a fine-tuned folder is for.
-
-    Raises:
-        CheckpointError: its model has no head that predicts.
-    """
+    """Returns the name of the one pipeline that a fine-tuned folder is for."""
     name = pipelines_of_folder(folder)[0]
     known = all_pipelines().get(name)
     if known is not None and not known.needs_fine_tuning and not read_task_file(folder):
@@ -260,21 +242,13 @@ def task_of_folder(folder: str | Path) -> str:
 
 
 def require_parts(kind: type[Pipeline]) -> None:
-    """Makes sure that a part of a folder can be asked for.
-
-    Raises:
-        ConfigError: the folders of this pipeline have one part only.
-    """
+    """Makes sure that a part of a folder can be asked for."""
     if not kind.has_parts:
         raise ConfigError(f"--only is not for {kind.name}; leave it out")
 
 
 def require_fit(tokenizer: Tokenizer, config: ModelConfig, folder: str | Path = "model folder") -> None:
-    """Makes sure that a model knows every id a tokenizer can make.
-
-    Raises:
-        CheckpointError: the vocabulary is larger than the model's.
-    """
+    """Makes sure that a model knows every id a tokenizer can make."""
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the model knows {config.vocab_size}; "
@@ -283,21 +257,13 @@ def require_fit(tokenizer: Tokenizer, config: ModelConfig, folder: str | Path = 
 
 
 def require_pairs(config: ModelConfig, readers: str) -> None:
-    """Makes sure that a model can tell the two texts of a sequence apart; `readers` take them: `next sentences`.
-
-    Raises:
-        ConfigError: the model knows a single segment.
-    """
+    """Makes sure that a model can tell the two texts of a sequence apart; `readers` take them: `next sentences`."""
     if not config.reads_pairs:
         raise ConfigError(f"the model knows a single segment; {readers} take two")
 
 
 def require_list(texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
-    """Makes sure that texts are a list of strings, and second texts as many.
-
-    Raises:
-        InputError: a single string was given, an item is none, or the numbers of texts differ.
-    """
+    """Makes sure that texts are a list of strings, and second texts as many."""
     if isinstance(texts, str) or isinstance(pairs, str):
         raise InputError("give a list of texts, not a single string: [text]")
     if pairs is not None and len(pairs) != len(texts):

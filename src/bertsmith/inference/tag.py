@@ -153,11 +153,7 @@ class Tag(Pipeline, name="tag"):
         return [list(row.tags) for row in self.score_words(sentences)]
 
     def score_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTags]:
-        """Returns a tag and its probability for each word of N lists of words.
-
-        Raises:
-            InputError: a string was given for a list of words.
-        """
+        """Returns a tag and its probability for each word of N lists of words."""
         if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
             raise InputError("give lists of words: [['the', 'man'], ...]; call the pipeline itself for raw texts")
         found: list[WordTags] = []
@@ -215,9 +211,7 @@ class FeatureSettings(TaskFile):
     """What `task.json` says of the network.
 
     Attributes:
-        labels: the tags, in the order of the outputs.
         layers: which states of the encoder are its features, as in `LayerFeatures`.
-        tagger_head: what reads them.
         tagger_head_size: width of each direction of a BiLSTM.
     """
 
@@ -304,9 +298,6 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[WordPieces], max_leng
 
     Yields:
         The windows, by sentence and from left to right.
-
-    Raises:
-        InputError: there is no room for a piece between `[CLS]` and `[SEP]`.
     """
     template = tokenizer.template
     room = max_length - template.size(pair=False)

@@ -55,11 +55,7 @@ def write_task_file(folder: str | Path, values: dict[str, Any]) -> None:
 
 
 def read_task_file(folder: str | Path) -> dict[str, Any]:
-    """Returns what `write_task_file` wrote; an empty dictionary where there is none.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
+    """Returns what `write_task_file` wrote; an empty dictionary where there is none."""
     path = model_folder(folder) / TASK_FILE
     # 文件夹本身不存在时不归这里管：载入模型时会说得更清楚
     if not path.exists():
@@ -73,11 +69,7 @@ def read_task_file(folder: str | Path) -> dict[str, Any]:
 
 
 def read_settings(folder: str | Path, kind: type[SettingsT], task: str) -> SettingsT:
-    """Returns those of the values of `task.json` that a dataclass has fields for; all defaults where there is no file.
-
-    Raises:
-        CheckpointError: the file is damaged, or lacks a value because it is not of the `task` that the reader is for.
-    """
+    """Returns those of the values of `task.json` that a dataclass has fields for; defaults where there is no file."""
     values = read_task_file(folder)
     if not values:
         return kind()
@@ -127,11 +119,7 @@ def read_told(path: Path, kind: type[Any]) -> Any:
 
 
 def stated_length(folder: Path) -> int:
-    """Returns how many ids a folder allows in a sequence, with the special tokens; 0 where it says nothing.
-
-    Raises:
-        CheckpointError: it says something impossible, or a file is damaged.
-    """
+    """Returns how many ids a folder allows in a sequence, with the special tokens; 0 where it says nothing."""
     length = read_told(folder / "sentence_bert_config.json", dict).get("max_seq_length")
     # 没有写明长度的文件夹，按分词器自己的上限截断，与 sentence-transformers 一致
     length = length or read_told(folder / "tokenizer_config.json", dict).get("model_max_length")
@@ -143,11 +131,7 @@ def stated_length(folder: Path) -> int:
 
 
 def stated_prompts(folder: Path) -> tuple[dict[str, str], str]:
-    """Returns a folder's prompts by name, and the name of the one that is used unasked; empty for none.
-
-    Raises:
-        CheckpointError: they are no texts, or there is none of that name.
-    """
+    """Returns a folder's prompts by name, and the name of the one that is used unasked; empty for none."""
     path = folder / USAGE_FILE
     values = read_told(path, dict)
     prompts, default = values.get("prompts") or {}, values.get("default_prompt_name") or ""

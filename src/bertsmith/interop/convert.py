@@ -77,7 +77,6 @@ class Imported:
     Attributes:
         kind: `TensorFlow checkpoint` or `PyTorch weights`.
         architecture: the `transformers` class that fits the weights.
-        num_tensors: how many tensors were written.
         lowercase: whether the tokenizer lower-cases; None where there is no tokenizer.
         lowercase_reason: what decided that.
     """
@@ -265,13 +264,7 @@ def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = Tru
     """Reads the weights of a BERT: under today's names, mapped where the file allows it, each of its own memory.
 
     Args:
-        path: what `find_pickled_weights` found.
-        config: the model's shape.
         is_tied: the masked-LM decoder is the word embedding, as in the paper; False keeps a decoder of its own.
-
-    Raises:
-        CheckpointError: a file is missing, damaged or holds more than tensors; or a tensor is missing, unexpected, of
-            another shape, or contradicts the tensor it is tied to.
     """
     stored = _read_shards(path) if path.suffix == ".json" else _read_file(path)
     names, _ = without_wrapper((name for name in stored if not _COUNTER.search(name)), path)
@@ -408,12 +401,7 @@ def match_parameters(
 
     Args:
         found: their names and shapes.
-        config: the model's shape.
-        place: what to call the checkpoint in the message.
         spell: name and shape of a parameter in this kind of checkpoint.
-
-    Raises:
-        CheckpointError: a tensor is missing, unexpected or of another shape; the message names it.
     """
     # 先比层数：配置里写着十亿层的话，光是展开表格就会耗尽内存
     if config.num_hidden_layers > len(found):

@@ -72,21 +72,13 @@ def _task_files(source: Path) -> list[str]:
 
 
 def refuse_existing(out: Path) -> None:
-    """Makes sure that an export overwrites nothing; an empty folder is free.
-
-    Raises:
-        RunFolderError: something is there.
-    """
+    """Makes sure that an export overwrites nothing; an empty folder is free."""
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise RunFolderError(f"{out}: is there already; choose another --out")
 
 
 def load_whole_model(folder: Path) -> PretrainedModel:
-    """Loads a folder as what its `config.json` says it is, in evaluation mode; one of a `BertModel` may have no pooler.
-
-    Raises:
-        CheckpointError: it is no model folder, names no architecture of ours, or does not fit it.
-    """
+    """Loads a folder as what its `config.json` says it is, in evaluation mode; a `BertModel` may have no pooler."""
     family = ModelConfig.load(folder).family
     architecture = read_architecture(folder)
     if architecture is None:

@@ -56,9 +56,6 @@ class TensorBundle:
 
     Attributes:
         entries: tensor name → where it is.
-
-    Raises:
-        CheckpointError: the index cannot be read, is damaged, or is of a kind that BERT's releases never were.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -86,11 +83,7 @@ class TensorBundle:
             raise CheckpointError(f"{path}{place}: not a readable index ({error}); copy the file again") from None
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """Reads a tensor as float32, in the entry's shape; stored as float16, bfloat16, float32 or float64.
-
-        Raises:
-            CheckpointError: the part is missing or too short, the checksum is another, or the type is not a float.
-        """
+        """Reads a tensor as float32, in the entry's shape; stored as float16, bfloat16, float32 or float64."""
         entry = self.entries[name]
         path = self.prefix.with_name(f"{self.prefix.name}.data-{entry.part:05d}-of-{self._num_parts:05d}")
         where = f"{path}: tensor {name}"

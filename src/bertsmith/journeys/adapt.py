@@ -241,18 +241,7 @@ def _show_coverage(console: Console, *columns: tuple[str, Coverage]) -> None:
 def report_coverage(
     console: Console, tokenizer: Tokenizer, text: Sequence[str], *, encoding: str = "auto", words: int = 20
 ) -> Coverage:
-    """Reads text, and prints its figures and its costliest words with their pieces.
-
-    Args:
-        console: where to.
-        tokenizer: any.
-        text: files, folders or globs.
-        encoding: `auto` or a codec.
-        words: how many are listed.
-
-    Raises:
-        InputError: a path is missing, holds no text file, or cannot be read.
-    """
+    """Reads text, and prints its figures and its costliest words with their pieces."""
     coverage = measure_coverage(tokenizer, read_text(readable_files(text, encoding), encoding))
     _show_coverage(console, ("", coverage))
     table = Table("word", Column("times", justify="right"), "pieces", box=None, header_style="bold")

@@ -50,15 +50,7 @@ MEASURED = 512
 
 @dataclass(frozen=True)
 class CompressionOptions:
-    """What is left out of a model.
-
-    Attributes:
-        layers: numbers of the layers to keep, from 0, with commas; empty for all.
-        heads: share of the attention heads to cut out, in [0, 1).
-        vocabulary: files, folders or globs of text; pieces that it never needs are cut.
-        int8: store the matrices in 8 bits.
-        bf16: store all weights in bf16.
-    """
+    """What is left out of a model."""
 
     layers: str = option("", help="Keep these layers, counted from 0, such as 0,2,4.")
     heads: float = option(0.0, min=0.0, max=0.95, help="Share of the attention heads to cut; needs --dev to choose.")
@@ -84,8 +76,6 @@ class CompressionRow:
     """A model after a step.
 
     Attributes:
-        step: what was done.
-        parameters: of the whole model.
         megabytes: that they take on disk, 10^6 bytes.
         per_second: dev examples; None without a dev file.
         score: by the task's metric on dev; None without.

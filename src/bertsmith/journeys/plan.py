@@ -87,11 +87,9 @@ class Forecast:
     """What a size would reach.
 
     Attributes:
-        size: its name.
         parameters: those of the blocks.
         batch_size: sequences of a step.
         seconds_per_step: as measured, or guessed from a smaller size by the operations.
-        measured: whether it was measured.
         minutes_for_fewest: time in which `FEWEST_STEPS` fit.
         steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
         passes: over the text.
@@ -125,7 +123,6 @@ class Plan:
     """What was measured of text and machine, and what follows.
 
     Attributes:
-        minutes: that the plan is for.
         text_bytes: size of the files.
         text_tokens: pieces in all of them, estimated from the part that was read.
         vocab_size: pieces of the vocabulary that suits.
@@ -201,11 +198,7 @@ def plan(
 
 
 def best_size(corpus: TokenCorpus, tokenizer: Tokenizer, family: str, minutes: float) -> Forecast:
-    """Returns the size that learns most from shards that are there, as `plan` finds it.
-
-    Raises:
-        ConfigError: no size takes enough steps in the time.
-    """
+    """Returns the size that learns most from shards that are there, as `plan` finds it."""
     options, text_tokens = PlanOptions(minutes=minutes, family=family), corpus.counts[TRAIN].tokens
     forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, Ranks()))
     _require_steps(forecasts, options)
@@ -252,11 +245,7 @@ def _recipe(size: str, options: PlanOptions) -> PreTrainingRecipe:
 
 
 def _require_steps(forecasts: Sequence[Forecast], options: PlanOptions) -> None:
-    """Makes sure that some size takes enough steps.
-
-    Raises:
-        ConfigError: none does; the message says in what time the fastest would.
-    """
+    """Makes sure that some size takes enough steps."""
     if any(each.fits for each in forecasts):
         return
     fastest = min(forecasts, key=lambda each: each.minutes_for_fewest)

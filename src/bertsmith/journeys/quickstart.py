@@ -206,11 +206,7 @@ def _size_for(recipe: PreTrainingRecipe, corpus: TokenCorpus, tokenizer: Tokeniz
 
 
 def _recipe(options: QuickstartOptions, size: str | None) -> PreTrainingRecipe:
-    """Returns the recipe of the pre-training; `size` None takes one to go on with until it is chosen.
-
-    Raises:
-        ConfigError: a setting is impossible, or an objective is asked for that fills no masks.
-    """
+    """Returns the recipe of the pre-training; `size` None takes one to go on with until it is chosen."""
     own = bool(options.corpus)
     family = options.family or (OWN_FAMILY if own else WORLD_FAMILY)
     objective = options.objective or family_named(family).objective
@@ -249,11 +245,7 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe, kind: Tokenize
 
 
 def _vocabulary(source: TextSource, kind: TokenizerKind, vocab_size: int | None, out: Path) -> Tokenizer:
-    """Learns a vocabulary of the text, or loads the one that was.
-
-    Raises:
-        RunFolderError: the text changed after a corpus was made of it.
-    """
+    """Learns a vocabulary of the text, or loads the one that was."""
     folder, learned_from, corpus = (out / name for name in ("tokenizer", "vocabulary.json", "corpus"))
     found = read_json(learned_from, dict, RunFolderError, "choose another --out") if learned_from.exists() else {}
     different = different_keys(found, source.settings)

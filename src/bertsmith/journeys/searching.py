@@ -62,10 +62,8 @@ class SearchComparison:
 
     Attributes:
         mrr: way → mean reciprocal rank.
-        queries: of the comparison.
         candidates: passages they were asked of.
         weight: of the vectors beside words, which did best on other queries.
-        examples: some of the queries.
     """
 
     mrr: dict[str, float]
@@ -83,11 +81,7 @@ class SearchComparison:
 
 
 def require_searchable(corpus: Sequence[str], out: Path) -> None:
-    """Makes sure that `--search` can be done, before an hour is spent.
-
-    Raises:
-        ConfigError: the text is not one folder, the output lies in it, or a library is not installed.
-    """
+    """Makes sure that `--search` can be done, before an hour is spent."""
     folder = Path(corpus[0]) if len(corpus) == 1 else None
     if folder is None or not folder.is_dir():
         raise ConfigError("--search makes an index of one folder; name that folder and nothing else")
@@ -102,12 +96,8 @@ def learn_to_search(
     """Trains vectors on a folder's own text, indexes it, and compares ways to search it.
 
     Args:
-        folder: what is searched.
         out: its `model` is trained on; `vectors/` and `index/` are written.
-        encoding: of the files.
-        seed: of everything random.
         tokens_seen: in pre-training; the stage reads a share of as many.
-        console: shows progress.
     """
     # 自己文本上的模型先要学会：问与文共有的词最要紧
     pairs, held_out = read_unlabelled(folder, "span", encoding=encoding, seed=seed)
@@ -134,8 +124,6 @@ def compare_ways(
         asked: queries and the passage of each.
         weighing: others of the kind, at least one, which choose the weight of the vectors beside words.
         others: further passages, up to `CANDIDATES` in all.
-        before: model folder.
-        after: model folder.
     """
     pairs = [*asked, *weighing]
     right = list(dict.fromkeys(pair.positive for pair in pairs))

@@ -76,10 +76,7 @@ def fill_examples(
     """Fills masks with fresh weights and with the trained ones.
 
     Args:
-        run: holds `model/`.
         corpus: its held-out documents give the sentences, so that none was trained on.
-        tokenizer: the model's.
-        recipe: makes the fresh weights.
         own: whether the text is the reader's own; the bundled world adds its three set sentences.
     """
     # 填空的是最后一个：ELECTRA 先是判别器，再是它子目录里的生成器

@@ -45,8 +45,6 @@ class TextSource:
     """Text to learn from.
 
     Attributes:
-        name: what the report calls it.
-        files: what is read.
         documents: how they are cut into documents, `blank-line` or `file`.
         encoding: of the files, `auto` or a codec.
         settings: what a rerun must share to go on with the same folder.
@@ -75,13 +73,7 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
     """Opens the reader's own files.
 
     Args:
-        paths: files, folders or globs.
-        documents: how files become documents.
-        encoding: `auto` or a codec.
         leave_out: the output folder; where it lies inside the text's folder, what we write is not read as text.
-
-    Raises:
-        InputError: a path is missing, or holds no text file, or they are too few texts for a corpus.
     """
     files = readable_files(paths, encoding, beside=leave_out)
     require_plain_text(files)
@@ -93,11 +85,7 @@ def own_text(paths: Sequence[str | Path], *, documents: DocumentRule, encoding: 
 
 
 def _document_rule(files: Sequence[Path], documents: DocumentRule, encoding: str) -> DocumentRule:
-    """Returns what separates the documents; files that are too few texts are cut at blank lines where nothing is said.
-
-    Raises:
-        InputError: they are too few texts in any case.
-    """
+    """Returns what separates the documents; too few files are cut at blank lines where nothing is said."""
     rule = resolve_documents(files, documents)
     count = _count_texts(files, rule, encoding)
     if count < LEAST_TEXTS and (rule, documents) == ("file", "auto"):

@@ -37,7 +37,6 @@ def bundled_world(folder: Path, *, seed: int) -> TextSource:
 
     Args:
         folder: where `stories.txt` and `reviews-*.tsv` go.
-        seed: of the world.
     """
     stories = make_folder(folder) / "stories.txt"
     # 同一个种子画出的故事处处相同：已经有的不必再画
@@ -62,16 +61,10 @@ def make_village_model(
     """Draws the village, trains the model on it and saves it.
 
     Args:
-        out: the model folder.
-        steps: of pre-training.
         work: for the text, the shards and the run; the same folder again goes on where a run stopped.
-        console: shows progress; silent when None.
 
     Returns:
         What `made.json` holds: the settings, and the figures on the held-out stories.
-
-    Raises:
-        RunFolderError: a folder cannot be written, or `work` holds a run with other settings.
     """
     out, work = Path(out), Path(work)
     world = bundled_world(work / "world", seed=SEED)

@@ -15,14 +15,7 @@ would leave some kinds uncompiled without a word."""
 
 
 def require_compiler(device: torch.device | str) -> None:
-    """Makes sure that kernels can be compiled, by compiling one, before a run begins that needs them.
-
-    Args:
-        device: where the model computes.
-
-    Raises:
-        ConfigError: it is no GPU, or what compiles for it is missing.
-    """
+    """Makes sure that kernels can be compiled, by compiling one, before a run begins that needs them."""
     kind = torch.device(device).type
     if kind != "cuda":
         # CPU 上我们自己的内核已经更快，编译反而会绕开它们

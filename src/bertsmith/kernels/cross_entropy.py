@@ -91,8 +91,6 @@ class _LossAndGradient(NamedTuple):
     """What rows of scores cost, and the gradient of that by the scores.
 
     Attributes:
-        loss: scalar float32.
-        hits: scalar int64.
         gradient: [m, V], but for the true classes; None where it was not asked for.
         at_true: [m, 1], the gradient at the true class of each row; None too.
     """
@@ -112,8 +110,6 @@ def _loss_and_gradient(
         scores: [m, V]; in float32 they are overwritten.
         true: [m, 1] int64, the class of each row.
         counted: [m] bool, False for rows that do not count.
-        needs_gradient: whether a backward pass follows.
-        dtype: of the gradient.
     """
     # bf16 只有 8 位有效数字，三万项的求和会失真：在 float32 里算
     scores = scores.float()

@@ -146,9 +146,6 @@ def on_device(device: torch.device | str | None) -> Iterator[torch.device]:
 
     Args:
         device: `cpu`, `cuda`, `cuda:1`, `mps`; None takes the `best_device`.
-
-    Raises:
-        ConfigError: there is no such device here.
     """
     token = _CHOSEN.set(best_device() if device is None else device_named(str(device)))
     try:
@@ -171,14 +168,7 @@ def best_device() -> torch.device:
 
 
 def device_named(name: str) -> torch.device:
-    """Returns a device of this machine.
-
-    Args:
-        name: `cpu`, `cuda`, `cuda:1`, `mps`.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
+    """Returns a device of this machine."""
     there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     there += ["mps"] if torch.backends.mps.is_available() else []
     if name in there or (name == "cuda" and "cuda:0" in there):

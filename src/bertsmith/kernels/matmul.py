@@ -247,12 +247,6 @@ def measure_matmul_flops(
     Divided by the operations per token it gives the tokens per second that a model could reach if it did nothing but
     matmuls; the share of it that a run does reach is its model FLOPs utilisation.
 
-    Args:
-        hidden_size: H.
-        tokens: T, the tokens of a batch.
-        dtype: of both matrices.
-        device: where to multiply.
-
     Returns:
         Operations per second, a multiply-add being two; the median of at least three measurements.
     """

@@ -52,8 +52,6 @@ def ragged_attention(
 
     Args:
         qkv: [T, 3, A, D], query, key and value of every token.
-        batch: where each sequence starts and ends.
-        mask: which tokens each token reads.
         equation: scaled dot-product attention on a rectangle, with its dropout.
         training: whether a backward pass follows, so that cutting costs more.
         dropout: probability with which attention weights are dropped now.

@@ -48,12 +48,7 @@ class TaskModel(PretrainedModel):
             TASK_MODELS.append(cls)
 
     def __init__(self, config: ModelConfig, *, leave_out: Collection[str] = ()) -> None:
-        """Builds the model with fresh weights, but for heads that it does without.
-
-        Raises:
-            ConfigError: the family has no such head.
-            InputError: a head needs labels, and the configuration names none.
-        """
+        """Builds the model with fresh weights, but for heads that it does without."""
         super().__init__()
         self.config = config
         kinds = {name: kind for name, kind in self.head_kinds.items() if name not in leave_out}
@@ -302,11 +297,7 @@ class ModelForMultipleChoice(TaskModel):
     classifier: Any
 
     def forward(self, batch: RaggedBatch, num_choices: int) -> Tensor:
-        """Scores the choices of every question, `num_choices` sequences each: [N / num_choices, num_choices] logits.
-
-        Raises:
-            InputError: the sequences do not divide into questions.
-        """
+        """Scores the choices of every question, `num_choices` sequences each: [N / num_choices, num_choices] logits."""
         if num_choices < 1 or batch.num_sequences % num_choices:
             raise InputError(f"{batch.num_sequences} sequences do not divide into questions of {num_choices} choices")
         scores: Tensor = self.read("classifier", self.backbone(batch))
@@ -330,11 +321,7 @@ def architectures_by_name() -> dict[str, type[PretrainedModel]]:
 
 
 def load_any(folder: str | Path) -> PretrainedModel:
-    """Loads a folder as the architecture that its `config.json` names.
-
-    Raises:
-        CheckpointError: it names none, or one that is not among `architectures_by_name()`; or see `from_pretrained`.
-    """
+    """Loads a folder as the architecture that its `config.json` names."""
     name = read_architecture(folder)
     known = architectures_by_name()
     if name not in known:

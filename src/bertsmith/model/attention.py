@@ -37,7 +37,6 @@ class MultiHeadSelfAttention(nn.Module):
     """Lets every token read every token of its own sequence (Devlin et al. 2019, §3; Vaswani et al. 2017, §3.2).
 
     Args:
-        config: the shape.
         num_heads: how many heads this layer has, where some were pruned; None for all of them.
         bias: whether the projections have one.
         rotary_base: turns queries and keys by their place, see `rotated`; None leaves them.
@@ -70,7 +69,6 @@ class MultiHeadSelfAttention(nn.Module):
 
         Args:
             hidden: [T, H] float, the states of the T real tokens.
-            batch: where each sequence starts and ends.
             need_maps: also return the attention probabilities (slower; for looking, not for training).
             mask: which tokens each token reads.
         """
@@ -159,7 +157,5 @@ def rotated(qkv: Tensor, batch: RaggedBatch, base: float) -> Tensor:
 
     Args:
         qkv: [T, 3, A, D]; dimension i of a head is paired with i + D/2, as published models have it.
-        batch: gives the places.
-        base: see `rotary_angles`.
     """
     return rotate(qkv, *rotary_angles(batch, qkv.shape[-1], base))

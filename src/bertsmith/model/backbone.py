@@ -80,16 +80,10 @@ class PretrainedModel(nn.Module):
         that are written to become private copies.
 
         Args:
-            folder: a model folder.
             new_heads: start the heads with fresh weights, whatever the folder holds: True for all `heads` of this
                 class, or some of their names. A folder without pooler then gets a fresh one too.
             **changes: fields of the configuration to change, such as `id2label` for the classes of a new head, or
                 `hidden_dropout_prob`.
-
-        Raises:
-            CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or
-                holds NaN. The message names it.
-            ConfigError: the configuration or a change is impossible.
         """
         return cls._from_folder(cls, folder, new_heads, changes)
 
@@ -208,11 +202,7 @@ class BackboneOutput:
 
     @property
     def pooled(self) -> Tensor:
-        """[N, H], `tanh(W cls + b)`, in (-1, 1); what the NSP head and the sequence classifiers read.
-
-        Raises:
-            InputError: the model has no pooler.
-        """
+        """[N, H], `tanh(W cls + b)`, in (-1, 1); what the NSP head and the sequence classifiers read."""
         if self.pooler_output is None:
             raise InputError("this model was built without a pooler; read `cls` or `hidden_states`")
         return self.pooler_output
@@ -269,13 +259,8 @@ class Backbone(PretrainedModel):
         """Loads the network from a model folder; heads found there are left aside.
 
         Args:
-            folder: a model folder.
             new_heads: True starts the pooler with fresh weights.
             need_pooler: False for uses that never read `pooled`: then a folder without a pooler will do.
-            **changes: fields of the configuration to change.
-
-        Raises:
-            CheckpointError: as in `PretrainedModel.from_pretrained`, or the folder is of another family.
         """
         config = ModelConfig.load(folder).changed(**changes)
         family = config.family

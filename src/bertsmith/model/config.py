@@ -169,9 +169,6 @@ class ModelConfig:
         Args:
             size: a name of `NAMED_SIZES`, or `L/H` such as `6/384` with H a multiple of 64.
             **overrides: any field, such as `vocab_size`.
-
-        Raises:
-            ConfigError: the size is no name and no valid `L/H`, or an override is no field.
         """
         layers, hidden = cls.shape_of(size)
         shape: dict[str, Any] = {

@@ -133,9 +133,5 @@ def families() -> dict[str, Family]:
 
 
 def family_named(name: str) -> Family:
-    """Returns a family by its `model_type`.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Returns a family by its `model_type`."""
     return named(name, families(), "family")

@@ -36,16 +36,12 @@ class LayerFeatures(nn.Module):
     """Turns the states of several layers into one vector a token.
 
     Args:
-        config: the encoder's shape.
         choice: one of `LayerChoice`, or the number of a layer, 0 for the embeddings up to L for the last.
 
     Attributes:
         size: its width: H, or 4H for `concat-last-four`.
         weights: [K], for the weighted sums: their softmax mixes the K layers; learned with the model on top. None
             for the other choices.
-
-    Raises:
-        ConfigError: the choice is unknown, or the model has too few layers for it.
     """
 
     def __init__(self, config: ModelConfig, choice: LayerChoice | int) -> None:
@@ -57,11 +53,7 @@ class LayerFeatures(nn.Module):
         self.weights = nn.Parameter(torch.zeros(len(self.layers))) if mixes else None
 
     def forward(self, output: BackboneOutput) -> Tensor:
-        """Combines the layers of a backbone that was called with `need_layers=True`: [T, size] float32.
-
-        Raises:
-            InputError: the output holds no layers.
-        """
+        """Combines the layers of a backbone that was called with `need_layers=True`: [T, size] float32."""
         if output.layers is None:
             raise InputError("the states of all layers are needed; call the model with need_layers=True")
         chosen = [output.layers[layer].float() for layer in self.layers]
@@ -144,10 +136,7 @@ class FeatureTagger(PretrainedModel):
         """Puts a fresh top over an encoder, whose configuration names the labels.
 
         Args:
-            backbone: the encoder.
             layers: as in `LayerFeatures`.
-            top: `bilstm` or `linear`.
-            size: width of each direction of a BiLSTM.
             is_frozen: False lets the encoder learn as well.
         """
         super().__init__()

@@ -82,16 +82,10 @@ def save_model_folder(
     """Writes `model.safetensors` and `config.json`, each whole or not at all.
 
     Args:
-        model: holds the tensors.
-        config: its shape.
         folder: made when missing; files of the same names are replaced.
         architecture: the `transformers` class that reads these tensors, such as `BertForPreTraining`.
         leave_out: our names of modules that have no place there.
         weights: how they are stored; in `int8` the file is `model.int8.safetensors`, which this package alone reads.
-
-    Raises:
-        RunFolderError: the disk is full or the folder cannot be written.
-        ConfigError: the model has an adapter, for which these files have no place.
     """
     folder = make_folder(Path(folder))
     names = config.family.names
@@ -186,15 +180,10 @@ def load_model_folder(
 
     Args:
         model: a model whose shapes come from the folder's `config.json`; it may be on the meta device.
-        names: the published names of its family.
         folder: holds `model.safetensors`, or its shards with `model.safetensors.index.json`.
         fresh: our names of modules that are left as they are whatever is on disk, such as `("classifier",)` when a
             folder is about to be fine-tuned for new classes.
         optional: our names of modules that may be absent on disk and are then left as they are.
-
-    Raises:
-        CheckpointError: a file is missing or damaged; or a tensor is missing, unexpected, of another shape, or holds
-            NaN. The message names file and tensors.
     """
     with StoredTensors.of_folder(model_folder(folder)) as stored:
         stored.verify()
@@ -209,11 +198,7 @@ def load_model_folder(
 
 
 def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
-    """Fills modules with what `write_modules` wrote; all is checked before the first one is touched.
-
-    Raises:
-        CheckpointError: as in `load_model_folder`.
-    """
+    """Fills modules with what `write_modules` wrote; all is checked before the first one is touched."""
     if not path.is_file():
         raise CheckpointError(f"{path}: is not there; copy the whole folder")
     wanted = _own_names(modules)
@@ -237,11 +222,7 @@ def read_modules(path: Path, modules: Mapping[str, nn.Module]) -> None:
 
 
 def read_architecture(folder: str | Path) -> str | None:
-    """Returns the class name that a folder's `config.json` gives its model, or None where it gives none.
-
-    Raises:
-        CheckpointError: the file is there and cannot be read.
-    """
+    """Returns the class name that a folder's `config.json` gives its model, or None where it gives none."""
     path = model_folder(folder) / "config.json"
     if not path.exists():
         return None
@@ -250,11 +231,7 @@ def read_architecture(folder: str | Path) -> str | None:
 
 
 def require_layers(folder: str | Path, config: ModelConfig) -> None:
-    """Makes sure that a folder has tensors enough for the layers of its configuration, before they are built.
-
-    Raises:
-        CheckpointError: it has not, or no weights.
-    """
+    """Makes sure that a folder has tensors enough for the layers of its configuration, before they are built."""
     has_own = any("*" in module for module in config.family.names.backbone)
     with StoredTensors.of_folder(model_folder(folder)) as stored:
         if has_own and config.num_hidden_layers > len(stored.names):
@@ -270,11 +247,7 @@ def stored_rows(folder: str | Path, name: str) -> int | None:
 
 
 def stored_heads(folder: str | Path) -> set[str]:
-    """Returns our names of the heads that a model folder holds, such as `masked_lm`.
-
-    Raises:
-        CheckpointError: the folder is no model folder, or damaged.
-    """
+    """Returns our names of the heads that a model folder holds, such as `masked_lm`."""
     names = ModelConfig.load(folder).family.names
     with StoredTensors.of_folder(model_folder(folder)) as stored:
         # 各部分齐了才算有这个头：有的家族让几种头共用底下一层；解码矩阵通常与词嵌入共享，在不在都说明不了什么
@@ -392,9 +365,6 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
     Attributes:
         path: the file, or the index of several; named in messages.
         names: the modern spelling of every tensor's name → its file and its name there.
-
-    Raises:
-        CheckpointError: a file is damaged.
     """
 
     def __init__(self, path: Path, files: list[Path]) -> None:
@@ -409,11 +379,7 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
 
     @classmethod
     def of_folder(cls, folder: Path) -> StoredTensors:
-        """Opens `model.safetensors`, the 8-bit file, or the files that `model.safetensors.index.json` names.
-
-        Raises:
-            CheckpointError: there are none, or one is missing or damaged.
-        """
+        """Opens `model.safetensors`, the 8-bit file, or the files that `model.safetensors.index.json` names."""
         index = folder / "model.safetensors.index.json"
         for path in (folder / WEIGHTS, folder / INT8_WEIGHTS):
             if path.is_file():

@@ -39,12 +39,7 @@ LARGEST_FILE = 2**31 - 2**24
 
 
 def write_backbone(backbone: Backbone, file: Path) -> None:
-    """Writes the graph of a float32 network without heads, with its weights inside; checked like every export.
-
-    Raises:
-        CheckpointError: the graph computes something else.
-        InputError: a package is missing, or the weights do not fit into one file.
-    """
+    """Writes the graph of a float32 network without heads, with its weights inside; checked like every export."""
     require_packages()
     weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in backbone.parameters())
     if weight_bytes > LARGEST_FILE:
@@ -184,11 +179,7 @@ def _quiet_exporter() -> Iterator[None]:
 
 @torch.no_grad()
 def largest_difference(model: PretrainedModel, file: Path, source: Path) -> float:
-    """Runs random batches through the file and through the model itself, and returns how far apart they are.
-
-    Raises:
-        CheckpointError: further than `TOLERANCE`.
-    """
+    """Runs random batches through the file and through the model itself, and returns how far apart they are."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -231,8 +231,6 @@ def best_spans(scores: SpanScores, allowed: Tensor, *, count: int = 20, max_toke
     Args:
         scores: start and end scores [S] of the sequence's tokens, the first of them `[CLS]`.
         allowed: [S] bool, the tokens an answer may consist of: those of the passage.
-        count: most spans to return.
-        max_tokens: longest answer, in tokens.
 
     Returns:
         At most `count` spans, and the null score. Where scores are equal, the earlier start comes first, then the

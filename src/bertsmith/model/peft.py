@@ -190,9 +190,6 @@ def add_adapter(model: PretrainedModel, settings: AdapterSettings, name: str = "
     It computes what it did before, to the bit, until the adapter has learned something. The heads start as copies of
     the model's own, which come back with `activate(model, None)`. New weights are drawn from torch's generator: seed
     it before. The optimizer is to be created afterwards.
-
-    Raises:
-        ConfigError: there is an adapter of that name.
     """
     heads = {path: copy.deepcopy(model.get_submodule(path)) for path in _head_paths(model)}
     attach(model, name, Adapter(settings, _new_layers(model, settings), heads, model.config))
@@ -207,11 +204,7 @@ def empty_adapter(model: PretrainedModel, settings: AdapterSettings, config: Mod
 
 
 def attach(model: PretrainedModel, name: str, adapter: Adapter) -> None:
-    """Puts an adapter that was made for a model into it, and activates it.
-
-    Raises:
-        ConfigError: there is an adapter of that name.
-    """
+    """Puts an adapter that was made for a model into it, and activates it."""
     loaded = _loaded(model) or _Loaded(
         Adapter(None, {}, {path: model.get_submodule(path) for path in _head_paths(model)}, model.config)
     )
@@ -231,11 +224,7 @@ def activate(model: PretrainedModel, name: str | None) -> None:
     """Switches to an adapter with its heads and labels; what learns is then this adapter with its heads alone.
 
     Args:
-        model: any model.
         name: of the adapter; None for the backbone with the heads it had before the first adapter, all frozen.
-
-    Raises:
-        ConfigError: there is no such adapter.
     """
     loaded = _loaded(model)
     if loaded is None or (name is not None and name not in loaded.named):
@@ -261,9 +250,6 @@ def merge_adapter(model: PretrainedModel) -> None:
     """Folds the active LoRA adapter into the weights: a plain model again, as fast as the backbone.
 
     Other adapters are dropped: the backbone they were trained over is no more. All parameters learn again.
-
-    Raises:
-        ConfigError: no adapter is active, or it is a bottleneck.
     """
     adapter = active_adapter(model)
     if adapter is None:

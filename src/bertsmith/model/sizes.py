@@ -39,7 +39,6 @@ class ParameterCounts:
 
     Attributes:
         embeddings: word, position and segment embedding, and their norm.
-        encoder: the L blocks.
         pooler: the layer over `[CLS]`; 0 in a family without one.
         heads: masked LM (transform, norm, a bias per piece; its decoder is the word embedding, unless the two are
             untied) and next sentence.

@@ -33,13 +33,8 @@ def prune_heads(model: PretrainedModel, heads: Mapping[int, Collection[int]]) ->
     The result is what the whole model computes when these heads contribute nothing, at less cost.
 
     Args:
-        model: any model.
         heads: by layer, counted from 0, the heads to cut, numbered as in the whole model whatever was pruned before;
             heads that are gone already may be named again.
-
-    Raises:
-        ConfigError: a layer or head does not exist, a layer would lose its last head, or layers that share their
-            weights would lose different heads.
     """
     config = model.config
     pruned = {layer: set(gone) for layer, gone in config.pruned_heads.items()}
@@ -69,11 +64,7 @@ def keep_layers(model: PretrainedModel, layers: int | Sequence[int]) -> None:
     A pooler stays as it is, although it was trained on the states of the layer that was on top.
 
     Args:
-        model: any model.
         layers: how many to keep, from below: 1 to L; or which, counted from 0, in rising order.
-
-    Raises:
-        ConfigError: there are not those layers, or one cannot stand where it would come to stand.
     """
     config = model.config
     there = config.num_hidden_layers
@@ -113,9 +104,6 @@ def extend_positions(model: PretrainedModel, num_positions: int) -> None:
     More: the learned table is stretched by linear interpolation, so that the first and the last row stay the first
     and the last. Neighbours are then closer than the model is used to: train it on before relying on it. Fewer: the
     rows of the last positions are dropped. A family that learns no positions reads as far as it is told to.
-
-    Raises:
-        ConfigError: the number is not positive.
     """
     config = model.config.with_position_limit(num_positions)
     position = model.backbone.position_table
@@ -139,9 +127,6 @@ def as_distilbert(model: PretrainedModel) -> PretrainedModel:
     """Returns a DistilBERT with a BERT's weights (Sanh et al. 2019, §3): no segments and no pooler.
 
     For a text read alone it computes what the BERT does. The second text of a pair is read as the first.
-
-    Raises:
-        ConfigError: it is of another family, or has a head that a DistilBERT shapes in another way.
     """
     config, heads = model.config, {name for name, _ in model.named_children()} - {"backbone"}
     if config.model_type != "bert":
@@ -174,14 +159,9 @@ def resize_vocabulary(model: PretrainedModel, new_size: int, *, sources: Sequenc
     head, and for its row of a decoder that is not tied.
 
     Args:
-        model: any model.
         new_size: pieces after the change; more than `pad_token_id`.
         sources: for each new piece the ids, in the old vocabulary, of the pieces whose mean it starts as; an empty one
             takes the mean of all. None does so for every new piece.
-
-    Raises:
-        ConfigError: `new_size` is not positive, or `[PAD]` would be lost.
-        InputError: there is not one source for each new piece, or an id is outside the old vocabulary.
     """
     old_size = model.config.vocab_size
     config = model.config.changed(vocab_size=new_size)
@@ -211,9 +191,6 @@ def cut_vocabulary(model: PretrainedModel, tokenizer: WordPieceTokenizer, used: 
 
     Returns:
         A tokenizer with the pieces that are left, in their old order; save it beside the model.
-
-    Raises:
-        InputError: the tokenizer has more pieces than the model, or an id is none of its pieces.
     """
     pieces = tokenizer.vocab
     if len(pieces) > model.config.vocab_size:
@@ -249,7 +226,6 @@ def extend_vocabulary(
     piece of the tokenizer (a vocabulary padded to a round size) are dropped first.
 
     Args:
-        model: any model.
         tokenizer: the model's; it stays as it is.
         new_pieces: whole words, and parts of words with `##`, normalised as the tokenizer does (in lower case, for
             one that lower-cases).
@@ -257,10 +233,6 @@ def extend_vocabulary(
 
     Returns:
         A tokenizer with the pieces after the old ones; save it beside the model.
-
-    Raises:
-        InputError: a piece is known already or given twice, or no text would ever be cut into it; or the tokenizer
-            has more pieces than the model.
     """
     if len(tokenizer) > model.config.vocab_size:
         raise InputError(
@@ -286,9 +258,6 @@ def freeze(model: PretrainedModel, *, embeddings: bool, layers: int) -> None:
 
     Nothing is thawed: `model.requires_grad_(True)` does that. A masked-LM decoder that is tied to the word embedding
     is frozen with it.
-
-    Raises:
-        ConfigError: there are not that many blocks, or one of them runs above them too.
     """
     if not 0 <= layers <= model.config.num_hidden_layers:
         raise ConfigError(

@@ -80,13 +80,7 @@ class DistillationLoss(ABC):
 
     @abstractmethod
     def __call__(self, student: Seen, teacher: Seen, temperature: float) -> tuple[Tensor, int]:
-        """Returns the sum over items, float32, and how many items there are.
-
-        Args:
-            student: with gradients.
-            teacher: without.
-            temperature: of the soft targets.
-        """
+        """Returns the sum over items, float32, and how many items there are."""
 
 
 @contextmanager

@@ -75,12 +75,7 @@ class LabelledObjective(ABC):
         return self.measure(self.rows(model, batch), batch)
 
     def imitation(self, rows: Tensor, taught: Tensor) -> Tensor:
-        """Returns T² · KL(teacher ‖ student), averaged over the rows, in nats.
-
-        Args:
-            rows: of the student, with gradients.
-            taught: of the teacher, equally shaped.
-        """
+        """Returns T² · KL(teacher ‖ student), averaged over the rows, in nats."""
         real = torch.isfinite(taught)
         # 老师认为“也有几分像”的答案，是硬标签里没有的知识；温度让这几分看得见
         own, other = ((scores / TEMPERATURE).log_softmax(-1).masked_fill(~real, 0.0) for scores in (rows, taught))

@@ -241,12 +241,7 @@ class PreTrainingObjective:
     folders = ("",)
 
     def __call__(self, model: nn.Module, batch: PreTrainingBatch) -> LossOutput:
-        """Returns the summed loss and the figures of all parts.
-
-        Args:
-            model: as `build_model` makes it, wrapped or not.
-            batch: of a stream that does what the objective needs.
-        """
+        """Returns the summed loss and the figures of all parts."""
         return self.measure(self.run(model, batch), batch)
 
     def run(self, model: nn.Module, batch: PreTrainingBatch) -> PreTrainingOutput:

@@ -153,8 +153,6 @@ class VectorObjective:
         """Puts the parts together.
 
         Args:
-            loss: over the vectors.
-            read: how the model gives a vector.
             mini_batch_size: texts that are encoded at a time; 0 for all at once.
         """
         self.loss, self.read, self.mini_batch_size = loss, read, mini_batch_size

@@ -31,9 +31,6 @@ def write_picture(figure: Figure, path: Path) -> str:
 
     Returns:
         A note for the reader: empty, or that no font has some of its characters.
-
-    Raises:
-        RunFolderError: the file cannot be written.
     """
     width, height = figure.get_size_inches()
     dpi = min(130.0, _MAX_SIDE / max(width, height))
@@ -54,9 +51,6 @@ CJK_FONTS: tuple[str, ...] = (
 
 def drawable(labels: Sequence[str]) -> tuple[list[str], str | None, str]:
     """Finds a way to draw labels.
-
-    Args:
-        labels: in any script.
 
     Returns:
         The labels, the font family to draw them in (None for the usual one), and a note for the reader: empty, or

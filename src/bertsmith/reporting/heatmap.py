@@ -32,7 +32,6 @@ def draw_heatmap(
     Args:
         pieces: S tokens.
         weights: [S, S], rows adding up to 1.
-        title: above the figure.
         token_type_ids: S segments; where there are two, lines are drawn between them.
     """
     count = len(pieces)
@@ -62,7 +61,6 @@ def draw_weights(
     """Draws weights as colours that grow with their square root: most are small, and would look white otherwise.
 
     Args:
-        axes: where to.
         weights: [rows, columns].
         highest: what gets the full colour.
         origin: whether the first row is the upper or the lower one.
@@ -88,9 +86,6 @@ def label_axes(labels: Sequence[str], width: float, height: float, *, square: bo
     """Returns a figure whose axes have room for tokens as labels, and for a colour bar.
 
     Args:
-        labels: of the tokens below the axes.
-        width: of the axes, in inches.
-        height: of the axes, in inches.
         square: the same labels stand beside the axes as well, and cells are to be squares.
     """
     if len(labels) <= _CLOSE:

@@ -34,8 +34,6 @@ class Table:
     """A table under a heading.
 
     Attributes:
-        heading: above it.
-        columns: their names.
         rows: cells as plain text.
         note: a sentence between heading and table; empty for none.
         styles: of the columns from the left; the last one holds for all further columns.
@@ -109,7 +107,6 @@ def render_report(
     """Returns a whole page.
 
     Args:
-        title: its heading.
         lead: one sentence below it.
         parts: shown one below the other.
         package: whose templates the parts may use besides those of this room.

@@ -26,9 +26,7 @@ def draw_loss_curves(
     """Draws the losses over the steps, side by side.
 
     Args:
-        rows: of `metrics.jsonl`.
         unigram_entropy: drawn as a line: the loss of knowing piece frequencies and no context, in nats.
-        titles: name of a loss → its title.
     """
     figure, panels = _side_by_side(titles)
     for name, axes in panels.items():

@@ -68,14 +68,7 @@ class LiveProgress:
         return show
 
     def update(self, stage: str, done: int, total: int, figures: str) -> None:
-        """Shows a stage; the first call begins it.
-
-        Args:
-            stage: its name.
-            done: units of work done.
-            total: units there are.
-            figures: what else matters now.
-        """
+        """Shows a stage; the first call begins it."""
         if stage not in self._stages:
             self.begin(stage, done=done, total=total)
         self._bars.update(self._stages[stage].bar, completed=done, total=total, figures=figures)

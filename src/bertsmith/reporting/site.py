@@ -27,9 +27,6 @@ def find_site(site: Path = SITE, checkout: Path = CHECKOUT) -> Path:
     Args:
         site: where the built site is or goes.
         checkout: the project, if the package is used from one.
-
-    Raises:
-        ConfigError: no site is there, and none can be built; or the build failed.
     """
     script = checkout / "docs/site/build.py"
     can_build = script.is_file() and find_spec("mkdocs") is not None and find_spec("mkdocstrings") is not None
@@ -70,11 +67,7 @@ def site_server(site: Path, port: int) -> ThreadingHTTPServer:
     """Returns a server of the site on this machine's own address, not yet running.
 
     Args:
-        site: folder of the built site.
         port: port to listen on; 0 takes a free one.
-
-    Raises:
-        ConfigError: the port is taken.
     """
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), partial(_QuietHandler, directory=str(site)))

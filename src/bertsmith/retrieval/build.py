@@ -111,9 +111,6 @@ class Indexed:
     """What an update did.
 
     Attributes:
-        added: files that are new.
-        changed: files with other bytes than before.
-        deleted: files that are gone.
         documents: files with text that there are now.
         passages: passages there are now.
         embedded: passages that had to be embedded.
@@ -140,15 +137,7 @@ def build_index(
     Args:
         folder: holds text files and documents, such as `.txt`, `.md`, `.html` and `.pdf`, in any subfolders.
         model: a model folder, or `org/name` of the Hub.
-        out: the folder of the index.
-        settings: how documents become passages and vectors.
         on_progress: told how many passages have vectors and how many there are.
-
-    Raises:
-        InputError: the folder is missing or holds no text, or a file is unreadable or vanished meanwhile.
-        ConfigError: a setting is impossible, or a library is not installed.
-        CheckpointError: the model folder is unusable, or the index is damaged.
-        RunFolderError: `out` belongs to another folder, model or setting, is in use, or cannot be written.
     """
     settings, out = settings or IndexSettings(), Path(out)
     require_utf8_names(folder, out)
@@ -342,11 +331,7 @@ class _KnownVectors:
     """Vectors of an index and of blocks of an update, by the digest of what the model read."""
 
     def __init__(self, old: StoredIndex | None, folder: Path) -> None:
-        """Looks into the index and the blocks.
-
-        Raises:
-            CheckpointError: a block is damaged.
-        """
+        """Looks into the index and the blocks."""
         self._folder = make_folder(folder)
         self._sources: list[NDArray[np.float32]] = []
         self._places: dict[bytes, tuple[int, int]] = {}

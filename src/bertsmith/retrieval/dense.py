@@ -53,9 +53,6 @@ def reciprocal_ranks(orders: Sequence[NDArray[np.int64]]) -> dict[int, float]:
 
     Ranks need no common scale, which cosines and BM25 scores do not have.
 
-    Args:
-        orders: rows of each, best first.
-
     Returns:
         row → score, for every row that stands in one of them.
     """
@@ -74,8 +71,6 @@ def weighted_scores(
     """Adds the scores of two searches, each scaled to [0, 1] over what it found.
 
     Args:
-        dense: rows and scores.
-        lexical: rows and scores.
         weight: of the dense ones, in [0, 1]; the lexical ones have the rest.
 
     Returns:
@@ -135,7 +130,6 @@ class DenseSearch:
         Args:
             vectors: [N, H] float32, for `cosine` of unit length; may be mapped from a file.
             codes: of `open_codes`; None compares all.
-            similarity: how two vectors are compared.
         """
         self.vectors = vectors
         self._codes = codes
@@ -148,7 +142,6 @@ class DenseSearch:
 
         Args:
             query: [H] float32, for `cosine` of unit length.
-            k: how many, at least 1.
             rows: the only ones to look at, ascending; None for all.
 
         Returns:
@@ -184,11 +177,7 @@ class DenseSearch:
 
 
 def write_codes(vectors: NDArray[np.float32], path: Path) -> None:
-    """Writes one bit for every number of N vectors, as FAISS reads it.
-
-    Raises:
-        ConfigError: FAISS is not installed.
-    """
+    """Writes one bit for every number of N vectors, as FAISS reads it."""
     faiss = _faiss()
     width = vectors.shape[1]
     # 先随机旋转：真实向量的各维方差不等，旋转后每一位的信息量才相近
@@ -200,11 +189,7 @@ def write_codes(vectors: NDArray[np.float32], path: Path) -> None:
 
 
 def open_codes(path: Path) -> Any:
-    """Reads what `write_codes` wrote.
-
-    Raises:
-        ConfigError: FAISS is not installed.
-    """
+    """Reads what `write_codes` wrote."""
     faiss = _faiss()
     faiss.omp_set_num_threads(available_cores())
     return faiss.read_index(str(path))

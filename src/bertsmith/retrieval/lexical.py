@@ -40,11 +40,7 @@ def folded(text: str) -> str:
 
 
 def simplified(text: str) -> str:
-    """Returns the folded text with simplified Chinese characters for traditional ones.
-
-    Raises:
-        ConfigError: the library is not installed.
-    """
+    """Returns the folded text with simplified Chinese characters for traditional ones."""
     return folded(text).translate(_simplified_characters())
 
 

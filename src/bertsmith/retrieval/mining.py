@@ -96,14 +96,6 @@ def write_negatives(
     Args:
         pairs: a file of pairs, a SQuAD file, a folder of BEIR, or rows in memory; all its texts can become negatives.
         model: a folder that makes vectors, or `org/name` of the Hub; None is for mode `lexical`.
-        out: the file to write.
-        settings: which texts become negatives.
-        reading: how the file is read.
-
-    Raises:
-        InputError: the file is missing, damaged, or holds no pairs.
-        ConfigError: there is no model, or a library is not installed.
-        CheckpointError: the model folder is unusable.
     """
     settings, out = settings or MiningSettings(), Path(out)
     name = "pairs"
@@ -150,16 +142,7 @@ def near_duplicates(
 
     Args:
         texts: a file with a text a line; blank lines are left out.
-        model: a folder that makes vectors, or `org/name` of the Hub.
-        out: the file to write.
         least: cosine from which two texts count as the same, in (0, 1].
-        precision: as in `InferenceConfig`.
-        encoding: `auto` or a codec.
-
-    Raises:
-        InputError: the file is missing, unreadable, or holds fewer than two texts.
-        ConfigError: `least` is out of range.
-        CheckpointError: the model folder is unusable.
     """
     texts, out = Path(texts), Path(out)
     if not 0 < least <= 1:

@@ -95,9 +95,6 @@ def digests_of(folder: str | Path) -> Iterator[tuple[str, str]]:
     """Yields the name of every document of a folder and a digest of its bytes, in the order of the names.
 
     A file that cannot be read, or whose name is no text, is left out with a warning.
-
-    Raises:
-        InputError: the folder is missing, or holds no document that can be read.
     """
     folder, found = Path(folder), 0
     if not folder.is_dir():
@@ -126,11 +123,6 @@ def digests_of(folder: str | Path) -> Iterator[tuple[str, str]]:
 
 def read_document(folder: str | Path, name: str, encoding: str = "auto") -> Document:
     """Reads one file.
-
-    Args:
-        folder: of the documents.
-        name: of the document.
-        encoding: `auto` or a codec.
 
     Raises:
         InputError: the file vanished, is no text, or cannot be read.
@@ -212,10 +204,7 @@ class Passage:
 
     Attributes:
         heading: the headings it stands under; empty for none.
-        start: its first character.
-        end: one past its last.
         place: the line of its first character, or its page, from 1; 0 where the kind of file has neither.
-        text: its characters.
         read: what the model reads: the prompt, the headings, the text.
     """
 
@@ -239,13 +228,9 @@ class PassageCutter:
         """Chooses the size of passages.
 
         Args:
-            tokenizer: of the model.
             size: most tokens of a passage, with its headings, the prompt and the special tokens.
             overlap: tokens that neighbours share; less than half of `size`.
             prompt: what the model reads before every passage.
-
-        Raises:
-            ConfigError: no text fits, or the overlap leaves no progress.
         """
         self._tokenizer = tokenizer
         self._prompt = prompt

@@ -95,14 +95,10 @@ class SearchIndex:
         """Opens an index; models are loaded when a search needs them.
 
         Args:
-            folder: of the index.
             model: where its model lies now; None for where it lay when the index was made.
             rerank: a folder that `bertsmith finetune rank` made, or another cross-encoder; None for none.
             embed: the model of the index where it is loaded already; None loads it.
             **how: as for `load_pipeline`.
-
-        Raises:
-            CheckpointError: there is no index, another version wrote it, or it is damaged.
         """
         self._folder, self._model, self._rerank, self._embed, self._how = Path(folder), model, rerank, embed, how
         self._renewing = threading.Lock()
@@ -218,11 +214,7 @@ class SearchIndex:
         return self._hits(scored[:k])
 
     def embed_query(self, query: str) -> NDArray[np.float32]:
-        """Returns [H], the vector of a query; of unit length where vectors are compared so.
-
-        Raises:
-            CheckpointError: the model gives no numbers.
-        """
+        """Returns [H], the vector of a query; of unit length where vectors are compared so."""
         claim = self.stored.claim
         how: dict[str, Any] = {
             "pooling": claim.pooling,
@@ -235,11 +227,7 @@ class SearchIndex:
         return vector
 
     def rows_where(self, where: Mapping[str, str]) -> NDArray[np.int64] | None:
-        """Returns the rows of the documents that patterns leave, ascending; None for all.
-
-        Raises:
-            InputError: no document has such a field.
-        """
+        """Returns the rows of the documents that patterns leave, ascending; None for all."""
         if not where:
             return None
         documents = self.stored.current.documents

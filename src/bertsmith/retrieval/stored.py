@@ -66,8 +66,6 @@ class Claim:
     """What an index is of; every update must ask for the same.
 
     Attributes:
-        folder: of the documents.
-        model: path or Hub name.
         fingerprint: of everything that decides the vectors: weights, tokenizer, pooling, length.
         passage_tokens: as in `IndexSettings`, like `overlap`, `pooling`, the prompts and `encoding`.
         start: the commit of a model of the Hub.
@@ -146,9 +144,6 @@ class StoredIndex:
     """An index that was opened: its files are what they were when they were written, and stay at hand.
 
     Attributes:
-        folder: of the index.
-        claim: what it is of.
-        current: what it holds.
         passages: [N] rows, mapped.
         vectors: [N, width] float32, mapped; of unit length where the model's folder compares them so.
     """
@@ -193,9 +188,6 @@ class StoredIndex:
         Args:
             model: where it lies now; None for where it lay then.
             **how: as for `load_pipeline`.
-
-        Raises:
-            CheckpointError: it is gone, or another.
         """
         start = self.claim.start
         if model is None and start is not None:
@@ -227,11 +219,7 @@ def _verify(place: Path, current: Current) -> None:
 
 
 def while_it_stands(folder: Path, read: Callable[[Claim, Current], OpenedT]) -> OpenedT:
-    """Opens files of an index; once more where an update by another process replaced them meanwhile.
-
-    Raises:
-        CheckpointError: there is no index, another version wrote it, or a file of it is damaged or missing.
-    """
+    """Opens files of an index; once more where an update by another process replaced them meanwhile."""
     claim = read_claim(folder)
     if not (folder / CURRENT).is_file():
         raise CheckpointError(f"{folder}: the index is not finished; run the same bertsmith index again")
@@ -259,11 +247,7 @@ def read_passages(path: Path) -> pa.Table:
 
 
 def read_claim(folder: Path) -> Claim:
-    """Reads what an index is of.
-
-    Raises:
-        CheckpointError: the folder holds no index, a damaged one, or one of another version.
-    """
+    """Reads what an index is of."""
     path = folder / CLAIM
     if not path.is_file():
         raise CheckpointError(f"{folder}: holds no index; make one with: bertsmith index FOLDER --out {folder}")
@@ -276,11 +260,7 @@ def read_claim(folder: Path) -> Claim:
 
 
 def fingerprint_of(model: str | Path) -> str:
-    """Returns a digest of everything in a model folder that decides its vectors.
-
-    Raises:
-        CheckpointError: it is no model folder for vectors.
-    """
+    """Returns a digest of everything in a model folder that decides its vectors."""
     folder = model_folder(model)
     try:
         told = Embed.settings_in(folder)

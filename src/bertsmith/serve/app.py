@@ -81,7 +81,6 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
     """Loads the models and builds the application.
 
     Args:
-        settings: everything it is told.
         keys: who may use it; None reads them as the settings say.
         for_browser: whether it is for people in browsers: one that has no key is to ask its user for it, and on an
             address that others reach, the name it is asked by must be known.

@@ -107,7 +107,6 @@ def endpoint(path: str, *, told_by: str = "") -> Callable[[HandlerT], HandlerT]:
     """Makes a function of the models and a request the handler of an endpoint.
 
     Args:
-        path: of the endpoint.
         told_by: for requests in the form of another server: the field by which they are known.
     """
 

@@ -67,11 +67,7 @@ error_log = logging.getLogger("bertsmith.error")
 
 
 class ApiKeys:
-    """The keys that open a server; none at all leave it open.
-
-    Raises:
-        InputError: a key is too short to be one, or holds characters that a header cannot carry.
-    """
+    """The keys that open a server; none at all leave it open."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._keys = [key.encode() for key in keys]
@@ -89,9 +85,6 @@ class ApiKeys:
 
         Args:
             file: one key a line; blank lines and those that begin with `#` are left out.
-
-        Raises:
-            InputError: the file cannot be read or holds no key, or a key cannot be used.
         """
         if file is None:
             return cls(os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split())
@@ -327,9 +320,6 @@ class Guard:
     """The one middleware before the application.
 
     Args:
-        app: what it stands before.
-        keys: that open it.
-        metrics: are told of every request.
         admission: says whether there is a place.
         queued: paths whose requests need a place.
         hosts: names under which it may be asked besides this machine's own; None allows any name.

@@ -153,11 +153,7 @@ def pipelines_at(path: str) -> tuple[str, ...]:
 
 
 def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
-    """Loads all models, and runs each pipeline once, so that the first request is as fast as the second.
-
-    Raises:
-        CheckpointError: a folder is damaged, or of no kind that is served.
-    """
+    """Loads all models, and runs each pipeline once, so that the first request is as fast as the second."""
     loaded = []
     for name, folder in settings.models:
         pipelines = {}
@@ -184,15 +180,7 @@ def load_models(settings: ServeSettings, batcher: Batcher) -> ServedModels:
 
 
 def load_indexes(given: Iterable[tuple[str, str]], models: ServedModels) -> dict[str, SearchIndex]:
-    """Opens indexes; queries become vectors by the served model that made the index, together with other requests.
-
-    Args:
-        given: (name, folder) of each.
-        models: those that are served.
-
-    Raises:
-        CheckpointError: a folder holds no index, a damaged one, or one of a model that is not served.
-    """
+    """Opens indexes; queries become vectors by the served model that made the index, together with other requests."""
     able = {fingerprint_of(model.folder): model.pipelines["embed"] for model in models if "embed" in model.pipelines}
     found = {}
     for name, folder in given:

@@ -41,17 +41,12 @@ class PageServer:
 
     Attributes:
         app: takes the pages, with `middleware` before them.
-        models: that are served.
         indexes: name → an index to search.
         is_private: whether only people of this machine reach it.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
-        """Loads the models and builds the application.
-
-        Raises:
-            BertsmithError: a model folder or the keys cannot be used, or there is no key where one is needed.
-        """
+        """Loads the models and builds the application."""
         keys = _keys_of(settings)
         self.settings = settings
         self.app: FastAPI = build_app(settings, keys=keys, for_browser=True)
@@ -114,12 +109,8 @@ def serve_pages(settings: ServeSettings, build: Callable[[], FastAPI], *, name: 
     """Serves pages until SIGTERM or SIGINT.
 
     Args:
-        settings: address and limits.
         build: makes the application, once the address is taken.
         name: of what is open, in the log.
-
-    Raises:
-        BertsmithError: as `build` does, or the address cannot be used.
     """
     configure_logs()
     # 页面的每个小文件都是一次请求：访问日志在这里只会刷屏

@@ -34,11 +34,7 @@ _SWITCH_SECONDS = 0.0001
 
 
 def serve(settings: ServeSettings) -> None:
-    """Serves until SIGTERM or SIGINT; returns when every accepted request is answered.
-
-    Raises:
-        BertsmithError: a model folder, the keys or the address cannot be used.
-    """
+    """Serves until SIGTERM or SIGINT; returns when every accepted request is answered."""
     keys = ApiKeys.read(settings.key_file)
     configure_logs()
     if not keys and not is_loopback(settings.host):
@@ -80,11 +76,7 @@ def worker_app() -> Any:
 
 @contextlib.contextmanager
 def listening_socket(settings: ServeSettings) -> Iterator[socket.socket]:
-    """Takes the address a server is to listen on.
-
-    Raises:
-        InputError: it is taken, or it is not this machine's.
-    """
+    """Takes the address a server is to listen on."""
     address = f"{settings.host}:{settings.port}"
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]

@@ -52,9 +52,6 @@ class ServeSettings:
     Attributes:
         models: (name, folder) of each model; the first one answers requests that name none.
         indexes: (name, folder) of each index that can be searched.
-
-    Raises:
-        ConfigError: a number is out of range, or no model is given.
     """
 
     models: tuple[tuple[str, str], ...]
@@ -126,13 +123,7 @@ class ServeSettings:
 
 
 def served(models: Sequence[str] | None, indexes: Sequence[str] | None) -> ServeSettings:
-    """Reads `--model` and `--index` together: without a model, those that made the indexes are served.
-
-    Raises:
-        InputError: a name is unusable or used twice.
-        ConfigError: neither is given.
-        CheckpointError: a folder holds no index.
-    """
+    """Reads `--model` and `--index` together: without a model, those that made the indexes are served."""
     found = named_indexes(indexes or ())
     if not models and found:
         from bertsmith.retrieval.stored import read_claim
@@ -143,12 +134,7 @@ def served(models: Sequence[str] | None, indexes: Sequence[str] | None) -> Serve
 
 
 def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads what `--model` was given, `DIR` or `NAME=DIR`, as (name, folder); a model of the Hub is downloaded.
-
-    Raises:
-        CheckpointError: the Hub does not give a model.
-        InputError: a folder does not exist or holds no `config.json`, or a name is unusable or used twice.
-    """
+    """Reads what `--model` was given, `DIR` or `NAME=DIR`, as (name, folder); a model of the Hub is downloaded."""
     found = []
     for name, place in named_indexes(given):
         # 就地换成本机的文件夹：各个工作进程此后读到的是同一个提交
@@ -161,11 +147,7 @@ def named_models(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def named_indexes(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Reads what `--index` was given, as (name, folder); without a name, it is that on disk or on the Hub.
-
-    Raises:
-        InputError: a name is unusable or used twice.
-    """
+    """Reads what `--index` was given, as (name, folder); without a name, it is that on disk or on the Hub."""
     found: dict[str, str] = {}
     for text in given:
         name, separator, folder = text.partition("=")

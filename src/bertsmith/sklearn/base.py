@@ -62,9 +62,6 @@ def texts_of(inputs: Any) -> list[tuple[str, str | None]]:
     Args:
         inputs: N texts: a list, an array, a series; or N rows of one or two texts: a list of pairs, an array [N, 2], a
             data frame of one or two columns.
-
-    Raises:
-        EstimatorError: it is a single text, has no rows, or one of them is no text, or missing.
     """
     found = []
     for number, row in enumerate(rows_of(inputs)):
@@ -79,11 +76,7 @@ def texts_of(inputs: Any) -> list[tuple[str, str | None]]:
 
 
 def rows_of(inputs: Any) -> list[Any]:
-    """Returns N rows as Python's own lists and values.
-
-    Raises:
-        EstimatorError: it is a single text, a sparse matrix, cannot be counted, or is empty.
-    """
+    """Returns N rows as Python's own lists and values."""
     # 稀疏矩阵多半是词袋特征，被错放在这里：说清楚要的是文本
     if issparse(inputs):
         raise EstimatorError("X: is a sparse matrix, and sparse input is not supported; give the texts themselves")
@@ -100,11 +93,7 @@ def rows_of(inputs: Any) -> list[Any]:
 
 
 def targets_of(targets: Any, count: int) -> list[Any]:
-    """Returns the label of each of `count` rows.
-
-    Raises:
-        EstimatorError: there are none, or not as many as rows.
-    """
+    """Returns the label of each of `count` rows."""
     if targets is None:
         raise EstimatorError("y is None: this estimator requires y to be passed; give a label for each row")
     found = rows_of(targets)
@@ -114,11 +103,7 @@ def targets_of(targets: Any, count: int) -> list[Any]:
 
 
 def weights_of(weights: Any, count: int) -> list[float] | None:
-    """Returns the weight of each of `count` rows; None where all are alike.
-
-    Raises:
-        EstimatorError: there are not as many as rows, one is no finite number from 0, or all are 0.
-    """
+    """Returns the weight of each of `count` rows; None where all are alike."""
     if weights is None:
         return None
     rows = rows_of(weights)
@@ -190,11 +175,7 @@ class PackedPipeline:
 
 
 def write_folder(pipeline: Pipeline, folder: Path) -> None:
-    """Writes the model and the tokenizer of a live pipeline, and how it pools where it makes vectors.
-
-    Raises:
-        ConfigError: the pipeline has no model of its own to save, or pools in a way that no folder can say.
-    """
+    """Writes the model and the tokenizer of a live pipeline, and how it pools where it makes vectors."""
     model = getattr(pipeline.engine, "model", None)
     if model is None or getattr(pipeline.engine, "kind", "torch") != "torch":
         raise ConfigError("the pipeline runs on another engine than torch; load it with engine='torch'")
@@ -368,11 +349,7 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         super().__setstate__(unpacked)
 
     def save(self, folder: str | Path) -> None:
-        """Writes the fitted model as a model folder for `bertsmith predict`, `serve` and `load_pipeline`.
-
-        Raises:
-            EstimatorError: the folder is not empty.
-        """
+        """Writes the fitted model as a model folder for `bertsmith predict`, `serve` and `load_pipeline`."""
         pipeline, place = self._fitted(), Path(folder)
         if place.exists() and any(place.iterdir()):
             raise EstimatorError(f"{place}: is not empty; choose another folder")

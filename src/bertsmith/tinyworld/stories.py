@@ -207,8 +207,6 @@ def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -
     Args:
         slot: a name in braces in one of the patterns above.
         facts: the story's.
-        subject: who the sentence is about.
-        other: the other person.
 
     Returns:
         word → probability, adding up to 1. A slot of two words (`the man`) has them joined by a space.
@@ -244,13 +242,7 @@ def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -
 
 
 def caption_odds(pattern: str, filled: Mapping[str, str], blank: str) -> dict[str, float]:
-    """Returns the true odds of one blank of a caption, given its other words and nothing else, by Bayes' rule.
-
-    Args:
-        pattern: one of `CAPTIONS`.
-        filled: slot → word, of its other slots.
-        blank: the slot that is hidden.
-    """
+    """Returns the true odds of one blank of a caption, given its other words and nothing else, by Bayes' rule."""
     odds: dict[str, float] = {}
     for facts, subject in _all_facts():
         # 每一种可能的村里事实，按它让其余各词出现的概率加权：这就是读者只看这一句时该有的信念

@@ -50,7 +50,6 @@ class Tokenizer(ABC):
     Attributes:
         vocab: V pieces in the order of their ids, spelled as the vocabulary spells them.
         piece_to_id: the same, the other way round.
-        lowercase: text is lower-cased.
         special_tokens: what the special tokens are called; a name need not be in the vocabulary.
         special_ids: ids of the special tokens that are in the vocabulary.
         user_tokens: tokens to recognise wherever they are written, before any other rule.
@@ -118,11 +117,7 @@ class Tokenizer(ABC):
         """Writes a tokenizer folder that `transformers` and `tokenizers` load to the same ids.
 
         Args:
-            folder: where; created if it is missing.
             model_max_length: most ids that the model beside it reads, where `transformers` cuts; None without a model.
-
-        Raises:
-            RunFolderError: the folder cannot be written.
         """
 
     @property
@@ -151,12 +146,7 @@ class Tokenizer(ABC):
         """Yields the tokens of texts and their second texts, one sample after the other."""
 
     def encode_stream(self, texts: Iterable[str], *, workers: int = 1) -> Iterator[FlatIds]:
-        """Turns a corpus of any size into arrays, in batches of about a million characters and the order of the texts.
-
-        Raises:
-            InputError: `texts` is one string or holds something else, or `workers` is below 1.
-            BertsmithError: a worker process was killed (while iterating).
-        """
+        """Turns a corpus of any size into arrays, in batches of about a million characters, in order."""
         return parallel_map(self.encode_flat, split_batches(texts, _BATCH_CHARS), workers=workers)
 
     def tokenize(self, text: str, *, parse_special: bool = False) -> list[str]:
@@ -211,9 +201,6 @@ class Tokenizer(ABC):
             `input_ids`, `token_type_ids`, `attention_mask`, `special_tokens_mask`, `offsets`, `word_ids`: lists over
             the tokens for one text, lists of such lists for many (also for one text, where windows or arrays are asked
             for).
-
-        Raises:
-            InputError: the options contradict each other, or a text cannot be cut as asked.
         """
         if pair is not None and text_pair is not None:
             raise InputError("pair and text_pair are the same thing; give one of them")

@@ -63,18 +63,11 @@ def count_words(
 
     Args:
         texts: any cut into strings gives the same counts as long as no word is cut.
-        normalizer: how text becomes words.
-        workers: processes that count.
         max_word_chars: longer words are counted apart, in parts.
         user_tokens: tokens that are no words where they are written.
         max_words: distinct words in memory and in the result; of more, the most frequent ones are kept (ties broken
             by the text of the word), counted exactly.
         on_text: told now and then how many characters are counted.
-
-    Raises:
-        InputError: `texts` is one string, or holds something that is not a string.
-        RunFolderError: there is no room for temporary files.
-        BertsmithError: a worker process was killed.
     """
     counter = _BatchCounter(normalizer, max_word_chars, user_tokens)
     done = long_words = long_chars = 0

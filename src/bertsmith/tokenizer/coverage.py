@@ -24,7 +24,6 @@ class Coverage:
     """What a vocabulary makes of a text.
 
     Attributes:
-        characters: of the text that was read.
         words: how many words it has; a Chinese character is one.
         pieces: how many pieces they are cut into.
         whole: how many words are a single piece.

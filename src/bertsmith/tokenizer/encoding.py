@@ -241,11 +241,7 @@ def build_rows(samples: Iterable[tuple[Tokens, Tokens | None]], layout: Layout) 
 
 
 def as_arrays(encoding: Encoding, kind: str) -> Encoding:
-    """Turns rows of equal length into int64 arrays ("np") or tensors ("pt") [N, S]; `offsets` is [N, S, 2].
-
-    Raises:
-        InputError: the rows have different lengths, or `kind` is unknown.
-    """
+    """Turns rows of equal length into int64 arrays ("np") or tensors ("pt") [N, S]; `offsets` is [N, S, 2]."""
     if kind not in ("np", "pt"):
         raise InputError(f"return_tensors={kind!r} is unknown; use 'np', 'pt' or None")
     if len({len(row) for row in encoding["input_ids"]}) > 1:

@@ -89,10 +89,6 @@ def learn_vocab(
     Returns:
         Of the vocabulary: `[PAD]`, `[unused0]` …, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, the user's tokens, the alphabet
         sorted, the learned pieces in merge order. Smaller than `vocab_size` where the words support no more.
-
-    Raises:
-        InputError: there are no words, or a text is not a string.
-        AlphabetError: `vocab_size` cannot hold the alphabet.
     """
 
     def tell(stage: str, done: int, total: int) -> None:

@@ -379,9 +379,6 @@ def parse_library_json(source: str, names: Mapping[str, str], place: str) -> tup
 
     Returns:
         The content, and its text: `source` itself where nothing had to be put in order.
-
-    Raises:
-        InputError: the file is damaged.
     """
     try:
         content = json.loads(source)

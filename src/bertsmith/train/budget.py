@@ -54,7 +54,6 @@ def training_flops(config: ModelConfig, batch: PreTrainingBatch, objective: Obje
     """Returns the operations of a step on a batch, forward and backward, by the formula of `BatchCosts`.
 
     Args:
-        config: the model's.
         batch: its sequences may differ in length; the logits are counted where they are made.
         objective: says which networks run; None is one that predicts pieces and, where there are labels, judges pairs.
     """
@@ -97,9 +96,6 @@ def steps_for(
     Args:
         recipe: has minutes, tokens, operations or steps.
         corpus: the first batches of each phase are looked at.
-        tokenizer: the corpus's.
-        device: where the run will compute.
-        ranks: with whom.
         accumulate: parts of a step.
         evaluations: spread over the run, besides the first; they take their part of the minutes. 0 is no first either.
         compiled: whether the run will fuse the kernels of its blocks.
@@ -204,10 +200,7 @@ def seconds_per_step(
 
     Args:
         trainer: of a model that is thrown away.
-        stream: its batches.
-        timed: steps taken.
         warm: steps of them that do not count, while kernels and memory settle.
-        accumulate: parts of a step.
     """
     times = []
     for _ in range(timed):

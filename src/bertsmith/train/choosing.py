@@ -54,12 +54,8 @@ def native_settings(device: torch.device | str, run: Path | None = None) -> dict
     """Returns the settings that depend on the machine, for commands that choose by themselves.
 
     Args:
-        device: where the run computes.
         run: its folder; a run that was begun there keeps its precision and batch size, and a warning says so where
             this machine is faster in another precision.
-
-    Raises:
-        RunFolderError: the recipe of the run is damaged.
     """
     native = native_precision(device)
     if run is None or (begun := _begun_in(run)) is None:
@@ -90,13 +86,9 @@ def chosen_recipe(
     Args:
         given: settings of the command line by name; they win over the file.
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
-        device: where the run computes; see `recipe_for`.
         precision: where neither says one.
         run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with, and with
             its batch size where none is given.
-
-    Raises:
-        ConfigError: a setting is impossible, two contradict each other, or none ends the run.
     """
     for name, other, why in (
         ("from", "size", "--from brings its own size; leave out --size"),
@@ -158,9 +150,6 @@ def recipe_for(size: str = "mini", *, device: torch.device | str = "cpu", **over
         size: a published name or `L/H`.
         device: where the run computes; on a GPU batches are larger, see `defaults.GPU_TOKENS`.
         **overrides: settings by name, such as `family` or `steps`; None means "as family and size say".
-
-    Raises:
-        ConfigError: the size or a setting is impossible.
     """
     family = family_named(overrides.get("family") or ModelSettings.family)
     chosen = {"size": size, "objective": family.objective}
@@ -177,10 +166,6 @@ def recipe_to_continue(folder: str | Path, **overrides: Any) -> PreTrainingRecip
     Args:
         folder: a model folder, ours or one that `transformers` wrote.
         **overrides: settings by name; None means "as the model says".
-
-    Raises:
-        CheckpointError: the folder holds no model.
-        ConfigError: a setting is impossible, or asks more of the model than it has.
     """
     config = ModelConfig.load(folder)
     chosen = {

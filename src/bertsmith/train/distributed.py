@@ -144,9 +144,6 @@ def connected_ranks() -> Iterator[tuple[Ranks, torch.device]]:
 
     Yields:
         The ranks, and the device of this one: its own GPU where there are GPUs, else the CPU; or what `--device` says.
-
-    Raises:
-        ConfigError: there is no device of the name asked for, or there are more processes on this machine than GPUs.
     """
     chosen = best_device()
     if "TORCHELASTIC_RUN_ID" not in os.environ:

@@ -36,7 +36,6 @@ class MetricsLog:
         """Opens the log.
 
         Args:
-            path: made when missing.
             keep_bytes: what lies behind this length belongs to steps that will be taken again, and is cut off.
         """
         self.path = path
@@ -45,11 +44,7 @@ class MetricsLog:
             handle.truncate(min(keep_bytes, handle.tell()))
 
     def append(self, row: dict[str, Any]) -> None:
-        """Writes one row.
-
-        Raises:
-            RunFolderError: the disk is full or the file cannot be written.
-        """
+        """Writes one row."""
         try:
             with self.path.open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps({**row, CHECKSUM: checksum_of(row)}) + "\n")
@@ -74,11 +69,7 @@ class DamagedLogError(RunFolderError, ValueError):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads a log; one that is missing has no rows, and a last line that was cut off by a crash is left out.
-
-    Raises:
-        DamagedLogError: a line is not what was written; the message names it.
-    """
+    """Reads a log; one that is missing has no rows, and a last line that was cut off by a crash is left out."""
     rows: list[dict[str, Any]] = []
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -95,11 +86,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def figures_before_training(path: Path) -> dict[str, Any]:
-    """Returns the held-out figures of a log from before the first step.
-
-    Raises:
-        RunFolderError: the log is damaged, or lacks them.
-    """
+    """Returns the held-out figures of a log from before the first step."""
     for row in read_metrics(path):
         if (row.get("kind"), row.get("step")) == ("heldout", 0):
             return row

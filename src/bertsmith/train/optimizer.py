@@ -72,16 +72,11 @@ def build_optimizer(
     Args:
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
-        layer_decay: as in `parameter_groups`.
-        kind: `adamw`, or another name of `OPTIMIZERS`.
         epsilon: added to the root of the second moment.
         matrix_factor: rate of hidden matrices by that of the rest, for an optimizer with a rule of its own for them.
 
     Returns:
         An optimizer with learning rate 0; the trainer sets the rate before every step.
-
-    Raises:
-        ConfigError: as `parameter_groups`; there is no such optimizer; or it is for matrices and none learns.
     """
     chosen = optimizer_named(kind)
     matrices = hidden_matrices(model) if chosen.takes_matrices else {}
@@ -135,9 +130,6 @@ def parameter_groups(
         Groups as `torch.optim` takes them: `params`, `weight_decay`, `lr`, `rate_factor`, by which `lr` differs from
         `learning_rate`, for a schedule, and `stacked`, the matrices in each weight of a group of `matrices`, 0 in the
         others. Those that decay come first.
-
-    Raises:
-        ConfigError: a number is out of range, or every parameter is frozen.
     """
     check_rates(learning_rate, layer_decay, weight_decay)
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -168,8 +160,6 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
     Post-norm Transformers need the rise: before the norms have settled, large steps throw them off for good.
 
     Args:
-        step: steps taken.
-        peak: the highest rate.
         warmup_steps: length of the rise.
         total_steps: the step after which the rate is 0.
         schedule: `linear`, the paper's; `cosine`, half a wave (Loshchilov and Hutter 2017); `trapezoid`, the peak
@@ -186,11 +176,7 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
 
 
 def check_rates(learning_rate: float, layer_decay: float, weight_decay: float) -> None:
-    """Makes sure that rates can be used.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
+    """Makes sure that rates can be used."""
     for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
         if not 0.0 <= value < math.inf:
             raise ConfigError(f"{name} {value} must be 0 or more")

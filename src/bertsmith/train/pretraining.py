@@ -109,7 +109,6 @@ class PreTrainingResult:
     """What a finished run says of itself.
 
     Attributes:
-        run: the run folder.
         recipe: its settings.
         heldout: figures of the finished model on held-out documents.
         unigram_entropy: loss of a model that knows piece frequencies only, in nats.
@@ -148,7 +147,6 @@ class RunProgress:
     Attributes:
         position: of the stream, before the next batch.
         phase: the one the position is of.
-        tokens_seen: real tokens trained on, over all ranks.
         seconds: spent training before this process.
         window: sums of the figures since the last row of the log.
         heldout: the last held-out figures.
@@ -185,13 +183,10 @@ def pretrain(
     SIGINT and SIGTERM are granted after the step in progress; a second one ends the process at once.
 
     Args:
-        run: the run folder.
         corpus: token shards made by `tokenizer`.
         tokenizer: saved into the model folder.
         recipe: as asked for; the number of steps is found from its budgets where it has some.
         options: of this start; None for the defaults.
-        console: shows progress; silent when None.
-        device: where the model lives.
         ranks: the processes that train together; None is this one alone.
         listeners: are told how the run goes, by the first rank; None is TensorBoard where its writer is installed.
 
@@ -301,13 +296,7 @@ class PreTrainingRun:
         return progress
 
     def finish(self) -> PreTrainingResult:
-        """Trains until the last step and writes the model folder.
-
-        Raises:
-            TrainingStopped: a signal asked for the end; the state is saved.
-            TrainingError: too many batches were skipped.
-            RunFolderError: the folder cannot be written.
-        """
+        """Trains until the last step and writes the model folder."""
         try:
             with self.tracking:
                 with stop_requests() as request:

@@ -119,9 +119,6 @@ def parse_phases(text: str) -> tuple[tuple[float, ...], ...]:
     """Reads phases in order, such as `128:0.9,512:0.1`: sequence length and share of the steps.
 
     A third number is the phase's mask rate, a fourth its batch size: `128:0.7:0.3,128:0.3:0.15`.
-
-    Raises:
-        ConfigError: the text has another form.
     """
     try:
         phases = [part.split(":") for part in text.split(",")]
@@ -227,11 +224,7 @@ class PreTrainingRecipe:
             needs.require_fit(self.stream_settings(phase))
 
     def build_objective(self) -> Objective:
-        """Returns the objective, which suits the masking.
-
-        Raises:
-            ConfigError: there is none of that name, or it does not go with the masking.
-        """
+        """Returns the objective, which suits the masking."""
         objective = objective_named(self.objective).for_masking(self.data.masking.kind)
         return DistilledObjective(objective, self.teacher) if self.teacher.folder else objective  # type: ignore[arg-type]
 
@@ -285,11 +278,7 @@ class PreTrainingRecipe:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Returns the settings of a recipe file, by name.
-
-    Raises:
-        ConfigError: it cannot be read, or is not a usable recipe.
-    """
+    """Returns the settings of a recipe file, by name."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -306,11 +295,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
-    """Makes sure that a family has the heads that the objective trains.
-
-    Raises:
-        ConfigError: it lacks one.
-    """
+    """Makes sure that a family has the heads that the objective trains."""
     lacking = [kind for kind in recipe.build_objective().heads if kind not in family.heads]
     if lacking:
         raise ConfigError(
@@ -320,11 +305,7 @@ def require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
 
 
 def keep_start(run: Path, start_from: str) -> None:
-    """Makes a run that was begun from a model of the Hub go on with the same commit, wherever its branch is now.
-
-    Raises:
-        RunFolderError: its recipe is damaged.
-    """
+    """Makes a run that was begun from a model of the Hub go on with the same commit, wherever its branch is now."""
     if hub_name(start_from) is not None and (run / "recipe.toml").exists():
         begun = PreTrainingRecipe.load(run).model
         if begun.start_from == start_from:
@@ -332,11 +313,7 @@ def keep_start(run: Path, start_from: str) -> None:
 
 
 def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe | None:
-    """Returns the recipe of a run that was begun before, or None for a fresh folder.
-
-    Raises:
-        RunFolderError: the folder holds a run with other settings; the message names them.
-    """
+    """Returns the recipe of a run that was begun before, or None for a fresh folder."""
     if not (run / "recipe.toml").exists():
         return None
     found = PreTrainingRecipe.load(run)

@@ -27,15 +27,10 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
     """Writes the report of runs that are finished or still going.
 
     Args:
-        runs: run folders of `pretrain`.
         out: the HTML file; None is `report.html` in the folder of a single run, or here for several.
 
     Returns:
         The file written.
-
-    Raises:
-        InputError: a folder holds no figures, two runs have one name, or the report would replace a quickstart's.
-        RunFolderError: a log or a recipe is damaged, or the file cannot be written.
     """
     folders = [Path(run) for run in runs]
     target = Path(out) if out is not None else (folders[0] if len(folders) == 1 else Path()) / "report.html"

@@ -167,11 +167,7 @@ def make_trainer(
 
 
 def fingerprint_teacher(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTrainingRecipe:
-    """Notes the weights of a recipe's teacher, after making sure that it reads the same pieces.
-
-    Raises:
-        CheckpointError: the folder holds no weights, or its model reads another vocabulary.
-    """
+    """Notes the weights of a recipe's teacher, after making sure that it reads the same pieces."""
     teacher = recipe.teacher.folder
     if not teacher:
         return recipe
@@ -185,11 +181,7 @@ def fingerprint_teacher(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreT
 
 
 def fingerprint_start(recipe: PreTrainingRecipe, tokenizer: Tokenizer) -> PreTrainingRecipe:
-    """Notes which weights a recipe starts from, and of which commit, after making sure that the tokenizer is theirs.
-
-    Raises:
-        CheckpointError: the folder holds no weights, or its model reads another vocabulary or by other rules.
-    """
+    """Notes which weights a recipe starts from, and of which commit, after making sure that the tokenizer is theirs."""
     if not recipe.model.start_from:
         return recipe
     start = recipe.model.start_from

@@ -44,7 +44,6 @@ def save_state(
     """Writes the state of a trainer.
 
     Args:
-        folder: the run's `state` folder.
         trainer: between two steps.
         progress: what else the run needs to go on; must survive JSON.
         keep: how many of the newest states stay, at least 1.
@@ -52,9 +51,6 @@ def save_state(
 
     Returns:
         The folder written.
-
-    Raises:
-        RunFolderError: the disk is full or the folder cannot be written; earlier states are untouched.
     """
     target = folder / _name(trainer.step)
     if target.exists():
@@ -81,10 +77,6 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
 
     Returns:
         What was given to `save_state` as `progress`, or None when there is no state.
-
-    Raises:
-        RunFolderError: a state cannot be read, or there are states and all of them are damaged.
-        CheckpointError: the state is whole, but of another model.
     """
     reading = folder
     try:
@@ -175,11 +167,7 @@ def _weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: Path) -> None:
-    """Makes sure that a whole state is one of this model, before anything of the trainer is changed.
-
-    Raises:
-        CheckpointError: a weight is missing, unknown or of another shape.
-    """
+    """Makes sure that a whole state is one of this model, before anything of the trainer is changed."""
     wanted = {f"model.{name}": value.shape for name, value in _weights_of(trainer.model).items()}
     parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
     found = {name: value.shape for name, value in tensors.items()}

@@ -314,12 +314,7 @@ def _tracker(name: str) -> str:
 
 @dataclass(frozen=True)
 class TrackingOptions:
-    """Who follows the run.
-
-    Attributes:
-        track: names of trackers; `none` alone for nobody; empty for the usual ones of the command.
-        track_model: whether they get the finished model folder as well.
-    """
+    """Who follows the run."""
 
     panel: ClassVar[str] = "Tracking"
 
@@ -339,11 +334,7 @@ class TrackingOptions:
             raise ConfigError("--track-model: say with --track mlflow or --track wandb who gets the model")
 
     def listeners(self) -> list[RunListener] | None:
-        """Returns the trackers; None where nothing was chosen.
-
-        Raises:
-            ConfigError: the library of one is not installed.
-        """
+        """Returns the trackers; None where nothing was chosen."""
         if not self.track:
             return None
         return [tracker_named(name, with_model=self.track_model) for name in dict.fromkeys(self.track) if name != NONE]

@@ -121,11 +121,8 @@ class BertTrainer(Generic[ModelT]):
         """Prepares the training of a model.
 
         Args:
-            model: trained in place, moved to the device.
             objective: what it is trained for. Where a batch comes in parts or shares, their losses must add up to
                 that of the batch; one that divides by counts has to know those of the whole batch.
-            settings: how it is trained.
-            seed: of dropout.
             loss_limit: a batch with a larger loss counts as exploded and is skipped.
             device: where it is trained.
             ranks: the processes that train together; None is this one alone.

@@ -86,11 +86,7 @@ class Deck:
     """The flash cards of all lessons, and the reader's progress."""
 
     def __init__(self, path: str | Path | None = None, language: Language = "en") -> None:
-        """Opens a progress file, by default `default_path`; it is made at the first answer.
-
-        Raises:
-            InputError: the file is damaged, of a later version, or cannot be read; it is left as it is.
-        """
+        """Opens a progress file, by default `default_path`; it is made at the first answer."""
         self.path = default_path() if path is None else Path(path)
         self.cards_of = {lesson.id: lesson.cards for lesson in lessons(language)}
         self._read()
@@ -105,11 +101,7 @@ class Deck:
         return waiting + [card for card in cards if card.id not in reviews]
 
     def answer(self, card: Card, answer: Answer, now: datetime | None = None) -> Review:
-        """Keeps an answer, and returns when the card is due again.
-
-        Raises:
-            InputError: there is no such answer, or the file cannot be written.
-        """
+        """Keeps an answer, and returns when the card is due again."""
         if answer not in ANSWERS:
             raise InputError(f"answer {answer!r} is unknown; use one of {', '.join(ANSWERS)}")
         # 每次都先重读再写，其间不容别人插手：两个窗口同时用时，互不覆盖对方别的卡片

@@ -331,9 +331,7 @@ def train_minibert(
 
     Args:
         sentences: words with spaces between.
-        steps: how many.
         learning_rate: at the start; it falls linearly to 0.
-        seed: of the weights and of what is hidden.
         **shape: fields of `MiniBertConfig`, other than the two that follow from the sentences.
     """
     words = (MASK, *sorted({word for sentence in sentences for word in sentence.split()} - {MASK}))

@@ -110,9 +110,7 @@ def recover(
         outputs: [N, S, O], what the layer made of them.
         head_size: D, of the scale 1/√D.
         starts: how many, at least 1.
-        max_steps: most gradient evaluations for each.
         good_enough: error (see `Recovery`) at which no further start is tried.
-        seed: of the random starts.
     """
     _check(inputs, outputs, head_size, starts)
     x, z = inputs.double(), outputs.double()

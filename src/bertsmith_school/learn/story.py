@@ -61,22 +61,14 @@ def part_files(language: Language) -> list[PartFile]:
 
 
 def lessons(language: Language = "en") -> list[Lesson]:
-    """Returns the story in `en` or `zh`.
-
-    Raises:
-        InputError: there is no such language, or a file of the package does not have the form above.
-    """
+    """Returns the story in `en` or `zh`."""
     if language not in LANGUAGES:
         raise InputError(f"language {language!r} is unknown; use {' or '.join(LANGUAGES)}")
     return [read_part(file, language) for file in part_files(language)]
 
 
 def find_lesson(name: str, language: Language = "en") -> Lesson:
-    """Finds a lesson by its number or its id.
-
-    Raises:
-        InputError: there is no such lesson.
-    """
+    """Finds a lesson by its number or its id."""
     story = lessons(language)
     for lesson in story:
         if name.strip().lower() in (lesson.id, str(lesson.number)):

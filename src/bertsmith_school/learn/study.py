@@ -44,12 +44,7 @@ class Study:
 
     @classmethod
     def load(cls, folder: str | Path) -> Study:
-        """Loads a model folder of any architecture and family; a family without a pair head gets none.
-
-        Raises:
-            CheckpointError: the folder is no model folder, or damaged.
-            InputError: it has no tokenizer, or one that does not fit.
-        """
+        """Loads a model folder of any architecture and family; a family without a pair head gets none."""
         held, family = stored_heads(folder), ModelConfig.load(folder).family
         # 多数后继者没有“下一句”：缺的头若是这个家族本来就没有的，就不补
         missing = [name for name in HEADS if name not in held and name in family.heads]

@@ -103,10 +103,6 @@ def attribute(
 
     The baseline of integrated gradients has every token but the special ones replaced by `[MASK]`, which the model has
     learned to read as a word it cannot see, or by `[PAD]`, as others do.
-
-    Raises:
-        ConfigError: the method or the baseline is unknown.
-        InputError: the vocabulary lacks the baseline's token.
     """
     for name, given, known in (("method", method, get_args(Method)), ("baseline", baseline, get_args(Baseline))):
         if given not in known:

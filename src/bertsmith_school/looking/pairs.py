@@ -80,11 +80,7 @@ def load_judge(model: str | Path, left_out: str) -> FillMask | Generate:
 def sentence_scores(
     pipeline: FillMask | Generate, sentences: Sequence[str], hidden: Sequence[Hidden] = ("piece",)
 ) -> NDArray[np.float64]:
-    """Returns the log probability of N sentences, in nats; of a masked LM, K pseudo-log-likelihoods: [N, K].
-
-    Raises:
-        InputError: a sentence is empty, or longer than the model reads.
-    """
+    """Returns the log probability of N sentences, in nats; of a masked LM, K pseudo-log-likelihoods: [N, K]."""
     scores = np.zeros((len(sentences), len(hidden)))
     for start in range(0, len(sentences), SENTENCES_AT_ONCE):
         chosen = range(start, min(start + SENTENCES_AT_ONCE, len(sentences)))

@@ -148,7 +148,6 @@ class EncoderDecoder(nn.Module):
         """Returns the likeliest ids for one source, without begin and end, as far as a beam search finds them.
 
         Args:
-            source: one sequence.
             begin: id that stands before what is written.
             end: id that ends it.
             most: pieces that are written at most, the end among them.

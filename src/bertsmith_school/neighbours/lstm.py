@@ -117,11 +117,6 @@ def learn_two_ways(
     Returns:
         The model in evaluation mode, and its figures on held-out text: `loss`, and of each direction loss and
         accuracy.
-
-    Raises:
-        RunFolderError: the folder holds something else, or cannot be written.
-        CheckpointError: the finished model is damaged.
-        TrainingStopped: a signal came; the state is saved.
     """
     run, console = Path(run), console or Console(quiet=True)
     claim_folder(run, "lstm.json", {"corpus": corpus.fingerprint, **asdict(options)})

@@ -45,11 +45,6 @@ def train_to_the_end(run: Path, trainer: BertTrainer[Any], stream: Stream, title
         run: gets `metrics.jsonl` and `state`.
         trainer: fresh; its settings say how many steps there are, and its objective has a figure `loss`.
         stream: fresh.
-        title: of the progress bar.
-        console: shows it.
-
-    Raises:
-        TrainingStopped: a signal came; the state is saved.
     """
     steps = trainer.settings.total_steps
     progress = load_latest_state(run / "state", trainer) or {"log": 0, "position": StreamPosition().to_json()}

@@ -205,16 +205,8 @@ def learn_to_rewrite(
     """Trains a model into a folder that `Rewriter.load` reads, or goes on where the same call was stopped.
 
     Args:
-        run: the folder.
         texts: pairs of what is read and what is written; or texts alone, for denoising. Those of more than
             `max_length` pieces are left out.
-        options: shape and training.
-        console: shows progress; silent when None.
-
-    Raises:
-        InputError: no text fits.
-        RunFolderError: the folder holds something else, or cannot be written.
-        TrainingStopped: a signal came; the state is saved.
     """
     run, console = Path(run), console or Console(quiet=True)
     pairs = [(text, "") if isinstance(text, str) else text for text in texts]

@@ -63,15 +63,8 @@ def run_study(
     """Makes all runs of a study that are not made yet, writes its page, and returns all rows, failed ones too.
 
     Args:
-        name: of the study.
         text: files, folders or globs; empty for the bundled village with its two tasks.
         tasks: a TOML file, see `tasks.py`; None for none.
-        out: the folder of the study.
-        options: how.
-        console: shows what is done.
-
-    Raises:
-        BertsmithError: the text, a task, a setting or the folder is unusable; what was complete stays.
     """
     study = study_named(name)
     if text:

@@ -180,10 +180,6 @@ def build_from_documents(
 
     Every document stays, also if it repeats another. They are read once, in order, in the memory of one shard; what an
     earlier call left unfinished is made again from the beginning. `CorpusOptions` says what the options mean.
-
-    Raises:
-        InputError: there are fewer than three documents.
-        RunFolderError: the folder holds a corpus already, is in use, or cannot be written.
     """
     options = CorpusOptions(heldout_share=heldout_share, shard_tokens=shard_tokens, keep_duplicates=True, words=words)
     folder = make_folder(Path(folder))

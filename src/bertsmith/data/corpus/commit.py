@@ -107,11 +107,7 @@ def commit(
 
 
 def apply_commit(folder: Path) -> None:
-    """Moves everything to its place, if it has been decided what goes where.
-
-    Raises:
-        RunFolderError: the place cannot be written, or what was decided is damaged.
-    """
+    """Moves everything to its place, if it has been decided what goes where."""
     path = folder / PARTS / _COMMIT
     if not path.is_file():
         return
@@ -132,11 +128,7 @@ def apply_commit(folder: Path) -> None:
 
 
 def read_statistics(folder: Path) -> dict[str, Any]:
-    """Reads `statistics.json` of a finished corpus.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """Reads `statistics.json` of a finished corpus."""
     return read_json(folder / STATISTICS, dict[str, Any], CheckpointError, BUILD_AGAIN)
 
 

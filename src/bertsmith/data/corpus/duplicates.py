@@ -22,11 +22,7 @@ _SHINGLE = 5
 
 
 def signatures_of(documents: TokenizedDocuments) -> NDArray[np.uint32]:
-    """Makes the MinHash signature, [D, 128], of every document from the set of its runs of five ids.
-
-    Raises:
-        ConfigError: `datasketch` is not installed.
-    """
+    """Makes the MinHash signature, [D, 128], of every document from the set of its runs of five ids."""
     bounds = documents.document_bounds().tolist()
     signatures = np.empty((documents.num_documents, _PERMUTATIONS), dtype=np.uint32)
     # 排列只由固定种子决定：只生成一次，各篇文档共用
@@ -44,9 +40,6 @@ class NearDuplicates:
     Args:
         threshold: share of common shingles (Jaccard similarity, as estimated from the signatures) from which two
             documents count as one; above 0, at most 1.
-
-    Raises:
-        ConfigError: `threshold` is out of range, or `datasketch` is not installed.
     """
 
     def __init__(self, threshold: float) -> None:

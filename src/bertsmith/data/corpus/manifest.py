@@ -58,8 +58,6 @@ class Manifest:
     """The content of `manifest.json`.
 
     Attributes:
-        tokenizer: fingerprint of the tokenizer that made the ids.
-        settings: the sources and options of the corpus.
         words: whether the corpus knows which ids continue a word.
         duplicates: how many documents were dropped as `exact` and as `near` repeats.
         piece_counts: [V] how often each id occurs in the training split.
@@ -91,11 +89,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a finished corpus.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged or of another format version.
-    """
+    """Reads the manifest of a finished corpus."""
     path = folder / MANIFEST
     if not path.exists():
         raise CheckpointError(f"{folder}: no manifest.json; this is not a finished corpus")
@@ -113,12 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def require_same_settings(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Makes sure that a finished corpus is the one that is asked for.
-
-    Raises:
-        CheckpointError: the manifest is damaged.
-        RunFolderError: the tokenizer or a setting differs; the message names which.
-    """
+    """Makes sure that a finished corpus is the one that is asked for."""
     manifest = read_manifest(folder)
     # 设置不同的语料绝不接着用：混在一起的分片事后看不出来
     found = {"tokenizer": manifest.tokenizer, **manifest.settings}
@@ -151,12 +140,7 @@ def verify_shards(folder: Path, shards: Sequence[ShardEntry], *, every_byte: boo
     """Makes sure that the shards are what their manifest says.
 
     Args:
-        folder: of the corpus.
-        shards: of its manifest.
         every_byte: also read files that were verified before and have not been touched since.
-
-    Raises:
-        CheckpointError: a shard is missing or damaged.
     """
     verified = {} if every_byte else _read_verified(folder)
     has_changed = False

@@ -95,11 +95,7 @@ def read_partial_shards(path: Path) -> list[PartialShard]:
 
 
 def verify_partial_shards(path: Path) -> None:
-    """Makes sure that the files of a chunk that was finished some time ago are what was written.
-
-    Raises:
-        RunFolderError: one is missing or damaged.
-    """
+    """Makes sure that the files of a chunk that was finished some time ago are what was written."""
     record = _read_record(path)
     checksums = {_arrays_file(number): checksum for number, checksum in enumerate(record.arrays)}
     for number, shards in enumerate(record.partial_shards):
@@ -141,7 +137,6 @@ class PartialShard:
             natural: [D] the split of every document by the number of its text, in which it lies now.
             splits: [D] index into `SPLITS` of every document, or `DROPPED`.
             lines: [S] the sentences that stay.
-            tokenizer: made the ids.
         """
         # 没有文档要搬动或去掉：已写好的分片原样可用，省去整份重写
         if np.array_equal(natural, splits) and lines.all():

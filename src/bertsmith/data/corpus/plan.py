@@ -85,15 +85,7 @@ class InputChunk:
 
 
 def plan_chunks(sources: Sequence[Source], options: CorpusOptions) -> list[InputChunk]:
-    """Divides sources into chunks of about the text that fills a shard, smaller where the corpus is small.
-
-    Args:
-        sources: in reading order.
-        options: of the corpus; `documents` is `blank-line` or `file`.
-
-    Raises:
-        InputError: a file cannot be read, or its encoding is not known.
-    """
+    """Divides sources into chunks of about the text that fills a shard, smaller where the corpus is small."""
     check_encoding(options.encoding)
     total = sum(source.text_size for source in sources)
     # 语料小时块也小：几个进程都有活干；大小只由输入决定，与进程数无关

@@ -53,11 +53,7 @@ class TokenCorpus:
         """Opens a corpus; shards that were touched since they were last checked are checked against the manifest.
 
         Args:
-            folder: made by `build_corpus`.
             tokenizer: when given, must be the one that made the ids.
-
-        Raises:
-            CheckpointError: no manifest, another format version, another tokenizer, or a shard is damaged.
         """
         self.folder = Path(folder)
         manifest = read_manifest(self.folder)
@@ -78,11 +74,7 @@ class TokenCorpus:
         verify_shards(self.folder, manifest.shards)
 
     def verify(self) -> None:
-        """Reads every byte of every shard and checks it against the manifest.
-
-        Raises:
-            CheckpointError: a shard is missing or damaged.
-        """
+        """Reads every byte of every shard and checks it against the manifest."""
         verify_shards(self.folder, self._manifest.shards, every_byte=True)
 
     def document(self, split: str, index: int) -> list[NDArray[np.int32]]:
@@ -100,9 +92,6 @@ class TokenCorpus:
 
         Returns:
             [S_i] bool for each sentence, in the shape of `document`; the first id of a sentence never continues.
-
-        Raises:
-            ConfigError: the corpus was built without words.
         """
         if not self.has_words:
             raise ConfigError(f"{self.folder}: does not know its words; build it with --words jieba")
@@ -207,11 +196,7 @@ class TokenizedDocuments:
 
 
 def write_documents(path: Path, documents: TokenizedDocuments) -> str:
-    """Writes documents as an Arrow file, and returns its checksum.
-
-    Raises:
-        RunFolderError: the disk is full or the place cannot be written.
-    """
+    """Writes documents as an Arrow file, and returns its checksum."""
     sentences = pa.array(_bounds(documents.sentence_lengths).astype(np.int32))
     rows = pa.array(_bounds(documents.document_lengths).astype(np.int32))
     columns = {"sentences": pa.array(documents.tokens)}
@@ -227,10 +212,6 @@ def write_documents(path: Path, documents: TokenizedDocuments) -> str:
 
 class MappedDocuments:
     """An Arrow file of documents, its arrays mapped without a copy.
-
-    Attributes:
-        num_documents: D.
-        has_words: there is a column of continuations.
 
     Raises:
         OSError, pyarrow.ArrowException: the file cannot be read, or is no such file.

@@ -53,11 +53,6 @@ class ShardStatistics:
 def summarize(pieces: NDArray[np.int64], shards: Sequence[ShardStatistics], tokenizer: Tokenizer) -> dict[str, Any]:
     """Turns counts into figures.
 
-    Args:
-        pieces: [V] how often each id occurs in the corpus.
-        shards: all of them.
-        tokenizer: made the ids.
-
     Returns:
         `words` (in BERT's sense: a punctuation mark is one), `pieces_per_word`, `unknown_rate` (the share of `[UNK]`
         among the tokens), and both histograms with the lower edges of their bins.

@@ -57,9 +57,6 @@ def lines_of(place: Any, encoding: str = "auto") -> Iterator[str]:
     """Reads the lines of a text file as `read_lines` does, or those that a document would have if it were one.
 
     A blank line stands between two paragraphs, and none behind a heading. Code is left out.
-
-    Raises:
-        InputError: as for `read_lines` and `read_blocks`.
     """
     if not document_ending(str(place)):
         yield from read_lines(place, encoding)
@@ -75,11 +72,7 @@ def read_blocks(name: str | Path, encoding: str = "auto") -> tuple[list[Block], 
     """Reads a document: what stands in it, and what it says of itself.
 
     Args:
-        name: of a file, or its URL.
         encoding: of Markdown: `auto` or a codec. The other kinds say their own.
-
-    Raises:
-        InputError: it cannot be read within the limits, or holds no text; the message names it and says why.
     """
     answer = _answered(str(name), encoding)
     if "fault" in answer:
@@ -96,11 +89,7 @@ def text_bytes(file: Path, encoding: str = "auto") -> int:
 
 
 def readable_sources(paths: Sequence[str | Path], encoding: str = "auto") -> tuple[list[Source], str]:
-    """Finds the files of a corpus as `find_sources`, without documents that cannot be read; says what is left out.
-
-    Raises:
-        InputError: as for `find_sources` and `without_unreadable`.
-    """
+    """Finds the files of a corpus as `find_sources`, without documents that cannot be read; says what is left out."""
     sources, faults = without_unreadable(find_sources(paths), encoding)
     return sources, left_out(paths, corpus_endings(), faults)
 
@@ -109,12 +98,7 @@ def readable_files(paths: Sequence[str | Path], encoding: str = "auto", beside: 
     """Finds text files and documents that can be read; one warning counts what is left out.
 
     Args:
-        paths: files, folders and patterns.
-        encoding: `auto` or a codec.
         beside: a folder in which nothing is read.
-
-    Raises:
-        InputError: as for `find_text_files` and `without_unreadable`.
     """
     found = find_text_files(paths, text_endings())
     if beside is not None:
@@ -132,9 +116,6 @@ def without_unreadable(files: Sequence[FileT], encoding: str = "auto") -> tuple[
 
     Returns:
         The files that can be read; and why the others cannot, by their names, as `left_out` tells it.
-
-    Raises:
-        InputError: none can be read.
     """
     names = {str(one.name if isinstance(one, Source) else one): one for one in files}
     documents = [name for name in names if document_ending(name)]

@@ -67,30 +67,18 @@ def read_lines(place: Path | Span, encoding: str = "auto") -> Iterator[str]:
 
     Yields:
         The lines in order, each at most `MAX_LINE_LENGTH` characters long.
-
-    Raises:
-        InputError: unreadable or damaged file, unknown encoding, bytes that do not fit the encoding, NUL characters, or
-            a line that is too long.
     """
     return _read_lines(place, encoding, is_prose=True)
 
 
 def numbered_lines(path: Path, encoding: str = "auto") -> Iterator[tuple[int, str]]:
-    """Reads the lines of a file of rows with their numbers, from 1; only LF and CR LF end a line.
-
-    Raises:
-        InputError: as for `read_lines`, or the file is missing.
-    """
+    """Reads the lines of a file of rows with their numbers, from 1; only LF and CR LF end a line."""
     require_file(path)
     return enumerate(_read_lines(path, encoding, is_prose=False), 1)
 
 
 def read_text(path: Path, encoding: str = "auto") -> str:
-    """Reads a whole text file as it is, however long its lines are.
-
-    Raises:
-        InputError: as for `numbered_lines`.
-    """
+    """Reads a whole text file as it is, however long its lines are."""
     require_file(path)
     return "".join(_read_lines(path, encoding, is_prose=False, whole=True))
 
@@ -101,11 +89,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def require_file(path: Path) -> None:
-    """Makes sure that a file is there.
-
-    Raises:
-        InputError: it is not, or it is something else.
-    """
+    """Makes sure that a file is there."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
 

@@ -42,12 +42,7 @@ def texts_in(span: Span, field: str, sheet: str | None = None) -> Iterator[Itera
     """Yields the lines of each text of a span: a text file or document, or a row of records.
 
     Args:
-        span: of a file of any kind.
         field: of JSON, or column of Parquet or a table, that holds the text.
-        sheet: of a spreadsheet; None for the first.
-
-    Raises:
-        InputError: the encoding is not known, or the file is damaged or malformed; the message names it and the line.
     """
     kind = Source(span.name, 0).kind
     if sheet is not None and not is_workbook(span.name):
@@ -61,11 +56,7 @@ def texts_in(span: Span, field: str, sheet: str | None = None) -> Iterator[Itera
 
 
 def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str, sheet: str | None = None) -> Iterator[str]:
-    """Reads the lines of sources, cut as for a corpus, so that a vocabulary sees the same words.
-
-    Raises:
-        InputError: as for `texts_in`.
-    """
+    """Reads the lines of sources, cut as for a corpus, so that a vocabulary sees the same words."""
     check_encoding(encoding)
     for source in sources:
         for lines in texts_in(Span(source.name, encoding=encoding), field, sheet):
@@ -73,11 +64,7 @@ def read_all_lines(sources: Iterable[Source], *, encoding: str, field: str, shee
 
 
 def read_json_lines(span: Span, field: str) -> Iterator[str]:
-    """Reads one field of every line of a JSON Lines file, plain, gzip or zstd; null counts as no text.
-
-    Raises:
-        InputError: a line is no JSON object or lacks the field; the message names the line.
-    """
+    """Reads one field of every line of a JSON Lines file, plain, gzip or zstd; null counts as no text."""
     for number, line in enumerate(_byte_lines(span), 1):
         if not line.strip():
             continue
@@ -112,11 +99,7 @@ def read_json_lines(span: Span, field: str) -> Iterator[str]:
 
 
 def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[str]:
-    """Reads a column of a table with a header: CSV, TSV, JSON or a spreadsheet; an empty cell counts as no text.
-
-    Raises:
-        InputError: there is no such column, or a row has another number of cells.
-    """
+    """Reads a column of a table with a header: CSV, TSV, JSON or a spreadsheet; an empty cell counts as no text."""
     with local_copy(span.name) as path:
         table = open_table(path, kind_of(path), span.encoding, sheet)
         table.add_nested([column])
@@ -133,11 +116,7 @@ def read_table(span: Span, column: str, sheet: str | None = None) -> Iterator[st
 
 
 def row_group_sizes(name: str, column: str) -> list[int]:
-    """Returns the packed bytes of a column in every row group of a Parquet file.
-
-    Raises:
-        InputError: the file cannot be read, or is none.
-    """
+    """Returns the packed bytes of a column in every row group of a Parquet file."""
     with open_source(name) as raw:
         metadata = _parquet(name, raw).metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
@@ -152,11 +131,7 @@ def row_group_sizes(name: str, column: str) -> list[int]:
 
 
 def read_parquet(span: Span, column: str) -> Iterator[str]:
-    """Reads a text column of row groups of a Parquet file; null counts as no text.
-
-    Raises:
-        InputError: the file is damaged, has no such column of text, or a row of it is not UTF-8.
-    """
+    """Reads a text column of row groups of a Parquet file; null counts as no text."""
     with open_source(span.name) as raw:
         file = _parquet(span.name, raw)
         schema = file.schema_arrow
@@ -255,10 +230,6 @@ def files_of(text: FileNames | Rows, folder: Path, column: str) -> Iterator[Sequ
     """Yields the files that were named; or one of JSON Lines in `folder`, to which rows are written for the block.
 
     A file lets several processes read the rows, and a killed call go on.
-
-    Raises:
-        InputError: a row is not usable, or none holds text.
-        RunFolderError: the folder cannot be written.
     """
     names = file_names(text)
     if names is not None:
@@ -294,11 +265,7 @@ def _column_texts(rows: Rows, column: str) -> Iterator[str]:
 
 
 def require_file_names(given: FileNames, name: str, instead: str) -> list[str]:
-    """Returns the names of files as a list, for work that needs files.
-
-    Raises:
-        InputError: it is something else, such as rows in memory; the message says what to give `instead`.
-    """
+    """Returns the names of files as a list, for work that needs files."""
     names = file_names(given)
     if names is None:
         raise InputError(f"{name}: is a {type(given).__name__}, and files are needed; {instead}")
@@ -306,11 +273,7 @@ def require_file_names(given: FileNames, name: str, instead: str) -> list[str]:
 
 
 def records_of(rows: Rows, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields each row as a dictionary with its place; `name` stands for the file in messages, such as `train`.
-
-    Raises:
-        InputError: it is no table, or a row is no dictionary (while iterating).
-    """
+    """Yields each row as a dictionary with its place; `name` stands for the file in messages, such as `train`."""
     if isinstance(rows, Mapping):
         # DatasetDict 和“列名 → 列”的字典都是 Mapping：猜不出要哪一个
         keys = ", ".join(str(key)[:40] for key in list(rows)[:12])

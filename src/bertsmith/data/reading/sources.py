@@ -147,11 +147,7 @@ def corpus_endings() -> tuple[str, ...]:
 
 
 def find_sources(paths: Sequence[str | Path]) -> list[Source]:
-    """Finds the files of a corpus: as `find_text_files`, and by URLs of any protocol `fsspec` knows.
-
-    Raises:
-        InputError: nothing was named, or something is missing, unreadable or holds no text file.
-    """
+    """Finds the files of a corpus: as `find_text_files`, and by URLs of any protocol `fsspec` knows."""
     local = [path for path in paths if not is_url(str(path))]
     found = find_text_files(local, corpus_endings()) if local or not paths else []
     sources = [_source(file) for file in found]
@@ -175,14 +171,6 @@ def find_text_files(paths: Sequence[str | Path], endings: Sequence[str] = TEXT_E
     hidden files and folders passed over (they are the droppings of editors and file managers), and so is the
     `vocab.txt` or `merges.txt` of a tokenizer, known by the files beside it. A file that is named, or matched by a
     pattern, may have any name. `**` in a pattern stands for any number of folders.
-
-    Args:
-        paths: names of files and folders, and patterns with `*`, `?` or `[...]`.
-        endings: of the files taken from a folder, in lower case.
-
-    Raises:
-        InputError: nothing was named, or a path is missing, holds or matches no text file, or a text file cannot be
-            read.
     """
     if not paths:
         raise InputError("no text was named; give at least one file, folder or pattern, for example corpus/*.txt")
@@ -237,11 +225,7 @@ def _expand(path: str, endings: Sequence[str]) -> list[Path]:
 
 
 def files_of_folder(folder: str | Path, endings: Sequence[str]) -> list[Path]:
-    """Returns the files of a folder as `find_text_files` does, also those that are no regular files or unreadable.
-
-    Raises:
-        InputError: there is none, or a folder in it cannot be read.
-    """
+    """Returns the files of a folder as `find_text_files` does, also those that are no regular files or unreadable."""
     found = sorted(_expand(str(folder), endings), key=str, reverse=True)
     return sorted({file.resolve(): file for file in found}.values(), key=str)
 
@@ -256,8 +240,6 @@ def left_out(paths: Sequence[str | Path], endings: Sequence[str], faults: Mappin
     """Says which files of the folders among paths are not read, by kind and reason; empty where all are.
 
     Args:
-        paths: files, folders, patterns and URLs that were named.
-        endings: of the files that are taken from a folder.
         faults: name of a document that cannot be read → why.
     """
     folders = [str(path) for path in paths if not is_url(str(path)) and os.path.isdir(path)]
@@ -338,11 +320,7 @@ def is_url(name: str) -> bool:
 
 @contextlib.contextmanager
 def open_source(name: str) -> Iterator[BinaryIO]:
-    """Opens a file or URL for reading bytes; whatever goes wrong inside is told in one line.
-
-    Raises:
-        InputError: it cannot be opened or read.
-    """
+    """Opens a file or URL for reading bytes; whatever goes wrong inside is told in one line."""
     with readable(name):
         if is_url(name):
             system, path = file_system(name)
@@ -397,11 +375,7 @@ def read_chunks(place: Path | Span) -> Iterator[bytes]:
 
 
 def is_packed(name: str) -> bool:
-    """Whether a file is compressed, by its ending or its first bytes: what `read_chunks` unpacks.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Whether a file is compressed, by its ending or its first bytes: what `read_chunks` unpacks."""
     with open_source(name) as raw:
         return _packing(name, raw.read(4)) is not None
 
@@ -447,11 +421,7 @@ def _unpacked(name: str, raw: BinaryIO, ending: str) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turns every failure to reach or read a source in the block into one line that names it.
-
-    Raises:
-        InputError: the block failed.
-    """
+    """Turns every failure to reach or read a source in the block into one line that names it."""
     try:
         yield
     except ImportError as error:
@@ -480,11 +450,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def check_encoding(encoding: str) -> None:
-    """Makes sure that `encoding` is `auto` or a text encoding Python knows.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """Makes sure that `encoding` is `auto` or a text encoding Python knows."""
     if encoding == "auto":
         return
     try:
@@ -506,9 +472,6 @@ def detect_encoding(path: Path | Span) -> str:
 
     Returns:
         The name of a Python codec.
-
-    Raises:
-        InputError: the file looks binary, mixes UTF-8 with something else, or is in an encoding that must be named.
     """
     size = controls = 0
     nuls = [0, 0]  # at even and at odd offsets

@@ -68,7 +68,6 @@ class Cell(NamedTuple):
     Attributes:
         place: the file and the row.
         what: names the cell in messages.
-        value: as the form of the table holds it.
         names: of the classes that a whole number in the cell stands for; empty where it is a number.
     """
 
@@ -186,14 +185,7 @@ def ending_of(path: Path) -> str:
 
 
 def open_table(path: Path, kind: TableKind, encoding: str = "auto", sheet: str | None = None) -> Table:
-    """Opens a table and reads as far as its first row; of JSON Lines as far as the first 1,000.
-
-    Args:
-        path: the file.
-        kind: its form.
-        encoding: of text.
-        sheet: of a workbook; None for the first.
-    """
+    """Opens a table and reads as far as its first row; of JSON Lines as far as the first 1,000."""
     require_file(path)
     if kind == "parquet":
         return _open_parquet(path)

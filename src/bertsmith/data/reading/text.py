@@ -53,7 +53,6 @@ class Document:
     """Consecutive sentences of one text, from which next-sentence pairs are drawn.
 
     Attributes:
-        source: the name of the file it came from, as given.
         sentences: its sentences in order, at least one, none of them empty.
         text: a number in [0, 2^64) that all parts of a text that was cut have in common; None for a whole text.
     """
@@ -64,11 +63,7 @@ class Document:
 
 
 def resolve_documents(files: Sequence[Path], documents: DocumentRule = "auto") -> Literal["blank-line", "file"]:
-    """Says what separates the documents of these files; `auto` is `file` for several files and `blank-line` for one.
-
-    Raises:
-        ConfigError: `documents` is none of the three.
-    """
+    """Says what separates the documents of these files; `auto` is `file` for several files and `blank-line` for one."""
     if documents not in ("auto", "blank-line", "file"):
         raise ConfigError(f"--documents {documents!r}: unknown rule; use auto, blank-line or file")
     if documents == "auto":
@@ -90,15 +85,9 @@ def read_documents(
     heading belongs to the document that follows it. Lines without any letter or digit (`* * *`) are left out.
 
     Args:
-        files: text files and documents, in reading order.
         documents: what separates documents, see `resolve_documents`.
         encoding: `auto` (see `detect_encoding`) or any text encoding Python knows.
         max_sentences: the longest document handed out, in sentences; at least 1.
-
-    Raises:
-        InputError: unknown encoding; while iterating: a file is not readable text, or all files together hold no
-            sentence.
-        ConfigError: `max_sentences` or `documents` is out of range.
     """
     check_encoding(encoding)
     require_plain_text(files)
@@ -110,11 +99,7 @@ def read_documents(
 
 
 def read_text(files: Sequence[Path], encoding: str = "auto") -> Iterator[str]:
-    """Reads the text of files as paragraphs (or lines where each stands for itself) that hold a letter or a digit.
-
-    Raises:
-        InputError: as in `read_documents`.
-    """
+    """Reads the text of files as paragraphs (or lines where each stands for itself) that hold a letter or a digit."""
     require_plain_text(files)
     found = (paragraph for path in files for paragraph in paragraphs(lines_of(path, encoding)))
     return _require_some((text for text in found if text is not None and _LETTER_OR_DIGIT.search(text)), files)
@@ -156,11 +141,7 @@ def documents_of(
 
 
 def require_plain_text(files: Sequence[Path]) -> None:
-    """Makes sure that no file is a table, whose commas, quotes and numbers would be taken for text.
-
-    Raises:
-        InputError: one is.
-    """
+    """Makes sure that no file is a table, whose commas, quotes and numbers would be taken for text."""
     for file in files:
         if Source(str(file), 0).kind not in ("text", "document"):
             raise InputError(

@@ -114,10 +114,6 @@ def mask_tokens(
         input_ids: [T] ids; every sequence starts and ends with a special token.
         lengths: [N] lengths that add up to T.
         special_ids: ids that are never chosen and never drawn as a random piece, in increasing order.
-        mask_token_id: hides a piece.
-        vocab_size: V.
-        settings: rates and kind.
-        rng: source of all draws.
         continuations: [T], True on pieces that go on with the word before them; needed for whole words and spans.
 
     Returns:

@@ -66,7 +66,6 @@ def draw_pairs(
         max_tokens: most ids in A and B together, special tokens not counted; at least 2.
         short_probability: share of documents whose pairs aim at a random shorter length, so that the model also
             meets short input.
-        rng: source of all draws.
         pairing: `balanced` keeps the labels half and half; `google` is the release to the letter, where a chunk of
             one sentence always has a random B.
 

@@ -34,9 +34,6 @@ def prefetched(stream: PreTrainingStream, workers: int) -> PreTrainingStream | P
     """Returns a stream of the same batches, drawn between the steps (0 workers) or ahead of them (1).
 
     More would not help: one draws several times as fast as any step reads.
-
-    Raises:
-        ConfigError: another number, or 1 where processes cannot be forked.
     """
     if workers == 0:
         return stream
@@ -78,11 +75,7 @@ class PrefetchedStream(Iterator[PreTrainingBatch]):
         self._position = position
 
     def __next__(self) -> PreTrainingBatch:
-        """Returns the batch at `position` and moves on.
-
-        Raises:
-            BertsmithError: the worker met one, or died.
-        """
+        """Returns the batch at `position` and moves on."""
         if self._received is None:
             self._start()
         assert self._received is not None

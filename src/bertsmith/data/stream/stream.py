@@ -115,11 +115,7 @@ class StreamNeeds:
     draws: bool = False
 
     def require_fit(self, settings: StreamSettings) -> None:
-        """Makes sure that settings do what is needed.
-
-        Raises:
-            ConfigError: they contradict it.
-        """
+        """Makes sure that settings do what is needed."""
         if settings.packing == "full" and self.pairs != "none":
             raise ConfigError("full packing has no second segment, which the objective needs; use mlm or ltr")
         if settings.pairing == "google" and self.pairs != "next_sentence":
@@ -173,18 +169,11 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Opens the stream at its beginning.
 
         Args:
-            corpus: where documents come from.
             tokenizer: the one that made the corpus.
-            settings: what the user chose of the batches.
             needs: what the objective asks of them; None is masked LM with next-sentence pairs.
-            seed: of all draws.
             split: `train` or `heldout`.
             rank: which share of each global batch is returned, in [0, `world_size`).
             world_size: how many ranks share the batches.
-
-        Raises:
-            ConfigError: there is no such rank, a batch may have fewer sequences than there are ranks, or the settings
-                contradict the needs.
         """
         self.needs = needs or StreamNeeds()
         self.needs.require_fit(settings)
@@ -434,11 +423,7 @@ def heldout_batches(
     """Returns the same validation batches every time, whatever the size of the training batches.
 
     Args:
-        corpus: as in `PreTrainingStream`, like all but the last.
-        tokenizer: made the corpus.
         settings: the batch size does not count.
-        needs: None is masked LM with next-sentence pairs.
-        seed: of all draws.
         max_sequences: where the held-out documents make more, the rest is left out, but the last batch is a whole one.
 
     Returns:

@@ -89,15 +89,9 @@ def add_baselines(
 
     Args:
         run: the folder of a finished run over the same files.
-        task: one with `spec.has_baselines`.
-        train: labelled examples, like the two that follow.
         dev: scored where there is no test file.
         test: scored where there is one.
         model_folder: gives the tokenizer and the embeddings of the neural ones.
-        names: which ones of classification.
-        seed: of everything random.
-        console: gets a line for each; silent when None.
-        device: where the neural ones are trained.
 
     Returns:
         Name → evaluation, of all that are in the file now.

@@ -45,11 +45,7 @@ PieceText = tuple[list[int], ...]
 
 
 class PieceTable:
-    """The embeddings of the pieces that occur in given texts; row 0 is the padding.
-
-    Attributes:
-        weights: [R, H] float32.
-    """
+    """The embeddings of the pieces that occur in given texts; row 0 is the padding."""
 
     def __init__(self, embeddings: Tensor, texts: Iterable[PieceText]) -> None:
         """Picks the rows.
@@ -186,14 +182,11 @@ def train_neural_baseline(
 
     Args:
         name: a key of `NEURAL_BASELINES`.
-        table: embeddings to start from.
         train: N texts.
         labels: N classes, in [0, num_labels).
-        num_labels: K.
         on_dev: how good the classifier is by now; the best epoch is kept, the earliest of equal ones.
         class_weights: of each class, as in `ClassificationObjective`; empty for all alike.
         seed: of the weights, the order and dropout; the same seed gives the same classifier.
-        device: where it is trained.
 
     Returns:
         The classifier of the best epoch, and that epoch, from 1.

@@ -183,7 +183,6 @@ class Layout:
     """The columns of a kind of table.
 
     Attributes:
-        columns: all of them.
         is_header: whether a first row, in lower case, is names, where the user did not say and gave numbers only.
         order: the roles of the columns of a file without a header; empty where all must be told.
         pairs: known names of two texts that belong together, for the roles `text` and `pair`.
@@ -217,8 +216,6 @@ class Reader(Generic[ExampleT]):
     Attributes:
         holds: what its files hold, for messages.
         options: the fields of `ReadingOptions` that it knows, besides the encoding.
-        parse: reads a file.
-        parse_table: reads a table in memory.
         inputs: how files of the same forms are read whose rows need no label, see `datasets.inputs`.
     """
 
@@ -236,7 +233,6 @@ class Reader(Generic[ExampleT]):
         Args:
             source: the file or its URL, plain or packed (`.gz`, `.zst`); or a data frame, a `datasets.Dataset` or a
                 list of dictionaries.
-            options: how it is read.
             task: whose files these are, for messages.
             name: stands in messages for the file, where there is none.
         """

@@ -51,8 +51,6 @@ def table_reader(
     """Returns a reader of tables, an example a row: files, by their ending, otherwise TSV; or rows in memory.
 
     Args:
-        holds: what the table holds, for messages.
-        layout: its columns.
         make: makes an example of the values of its columns, by role, and `place`, the file and line.
         check: refuses files that could be read but must not be.
         folder: reads a folder; None where only files are read.

@@ -44,7 +44,6 @@ class Input(NamedTuple):
     """What a model reads of a row, and what else is in it; or why it cannot be read.
 
     Attributes:
-        place: the file and the row.
         texts: in the order in which the task's pipeline takes them; of a tagger, one text or one tuple of words.
         others: the columns that are not read, by name.
         fault: why there are no texts; empty where there are some.
@@ -70,10 +69,6 @@ def read_inputs(
     """Reads a file, in bounded memory where it is a table; None for a file with an input a line.
 
     Args:
-        forms: of the task's files.
-        path: the file.
-        options: how its columns are found.
-        task: whose inputs these are, for messages.
         counts: how many texts the model reads together.
     """
     columns = [column for layout in forms.layouts for column in layout.columns]

@@ -47,9 +47,6 @@ class RelatedTexts(Placed):
     """A query, a text that answers it, and texts that do not.
 
     Attributes:
-        query: what is asked.
-        positive: what answers it.
-        negatives: what does not.
         scores: how a teacher scores the positive and each negative; empty where none did.
     """
 
@@ -306,9 +303,6 @@ def read_unlabelled(
     Args:
         source: a folder, file or pattern, as for `bertsmith corpus`; or rows in memory, each with a document in the
             column `text`.
-        positives: what belongs together.
-        encoding: of the files: `auto` or a codec.
-        seed: of the draws.
 
     Returns:
         Training pairs, no text twice on the same side, and held-out pairs of other documents.

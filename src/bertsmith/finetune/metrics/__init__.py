@@ -59,7 +59,6 @@ def bootstrap_interval(
         statistic: turns the means of R resamples, [R, K], into R scores, [R]; None takes the mean of the only column.
         resamples: R, how many sets are drawn.
         confidence: share of the drawn scores inside the interval, in (0, 1).
-        seed: the same seed and values give the same interval, on any machine.
     """
     table = np.asarray(values, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
@@ -95,7 +94,6 @@ def average_precision_interval(relevant: ArrayLike, scores: ArrayLike, *, resamp
     Args:
         relevant: [N], 1 or True at the right ones, at least one.
         scores: [N], higher is better.
-        resamples: how many sets are drawn.
     """
     right, values = np.asarray(relevant, dtype=bool), np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
@@ -132,7 +130,6 @@ def confusion_intervals(
         confusion: [K, K] counts, true class by predicted one, of one example at least.
         statistics: name → what turns the hits, predictions and true examples of each class in R resamples, three times
             [R, K], into R scores, [R].
-        resamples: R, how many sets are drawn.
     """
     cells = np.argwhere(confusion > 0)
     counts = confusion[cells[:, 0], cells[:, 1]]

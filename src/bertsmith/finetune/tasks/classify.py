@@ -148,7 +148,6 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
 
     Attributes:
         labels: the classes, in the order of the model's outputs.
-        paired: whether the model reads pairs of texts.
         class_weights: of each class in the loss; empty for all alike.
         metric: the metric that chooses the best epoch: `accuracy`, `macro_f1`, `matthews`, or `f1_` and the second of
             two classes.
@@ -293,7 +292,6 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
 
     Attributes:
         labels: all of them, in the order of the model's outputs.
-        paired: whether the model reads pairs of texts.
         threshold: labels likelier than this are predicted.
         temperature: that makes the probabilities true on dev, see `metrics.calibration`.
         thresholds: of each label, with the best F1 on dev; empty before the end of a run.

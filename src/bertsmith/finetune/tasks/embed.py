@@ -107,7 +107,6 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
 
     Attributes:
         loss_name: of the loss, see `objectives.vectors`.
-        temperature: of the loss.
         pooling: how a text becomes a vector; None as the model's folder says, until a run begins.
         query_prompt: what is put before a query, or a text that is compared; None as the folder says.
         passage_prompt: what is put before a text that answers a query; None as the folder says.

@@ -131,7 +131,6 @@ def score_vectors(
     Args:
         examples: N of one kind, or the passages and queries of one corpus.
         vectors: [n, H] for each example, of its texts; for `cosine` of length 1.
-        similarity: how two vectors are compared.
     """
     kind = type(examples[0])
     if kind is ScoredText:

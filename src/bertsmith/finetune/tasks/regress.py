@@ -30,7 +30,6 @@ class RegressionTask(TextTask[ScoredText, float]):
 
     Attributes:
         mean: of the training numbers.
-        paired: whether the model reads pairs of texts.
         spread: standard deviation of the training numbers, in whose units they are learned; positive.
     """
 

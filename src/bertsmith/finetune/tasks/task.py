@@ -112,8 +112,6 @@ class TaskSpec:
 
     Attributes:
         name: the word on the command line and in `task.json`, such as `classify`; also the name of its pipeline.
-        architecture: the model that it trains.
-        reader: of its labelled files.
         pipeline: predicts with a trained model; says which fields of the task it is told, and at which endpoint.
         options: a dataclass of `bertsmith.settings`; its fields are options of `bertsmith finetune`, and
             `Task.learned_from` receives it.
@@ -168,7 +166,6 @@ class EncodedExample:
 
     Attributes:
         input_ids: ids of each sequence, special tokens included.
-        token_type_ids: their segments, in the same lengths.
         label: as the task's `batch` understands it.
         weight: of its loss, for tasks over whole texts.
     """
@@ -245,12 +242,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
 
     @classmethod
     def of(cls: type[TaskT], train: Sequence[Any], **options: Any) -> TaskT:
-        """Returns the task that a training file is for.
-
-        Raises:
-            ConfigError: there is no such option, or it is impossible.
-            InputError: the examples are not enough for the task.
-        """
+        """Returns the task that a training file is for."""
         known = [one.name for one in fields(cls.spec.options)]
         for name in options:
             if name not in known:
@@ -260,22 +252,13 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @classmethod
     @abstractmethod
     def learned_from(cls: type[TaskT], train: Sequence[Any], options: Any) -> TaskT:
-        """Returns the task with what it takes from a training file, such as its labels; `options` is a `spec.options`.
-
-        Raises:
-            ConfigError: an option is impossible.
-            InputError: there is nothing to learn.
-        """
+        """Returns the task with what it takes from a training file, such as its labels, and a `spec.options`."""
 
     @classmethod
     def from_documents(
         cls, _folder: DataSource, _options: dict[str, Any], _encoding: str, _seed: int
     ) -> tuple[list[Any], list[Any]]:
-        """Returns training and dev examples that text without labels gives; for tasks that can learn so.
-
-        Raises:
-            ConfigError: the task learns from labels only.
-        """
+        """Returns training and dev examples that text without labels gives; for tasks that can learn so."""
         raise ConfigError(f"{cls.spec.name} learns from labels; give --train and --dev instead of --unlabelled")
 
     @property
@@ -336,11 +319,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Adds to a saved model or adapter what other tools read of the task; here nothing."""
 
     def check_dev(self, dev: Sequence[ExampleT]) -> None:
-        """Makes sure that the metric can tell good epochs from bad ones on the dev file.
-
-        Raises:
-            InputError: it would be the same whatever the model predicts.
-        """
+        """Makes sure that the metric can tell good epochs from bad ones on the dev file."""
 
     @abstractmethod
     def encode(self, tokenizer: Tokenizer, examples: Sequence[ExampleT], max_length: int) -> list[EncodedExample]:
@@ -381,11 +360,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         return rows[:, [other.index(label) for label in own]] if own else rows
 
     def example_from(self, record: Record) -> ExampleT:  # noqa: ARG002
-        """Returns a text without a label as an example, labelled as a teacher's `records` say.
-
-        Raises:
-            ConfigError: the task has no such examples.
-        """
+        """Returns a text without a label as an example, labelled as a teacher's `records` say."""
         raise ConfigError(f"{self.name} does not learn from text without labels; leave --teacher-text out")
 
     def group_of(self, example: Any) -> Hashable:
@@ -446,8 +421,6 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Evaluates, and says besides what the file cannot tell.
 
         Args:
-            examples: of the file.
-            predictions: for them.
             learned: the `fingerprints` of what was learned from.
         """
         found = replace(self.evaluate(examples, predictions), cautions=self.cautions(examples))
@@ -519,14 +492,7 @@ def reorder_outputs(model: Any, order: Sequence[int]) -> None:
 def fresh_because(
     architecture: type[PretrainedModel], folder: Path, labels: Mapping[int, str], problem: str | None
 ) -> str:
-    """Returns why a folder's head cannot be learned on for a task; empty where it can.
-
-    Args:
-        architecture: what the task trains.
-        folder: where it starts from.
-        labels: of the task's outputs.
-        problem: the `problem_type` of the task.
-    """
+    """Returns why a folder's head cannot be learned on for a task; empty where it can."""
     config = ModelConfig.load(folder)
     known, own_heads = config.id2label, set(architecture.heads) - {"pooler"}
     if not own_heads or read_architecture(folder) != config.family.name + architecture.suffix:
