@@ -1,5 +1,6 @@
 """Cross-validation scores every labelled example once, by a model that never saw it, and survives a kill."""
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -11,9 +12,10 @@ from sklearn.model_selection import StratifiedKFold
 import bertsmith.finetune.search as folds_module
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets import ReadingOptions
-from bertsmith.finetune.datasets.questions import QuestionExample
+from bertsmith.finetune.datasets.questions import QUESTIONS, Answer, QuestionExample
 from bertsmith.finetune.datasets.related import RELATED, CorpusPassage, JudgedQuery
-from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, RankingExample
+from bertsmith.finetune.datasets.tagged import TaggedWords
+from bertsmith.finetune.datasets.texts import LABELLED, LabelledText, MultiLabelledText, RankingExample
 from bertsmith.finetune.job import ComparisonOptions, finetune
 from bertsmith.finetune.run import FineTuningResult, fine_tune
 from bertsmith.finetune.search import cross_validate
@@ -224,8 +226,56 @@ def test_columns_of_groups_and_times_are_checked(tiny_model, tmp_path):
     ):
         with pytest.raises(ConfigError, match="leave out --dev"):
             finetune("classify", tiny_model, tmp_path / "x", train=path, **{option: "day"}, **also)
-    with pytest.raises(ConfigError, match="--group-column is not for the files of tag"):
-        finetune("tag", tiny_model, tmp_path / "x", train=path, group_column="who")
+
+
+WITH_COLUMNS = {
+    "tag": {"tokens": ["a", "b"], "tags": ["O", "B-X"]},
+    "answer": {"question": "what?", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}},
+    "embed": {"query": "a", "positive": "b"},
+    "rank": {"query": "a", "text": "b", "label": 1},
+    "choose": {"context": "a", "choices": ["b", "c"], "label": 0},
+}
+
+
+@pytest.mark.parametrize("task", WITH_COLUMNS)
+def test_every_table_may_have_columns_of_groups_and_times(tmp_path, task):
+    reader = all_tasks()[task].spec.reader
+    rows = [{**WITH_COLUMNS[task], "who": {"id": name}, "day": day} for name, day in (("k", "1"), ("m", "soon"))]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for source in (path, rows):
+        found = reader.read(source, ReadingOptions(group_column="who.id"))
+        assert [one.group for one in found] == ["k", "m"]
+        with pytest.warns(UserWarning, match="left out 1 .*: the time 'soon' is no number"):
+            (left,) = reader.read(source, ReadingOptions(time_column="day", faults="skip"))
+        assert left.time == 1.0
+        with pytest.raises(InputError, match="no column 'whom'; its header has"):
+            reader.read(source, ReadingOptions(group_column="whom"))
+
+
+SQUAD = {"data": [{"paragraphs": [{"context": "a b", "qas": [
+    {"id": "1", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}]}]}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "form"),
+    [
+        ("tag", "a.conll", "EU B-ORG\n", "CoNLL and CoNLL-U"),
+        ("tag", "a.conllu", "1\ta\t_\tX" + "\t_" * 6 + "\n", "CoNLL and CoNLL-U"),
+        ("answer", "a.json", json.dumps(SQUAD), "SQuAD's form"),
+        ("embed", "a.json", json.dumps(SQUAD), "SQuAD's form"),
+        ("embed", "qrels/a.tsv", "q\tt\t1\n", "a BEIR folder"),
+        ("classify", "folder/pos/a.txt", "text", "a folder for each class"),
+    ],
+)
+def test_a_file_without_columns_refuses_them(tmp_path, task, name, content, form):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(content)
+    path = tmp_path / name.removesuffix("/pos/a.txt")
+    for option in ("group_column", "time_column"):
+        flag = "--" + option.replace("_", "-")
+        with pytest.raises(ConfigError, match=f"{flag} is not for the files of {form}; leave it out"):
+            all_tasks()[task].spec.reader.read(path, ReadingOptions(**{option: "who"}))
 
 
 def test_a_column_of_groups_is_never_the_label(tmp_path):
@@ -264,18 +314,70 @@ def test_a_group_larger_than_a_part_is_learned_from(tmp_path):
         held_out(ClassificationTask.of(few), few, 0, with_test=False)
 
 
-@pytest.mark.parametrize("mark", ["-DOCSTART- O", "# newdoc id = 7"])
-def test_sentences_of_a_document_stay_on_one_side(tmp_path, mark):
-    words = iter(one.text.split() for one in reviews(240))
-    documents = [[next(words) for _ in range(6)] for _ in range(40)]
-    sentences = ["".join(f"{word} {'OB'[n % 2]}\n" for n, word in enumerate(own)) for one in documents for own in one]
-    blocks = [f"{mark}\n\n" + "\n".join(sentences[first : first + 6]) for first in range(0, 240, 6)]
-    (tmp_path / "a.conll").write_text("\n".join(blocks))
-    examples = all_tasks()["tag"].spec.reader.read(tmp_path / "a.conll")
+@pytest.mark.parametrize(
+    ("mark", "name"), [("-DOCSTART- O", "a.conll"), ("# newdoc id = 7", "a.conll"), ("# newdoc id = 7", "a.conllu")]
+)
+def test_sentences_of_a_document_stay_on_one_side(tmp_path, mark, name):
+    texts, beside = [one.text.split() for one in reviews(240)], "\t_" * 6 if name == "a.conllu" else ""
+    lines = [[f"{n}\t{word}\t_\t{'OB'[n % 2]}{beside}" if beside else f"{word} {'OB'[n % 2]}"
+              for n, word in enumerate(text, 1)] for text in texts]  # fmt: skip
+    sentences = ["\n".join(own) + "\n" for own in lines]
+    blocks = [f"{mark}\n" + "\n" * (not beside) + "\n".join(sentences[n : n + 6]) for n in range(0, 240, 6)]
+    (tmp_path / name).write_text("\n".join(blocks))
+    examples = all_tasks()["tag"].spec.reader.read(tmp_path / name)
     assert len(examples) == 240
     parts = held_out(all_tasks()["tag"].of(examples), examples, 0, with_test=True)
     side = {number: name for name, numbers in parts.items() for number in numbers}
     assert all(len({side[n] for n in range(first, first + 6)}) == 1 for first in range(0, 240, 6))
+
+
+def test_kinds_of_entities_and_rare_labels_are_spread_evenly():
+    draws = np.random.default_rng(4)
+    texts = [one.text.split() for one in reviews(400)]
+    kinds = ["B-PER" if n % 3 else "B-LOC" if n % 20 else "B-ART" for n in draws.permutation(400).tolist()]
+    tagged = [TaggedWords(tuple(text), (*["O"] * 7, kind)) for text, kind in zip(texts, kinds, strict=True)]
+    labels = [("PER", "B") if kind == "B-PER" else (kind,) for kind in kinds]
+    sets = [MultiLabelledText(" ".join(text), None, own) for text, own in zip(texts, labels, strict=True)]
+    asked = [QuestionExample(str(n), "what?", " ".join(text), () if kind == "B-ART" else (Answer(text[0], 0),))
+             for n, (text, kind) in enumerate(zip(texts, kinds, strict=True))]  # fmt: skip
+    for name, examples in (("tag", tagged), ("multilabel", sets), ("answer", asked)):
+        parts = held_out(all_tasks()[name].of(examples), examples, 1, with_test=True)
+        for part in ("dev", "test"):
+            found = Counter(kinds[number] for number in parts[part])
+            assert found["B-ART"] == kinds.count("B-ART") // 5
+            if name != "answer":
+                assert found["B-LOC"] == pytest.approx(kinds.count("B-LOC") / 5, abs=1)
+
+
+def test_a_class_that_is_held_out_alone_is_learned_with_its_group():
+    rare = [replace(one, group="g") for one in reviews(3)]
+    rare[0] = replace(rare[0], label="rare")
+    whole = [*rare, *(replace(one, text=f"other {one.text}") for one in reviews(60)[3:])]
+    for seed in range(8):
+        parts = held_out(ClassificationTask.of(whole), whole, seed, with_test=False)
+        assert {0, 1, 2} <= set(parts["train"])
+
+
+@pytest.mark.parametrize("form", ["SQuAD's", "the Hub's"])
+@pytest.mark.parametrize(("articles", "whole"), [(30, True), (5, False)])
+def test_questions_of_an_article_stay_on_one_side_where_there_are_enough(tmp_path, form, articles, whole):
+    texts = [one.text for one in reviews(240)]
+    answers = [{"text": text[:5], "answer_start": 0} for text in texts]
+    if form == "SQuAD's":
+        asked = [{"context": text, "qas": [{"id": text, "question": "what?", "answers": [answer]}]}
+                 for text, answer in zip(texts, answers, strict=True)]  # fmt: skip
+        data = [{"title": "t", "paragraphs": asked[n::articles]} for n in range(articles)]
+        (tmp_path / "a.json").write_text(json.dumps({"data": data}))
+        examples = QUESTIONS.read(tmp_path / "a.json")
+    else:
+        examples = QUESTIONS.read(
+            [{"id": text, "title": f"t{n % articles}", "question": "what?", "context": text,
+              "answers": {name: [value] for name, value in answer.items()}}
+             for n, (text, answer) in enumerate(zip(texts, answers, strict=True))])  # fmt: skip
+    article = {text: n % articles for n, text in enumerate(texts)}
+    parts = held_out(AnsweringTask(), examples, 0, with_test=True)
+    found = [{article[examples[number].context] for number in numbers} for numbers in parts.values()]
+    assert all(one.isdisjoint(two) is whole for one, two in itertools.combinations(found, 2))
 
 
 def test_pairs_to_embed_are_divided_by_query_and_by_text(tiny_model, tmp_path):

@@ -1,10 +1,11 @@
 """Which examples are learned and which are held out: parts of a cross-validation, and of a file that comes alone.
 
-Classes are spread evenly, or the latest rows are held out. What belongs together stays on one side: a query's texts, a
-passage's questions, the rows of a group, equal texts, and in a file that is divided without being asked, texts that are
-almost equal. These are found by the overlap of their runs of five letters, estimated by minwise hashing in bands
-(Broder 1997; Leskovec et al. 2020, §3.4). Where more than a part is almost equal, it is a form that people fill in, and
-only equal texts stay together.
+Classes, kinds of entities and questions without an answer are spread evenly, or the latest rows are held out. What
+belongs together stays on one side: a query's texts, the questions of a passage or an article, the sentences of a
+document, the rows of a group, equal texts, and in a file that is divided without being asked, texts that are almost
+equal. These are found by the overlap of their runs of five letters, estimated by minwise hashing in bands (Broder 1997;
+Leskovec et al. 2020, §3.4). Where more than a part is almost equal, it is a form that people fill in, and only equal
+texts stay together.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def fold_numbers(
     """
     if folds < 2:
         raise ConfigError(f"folds {folds}: give 2 or more")
+    classes = [task.classes_of(example) for example in examples]
+    counts = Counter(one for several in classes for one in several)
     groups: dict[Hashable, list[int]] = {}
     for number, own in enumerate(belongs or _joined([task.keys_of(example) for example in examples])):
         groups.setdefault(own, []).append(number)
@@ -60,7 +63,10 @@ def fold_numbers(
     together = list(groups.values())
     strata: dict[Hashable, list[list[int]]] = {}
     for place in generator(seed, "finetune/folds").permutation(len(together)).tolist():
-        strata.setdefault(task.class_of(examples[together[place][0]]), []).append(together[place])
+        # 有几个类的，按其中最少见的来分：常见的怎样分都够（Sechidis et al. 2011, §3）
+        held = {one for number in together[place] for one in classes[number]}
+        rarest = min(held, key=lambda one: (counts[one], str(one)), default=None)
+        strata.setdefault(rarest, []).append(together[place])
     numbers, sizes = [0] * len(examples), [0] * folds
     for members in strata.values():
         within = [0] * folds
@@ -112,12 +118,14 @@ def held_out(
         for number, part in zip(dealt, fold_numbers(task, [examples[n] for n in dealt], share, seed, own), strict=True):
             parts[number] = part
     names = {0: "dev", 1: "test"} if with_test and len(examples) >= ENOUGH_FOR_TEST else {0: "dev"}
-    classes = [task.class_of(example) for example in examples]
-    learned = Counter(one for one, part in zip(classes, parts, strict=True) if part not in names)
+    classes = [task.classes_of(example) for example in examples]
+    learned = {one for several, part in zip(classes, parts, strict=True) if part not in names for one in several}
+    # 只有一个类、而这个类全落在留出的部分里，就没有可学的：它和同组的留在训练里
+    alone = ((group, own[0]) for group, own in zip(groups, classes, strict=True) if len(own) == 1)
+    kept = set() if by_time else {group for group, own in alone if own not in learned}
     divided: dict[str, list[int]] = {"train": [], **{name: [] for name in names.values()}}
-    for number, (one, part) in enumerate(zip(classes, parts, strict=True)):
-        # 少见的类全落在留出的部分里就没有可学的：它们留在训练里
-        divided[names.get(part, "train") if learned[one] or by_time else "train"].append(number)
+    for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
+        divided["train" if group in kept else names.get(part, "train")].append(number)
     return divided
 
 

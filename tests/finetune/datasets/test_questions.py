@@ -177,3 +177,17 @@ def test_the_faults_of_cmrc_are_found(shared_data):
     # 每题一个答案：五个错位的各占两行（答案、没有答案的题），两题没有题面
     assert (set(empty) <= set(lost), len(lost), len(examples)) == (True, 7, 995)
     assert "left out 12 questions and answers" in said
+
+
+def test_a_passage_without_text_is_a_fault_like_others(tmp_path):
+    good = {"context": CONTEXT, "qas": [question("q1", ("Denver", 0))]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": " ", "qas": [question("q0")]}, good]}]}))
+    with pytest.raises(InputError, match=r"data\[0\]\.paragraphs\[0\] has an empty context"):
+        read(path)
+    examples, said = skipped(path)
+    assert [one.id for one in examples] == ["q1"]
+    assert "data[0].paragraphs[0] has an empty context" in said
+    rows = [{"context": text, **question(name, ("Denver", 0))} for name, text in (("q0", ""), ("q1", CONTEXT))]
+    with pytest.warns(UserWarning, match="left out 1 questions and answers: .*the row has an empty context"):
+        assert [one.id for one in QUESTIONS.read(rows, ReadingOptions(faults="skip"))] == ["q1"]

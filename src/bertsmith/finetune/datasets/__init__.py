@@ -266,6 +266,9 @@ def flag_of(name: str) -> str:
     return "--choice-column" if name == "choice_columns" else "--" + name.replace("_", "-")
 
 
+ENOUGH_DOCUMENTS = 20
+"""Of so many documents in a file, what is of one is not divided between training and test."""
+
 DataSource = str | Path | Rows
 """A file, its URL, or rows in memory."""
 

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.reading.tables import NUMBER, Cell, Table, kind_of, listed, open_table
+from bertsmith.data.reading.tables import NUMBER, Cell, Row, Table, kind_of, listed, open_table
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets import (
     Column,
@@ -64,11 +64,7 @@ def table_reader(
             (column, found[column.role], column.called or column.role, table.first if column.flags else ())
             for column in layout.columns
         ]
-        beside = [
-            (name, _number(table, told), value)
-            for name, told, value in (("group", options.group_column, Cell.text), ("time", options.time_column, _time))
-            if told is not None
-        ]
+        beside = columns_beside(table, options)
         examples, faults = list[ExampleT](), Faults(options)
         for row in table.rows:
             with faults.skipped():
@@ -77,8 +73,7 @@ def table_reader(
                     for column, numbers, what, header in columns
                 }
                 example: Any = make(**values, place=row.place)
-                said = {name: value(row.cell([number], name)) for name, number, value in beside}
-                examples.append(replace(example, **said) if said else example)
+                examples.append(replace(example, **said) if (said := beside(row)) else example)
         faults.tell(table.path)
         if not examples:
             raise InputError(f"{table.path}: holds a header and no example")
@@ -91,12 +86,20 @@ def table_reader(
             return folder(path, options)
         return parse_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
 
-    known = (*(column.option for column in layout.columns), "header", "sheet", *_BESIDE, *options)
+    known = (*(column.option for column in layout.columns), "header", "sheet", *BESIDE, *options)
     return Reader(holds, known, parse, parse_table, InputForms((layout,), texts_of))
 
 
-_BESIDE = ("group_column", "time_column")
+BESIDE = ("group_column", "time_column")
 """Options of columns that no model reads."""
+
+
+def columns_beside(table: Table, options: ReadingOptions) -> Callable[[Row], dict[str, Any]]:
+    """Returns a reader of the group and the time of a row, those whose columns are told."""
+    told = (("group", options.group_column, Cell.text), ("time", options.time_column, _time))
+    table.add_nested(column for _, column, _ in told)
+    found = [(name, _number(table, column), value) for name, column, value in told if column is not None]
+    return lambda row: {name: value(row.cell([number], name)) for name, number, value in found}
 
 
 def _time(cell: Cell) -> float:
@@ -116,7 +119,7 @@ def find_columns(table: Table, layout: Layout, options: ReadingOptions) -> Found
     """Finds the columns of a table, and steps over the header of a TSV or CSV."""
     told = {column.role: _told(column, options) for column in layout.columns}
     # 分组与时间的列不是文本也不是标签：按内容找列时不算它们
-    told |= {name: [one] for name in _BESIDE if (one := getattr(options, name)) is not None}
+    told |= {name: [one] for name in BESIDE if (one := getattr(options, name)) is not None}
     table.add_nested(name for given in told.values() for name in given or ())
     if _step_over_header(table, layout, told, options):
         guessed = _by_name(table, layout, told)

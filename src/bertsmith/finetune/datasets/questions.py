@@ -13,15 +13,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, numbered_lines, read_text
 from bertsmith.data.reading.tables import Table, ending_of, kind_of, listed, open_table, require_unicode
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets import Column, Faults, InputForms, Layout, Reader, ReadingOptions
-from bertsmith.finetune.datasets.columns import has_any
+from bertsmith.finetune.datasets import (
+    ENOUGH_DOCUMENTS,
+    Column,
+    Faults,
+    InputForms,
+    Layout,
+    Reader,
+    ReadingOptions,
+    require_used,
+)
+from bertsmith.finetune.datasets.columns import BESIDE, columns_beside, has_any
 from bertsmith.finetune.datasets.inputs import Input
 
 
@@ -56,9 +65,11 @@ class QuestionExample(Placed):
 def _read_questions(path: Path, options: ReadingOptions) -> list[QuestionExample]:
     if ending_of(path) in (".jsonl", ".ndjson", ".parquet"):
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
+    require_used(options, ("offsets", "faults"), "SQuAD's form")
     file = _Questions(path, options, read_text(path, options.encoding))
     for entry, context, place in _entries(file):
-        file.add(entry, context, place)
+        # data[3].paragraphs[0].qas[1] 里，第一段就是文章
+        file.add(entry, context, place, group=place.partition(".")[0])
     return file.finished(path)
 
 
@@ -73,9 +84,10 @@ def _entries(file: _Questions) -> Iterator[tuple[object, str, str]]:
     for a, article in enumerate(file.items(document, "data", "the file")):
         for p, paragraph in enumerate(file.items(article, "paragraphs", f"data[{a}]")):
             place = f"data[{a}].paragraphs[{p}]"
-            context = file.text(paragraph, "context", place)
-            for q, entry in enumerate(file.items(paragraph, "qas", place)):
-                yield entry, context, f"{place}.qas[{q}]"
+            entries = file.items(paragraph, "qas", place)
+            with file.faults.skipped():
+                context = file.text(paragraph, "context", place)
+                yield from ((entry, context, f"{place}.qas[{q}]") for q, entry in enumerate(entries))
 
 
 def is_one_document(path: Path, encoding: str) -> bool:
@@ -108,7 +120,7 @@ def _read_table(table: Table, options: ReadingOptions) -> list[QuestionExample]:
             f"{table.path}: no column {missing[0]} among {listed(table.first)}; a question has a question, a context"
             " and answers"
         )
-    file = _Questions(table.path, options)
+    file, beside = _Questions(table.path, options), columns_beside(table, options)
     for number, row in enumerate(table.rows):
         # 每一行都自报位置：表里没有可以回头去找的原文
         file.path = row.place
@@ -118,7 +130,9 @@ def _read_table(table: Table, options: ReadingOptions) -> list[QuestionExample]:
             entry["answers"] = answers = _answer_list(row.place, answers)
         # Hub 上的 SQuAD 2.0 没有 is_impossible 一列：答案为空就是无答案
         entry.setdefault("is_impossible", answers == [])
-        file.add(entry, file.text(entry, "context", "the row"), "the row")
+        with file.faults.skipped():
+            said = {"group": str(cells.get("title") or ""), **beside(row)}
+            file.add(entry, file.text(entry, "context", "the row"), "the row", **said)
     return file.finished(table.path)
 
 
@@ -129,7 +143,7 @@ _INPUTS = Layout(
 )
 
 QUESTIONS = Reader(
-    "questions on passages", ("offsets",), _read_questions, _read_table, InputForms((_INPUTS,), other=_inputs)
+    "questions on passages", ("offsets", *BESIDE), _read_questions, _read_table, InputForms((_INPUTS,), other=_inputs)
 )
 """Questions with their passages and answers, as `QuestionExample`."""
 
@@ -168,10 +182,14 @@ class _Questions:
         self.faults.tell(path, "questions and answers")
         if not self.found:
             raise InputError(f"{path}: holds no question")
+        # 几篇文章分不成三份：那时只看段落
+        articles = {one.group for one in self.found}
+        if self.options.group_column is None and len(articles) < ENOUGH_DOCUMENTS:
+            return [replace(one, group="") for one in self.found]
         return self.found
 
-    def add(self, entry: object, context: str, place: str) -> None:
-        """Reads a question, or leaves it out."""
+    def add(self, entry: object, context: str, place: str, *, group: str, time: float | None = None) -> None:
+        """Reads a question of a group, its article if the user names no other, or leaves it out."""
         identity = entry.get("id") if isinstance(entry, dict) else None
         if not isinstance(identity, (str, int)) or identity == "":
             raise InputError(f"{self.path}: {place} has no id")
@@ -182,7 +200,9 @@ class _Questions:
             if name in self.seen:
                 raise self.error(name, "its id occurs twice; predictions are told apart by it")
             self.seen.add(name)
-            self.found.append(QuestionExample(name, question, context, answers, place=str(self.path)))
+            self.found.append(
+                QuestionExample(name, question, context, answers, place=str(self.path), group=group, time=time)
+            )
 
     def answers(self, entry: object, context: str, place: str, name: str) -> Iterator[Answer]:
         """Yields the answers of a question that are where it says."""

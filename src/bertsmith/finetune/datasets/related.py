@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -34,8 +34,18 @@ from bertsmith.data.reading.records import Rows
 from bertsmith.data.reading.tables import NUMBER, Cell, Row, Table, ending_of, kind_of, listed, open_table
 from bertsmith.data.reading.text import Document, documents_of, read_documents
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets import Column, DataSource, Faults, InputForms, Layout, Reader, ReadingOptions, table_of
-from bertsmith.finetune.datasets.columns import Found, find_columns, has_any
+from bertsmith.finetune.datasets import (
+    Column,
+    DataSource,
+    Faults,
+    InputForms,
+    Layout,
+    Reader,
+    ReadingOptions,
+    require_used,
+    table_of,
+)
+from bertsmith.finetune.datasets.columns import BESIDE, Found, columns_beside, find_columns, has_any
 from bertsmith.finetune.datasets.questions import QUESTIONS, is_one_document
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.seeding import generator
@@ -146,11 +156,12 @@ _IS_HEADER = has_any(*_PAIRS, *((name, label) for name in _QUERY_NAMES for label
 
 def _read(path: Path, options: ReadingOptions) -> list[Any]:
     if path.is_dir() or path.parent.name == "qrels":
+        require_used(options, ("faults",), "a BEIR folder")
         return _read_beir(path, options.encoding)
     if ending_of(path) == ".json" and is_one_document(path, options.encoding):
         return [
-            RelatedTexts(question.question, question.context, place=question.place)
-            for question in QUESTIONS.read(path, ReadingOptions(faults=options.faults, encoding=options.encoding))
+            RelatedTexts(question.question, question.context, place=question.place, group=question.group)
+            for question in QUESTIONS.read(path, options)
             if not question.is_impossible
         ]
     return _read_table(open_table(path, kind_of(path), options.encoding, options.sheet), options)
@@ -167,10 +178,11 @@ def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
             f"{table.path}: one column of texts and nothing beside it; name the second text with --pair-column, the"
             " class with --label-column, or learn from documents with --unlabelled"
         )
-    examples, faults = [], Faults(options)
+    examples, faults, beside = [], Faults(options), columns_beside(table, options)
     for row in table.rows:
         with faults.skipped():
-            examples.append(_example(row, found))
+            example = _example(row, found)
+            examples.append(replace(example, **said) if (said := beside(row)) else example)
     faults.tell(table.path)
     # 没有表头的第二列若翻来覆去只有几个值，多半是类别：当成句子来学，什么也学不到
     seconds = {example.positive for example in examples if isinstance(example, RelatedTexts)}
@@ -258,7 +270,7 @@ def _records(path: Path, encoding: str) -> list[CorpusPassage]:
 
 RELATED = Reader(
     "pairs, scored pairs, classes or judged queries",
-    (*(column.option for column in _COLUMNS), "header", "sheet", "faults"),
+    (*(column.option for column in _COLUMNS), "header", "sheet", *BESIDE),
     _read,
     _read_table,
     InputForms((_INPUTS,)),

@@ -16,23 +16,30 @@ from __future__ import annotations
 import re
 import warnings
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, numbered_lines
 from bertsmith.data.reading.tables import TABLE_KINDS, Cell, Table, ending_of, kind_of, open_table, require_unicode
 from bertsmith.errors import ConfigError, InputError
-from bertsmith.finetune.datasets import Column, Faults, InputForms, Layout, Reader, ReadingOptions
-from bertsmith.finetune.datasets.columns import find_columns, has_any
+from bertsmith.finetune.datasets import (
+    ENOUGH_DOCUMENTS,
+    Column,
+    Faults,
+    InputForms,
+    Layout,
+    Reader,
+    ReadingOptions,
+    require_used,
+)
+from bertsmith.finetune.datasets.columns import BESIDE, columns_beside, find_columns, has_any
 from bertsmith.finetune.datasets.inputs import Input
 from bertsmith.finetune.datasets.texts import TEXT_NAMES
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "feats": 5}
 _DOCUMENT_MARK = "-DOCSTART-"
 _STARTS_DOCUMENT = re.compile(r"-DOCSTART-|# ?newdoc\b|# ?begin document\b")
-_DOCUMENTS = 20
-"""Of so many documents in a file, sentences of one are not divided between training and test."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ def _read_tagged(path: Path, options: ReadingOptions) -> list[TaggedWords]:
         raise InputError(f"{path}: words and tags are read from CoNLL, CoNLL-U, JSON or Parquet, not from {ending}")
     if ending in TABLE_KINDS:
         return _read_table(open_table(path, kind_of(path), options.encoding), options)
+    require_used(options, (*_OF_WORDS, "faults"), "CoNLL and CoNLL-U")
     sentences = list(_conllu(path, options) if ending == ".conllu" else _conll(path, options))
     if not sentences:
         raise InputError(f"{path}: holds no sentence; give one word a line and a blank line between sentences")
@@ -107,7 +115,7 @@ _LAYOUT = Layout(
 
 def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
     found = find_columns(table, _LAYOUT, options)
-    columns = [(column, found[column.role]) for column in _LAYOUT.columns]
+    columns, beside = [(column, found[column.role]) for column in _LAYOUT.columns], columns_beside(table, options)
     sentences, faults = [], Faults(options)
     for row in table.rows:
         with faults.skipped():
@@ -118,7 +126,7 @@ def _read_table(table: Table, options: ReadingOptions) -> list[TaggedWords]:
                 raise InputError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word has one tag")
             # 没有词的句子相当于 CoNLL 文件里多出的空行
             if words:
-                sentences.append(TaggedWords(words, tags, place=row.place))
+                sentences.append(TaggedWords(words, tags, place=row.place, **beside(row)))
     faults.tell(table.path, "sentences")
     if not sentences:
         raise InputError(f"{table.path}: holds no sentence; give a list of words and a list of tags in each row")
@@ -142,9 +150,11 @@ def _sentences(path: Path, options: ReadingOptions) -> Iterator[Input] | None:
     return (Input(sentence.place, (sentence.words,)) for sentence in sentences)
 
 
+_OF_WORDS = ("word_column", "tag_column", "alternatives")
+
 TAGGED = Reader(
     "words with tags",
-    ("word_column", "tag_column", "alternatives"),
+    (*_OF_WORDS, *BESIDE),
     _read_tagged,
     _read_table,
     InputForms((_LONE_WORDS, _TEXTS), lambda words=None, text=None: (words or text,), _sentences),
@@ -170,7 +180,7 @@ def _conll(path: Path, options: ReadingOptions, least: int = 2) -> list[TaggedWo
     if isinstance(tag, str):
         raise ConfigError(f"{path}: --tag-column {tag!r}: the columns of CoNLL files have no names; give a number")
     faults, width, found = Faults(options), 0, list[TaggedWords]()
-    starts = [number for number, line in numbered_lines(path, options.encoding) if _STARTS_DOCUMENT.match(line)]
+    document_of = _documents(path, options.encoding)
     for rows in _blocks(_conll_rows(path, options.encoding, least)):
         width = width or len(rows[0][1])
         for column in (word, tag):
@@ -193,10 +203,8 @@ def _conll(path: Path, options: ReadingOptions, least: int = 2) -> list[TaggedWo
                 # 逐字标注的中文里，全角空格也是一个“字”：它切不出词片，以 [UNK] 占位
                 words.append(cells[word].strip() or cells[word])
                 tags.append(name)
-            # 同一篇里的句子互相知道名字：篇数够多时整篇地划分
-            document = str(bisect(starts, rows[0][0])) if len(starts) >= _DOCUMENTS else ""
             place = f"{path}: the sentence from line {rows[0][0]}"
-            found.append(TaggedWords(tuple(words), tuple(tags), place=place, group=document))
+            found.append(TaggedWords(tuple(words), tuple(tags), place=place, group=document_of(rows[0][0])))
     faults.tell(path, "sentences")
     return found
 
@@ -208,7 +216,7 @@ def _conllu(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
         raise ConfigError(f"{path}: CoNLL-U has fixed columns; choose --tag-column upos, xpos or feats, no others")
     if field not in _CONLLU_COLUMNS:
         raise ConfigError(f"{path}: --tag-column {field!r} is none of {', '.join(_CONLLU_COLUMNS)}")
-    column = _CONLLU_COLUMNS[field]
+    column, document_of = _CONLLU_COLUMNS[field], _documents(path, options.encoding)
     for rows in _blocks(_conllu_rows(path, options.encoding)):
         for expected, (number, cells) in enumerate(rows, 1):
             if cells[0] != str(expected):
@@ -218,7 +226,15 @@ def _conllu(path: Path, options: ReadingOptions) -> Iterator[TaggedWords]:
             if not cells[column] or (cells[column] == "_" and field != "feats"):
                 raise InputError(f"{path}: line {number} has no {field}; choose another field")
         words, tags = (tuple(cells[place] for _, cells in rows) for place in (1, column))
-        yield TaggedWords(words, tags, place=f"{path}: the sentence from line {rows[0][0]}")
+        place = f"{path}: the sentence from line {rows[0][0]}"
+        yield TaggedWords(words, tags, place=place, group=document_of(rows[0][0]))
+
+
+def _documents(path: Path, encoding: str) -> Callable[[int], str]:
+    """Returns what tells a line's document; of few documents nothing does."""
+    starts = [number for number, line in numbered_lines(path, encoding) if _STARTS_DOCUMENT.match(line)]
+    # 同一篇里的句子互相知道名字：篇数够多时整篇地划分
+    return lambda line: str(bisect(starts, line)) if len(starts) >= ENOUGH_DOCUMENTS else ""
 
 
 _Rows = list[tuple[int, list[str]]]

@@ -19,7 +19,7 @@ from pathlib import Path
 from bertsmith.data.reading.lines import Placed, read_text
 from bertsmith.data.reading.tables import NUMBER, Cell, Table, listed, require_unicode
 from bertsmith.errors import InputError
-from bertsmith.finetune.datasets import Column, Faults, Layout, ReadingOptions
+from bertsmith.finetune.datasets import Column, Faults, Layout, ReadingOptions, require_used
 from bertsmith.finetune.datasets.columns import has_any, table_reader
 
 TEXT_NAMES = ("text", "text_a", "sentence", "sentence1", "review", "question")
@@ -264,6 +264,7 @@ def _layout(label: Column) -> Layout:
 
 def _read_classes(folder: Path, options: ReadingOptions) -> list[LabelledText]:
     """Reads a folder of text files for each class, as IMDb has them."""
+    require_used(options, ("faults",), "a folder for each class")
     examples, faults, others = [], Faults(options), Counter[str]()
     classes = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     for own in classes:

@@ -140,6 +140,10 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         """Returns its passage: it has several questions."""
         return example.context
 
+    def classes_of(self, example: QuestionExample) -> tuple[bool]:
+        """Returns whether its passage has an answer."""
+        return (example.is_impossible,)
+
     def encode(
         self, tokenizer: Tokenizer, examples: Sequence[QuestionExample], max_length: int
     ) -> list[EncodedExample]:

@@ -204,9 +204,9 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
         """Cross-entropy."""
         return ClassificationObjective(self.class_weights or None)
 
-    def class_of(self, example: LabelledText) -> str:
+    def classes_of(self, example: LabelledText) -> tuple[str, ...]:
         """Returns its label."""
-        return example.label
+        return (example.label,)
 
     def targets(self, examples: Sequence[LabelledText]) -> list[int]:
         """Returns the number of each example's class."""
@@ -323,6 +323,10 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
     def learned_from(cls, train: Sequence[MultiLabelledText], _options: NoOptions) -> MultiLabelTask:
         """Finds the labels of a training file."""
         return cls(tuple(labels_of(train)), train[0].pair is not None)
+
+    def classes_of(self, example: MultiLabelledText) -> tuple[str, ...]:
+        """Returns its labels."""
+        return example.labels
 
     def config_fields(self) -> dict[str, Any]:
         """Returns one output for each label."""

@@ -179,9 +179,9 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             )
         return (*super().keys_of(example), *(example.known_by if isinstance(example, RelatedTexts) else ()))
 
-    def class_of(self, example: VectorExample) -> Hashable:
+    def classes_of(self, example: VectorExample) -> tuple[Hashable, ...]:
         """Returns the class of a labelled text."""
-        return example.label if isinstance(example, LabelledText) else None
+        return (example.label,) if isinstance(example, LabelledText) else ()
 
     @property
     def _needs(self) -> Needs:

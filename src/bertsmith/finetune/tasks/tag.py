@@ -142,6 +142,10 @@ class TaggingTask(Task[TaggedWords, WordTags]):
             encoded.append(EncodedExample([window.input_ids], [[0] * len(window.input_ids)], labels))
         return encoded
 
+    def classes_of(self, example: TaggedWords) -> tuple[str, ...]:
+        """Returns the types of its entities, or the tags of its words."""
+        return tuple({entity.type for entity in self._entities(example.tags)})
+
     def check_dev(self, dev: Sequence[TaggedWords]) -> None:
         """Makes sure that the dev file can tell good epochs from bad ones."""
         if marks_entities(self.labels) and all(tag == OUTSIDE for example in dev for tag in example.tags):

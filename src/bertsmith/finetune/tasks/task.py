@@ -377,9 +377,9 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns what examples must not share that are divided between training and test."""
         return (self.group_of(example), *((("group", example.group),) if example.group else ()))
 
-    def class_of(self, example: Any) -> Hashable:  # noqa: ARG002
-        """Returns the class by which cross-validation spreads examples evenly; None where there is none."""
-        return None
+    def classes_of(self, example: Any) -> tuple[Hashable, ...]:  # noqa: ARG002
+        """Returns the classes that are spread evenly over the parts of a file; here none."""
+        return ()
 
     def on_scale(self, _model: PretrainedModel) -> AbstractContextManager[None]:
         """Gives the model, inside the block, the scale of the labels; for tasks that are learned on another one."""
