@@ -55,6 +55,7 @@ _HOMES = {
     "push_model": "bertsmith.interop.hub",
     "quickstart": "bertsmith.journeys.quickstart",
     "solve": "bertsmith.journeys.solve",
+    "topics": "bertsmith.journeys.topics",
 }
 
 __all__ = [*_HOMES]
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from bertsmith.journeys.plan import plan as plan
     from bertsmith.journeys.quickstart import quickstart as quickstart
     from bertsmith.journeys.solve import solve as solve
+    from bertsmith.journeys.topics import topics as topics
     from bertsmith.kernels.layers import best_device as best_device
     from bertsmith.model import BertConfig as BertConfig
     from bertsmith.model import BertEmbedding as BertEmbedding

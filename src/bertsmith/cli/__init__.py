@@ -57,6 +57,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "next-sentence": predict.next_sentence,
         "generate": predict.generate,
         "mine": search.mine,
+        "topics": search.topics,
     },
     "Files and reading": {"import": folders.import_model, "push": folders.push, "docs": folders.docs},
 }
@@ -84,7 +85,7 @@ ENVIRONMENT = {
 
 _INTERRUPTED = 130
 _RESUMING = frozenset(
-    {"quickstart", "solve", "adapt", "distil", "corpus", "pretrain", "finetune", "embed", "index"}
+    {"quickstart", "solve", "adapt", "distil", "corpus", "pretrain", "finetune", "embed", "index", "topics"}
     | {"study", "word-vectors", "lstm", "seq2seq"}
 )
 """Commands that keep what is done and go on from there."""

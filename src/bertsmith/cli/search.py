@@ -1,4 +1,4 @@
-"""`bertsmith index`, `search`, `mine` and `serve`: a folder of text, searched; hard negatives; models over HTTP."""
+"""`bertsmith index`, `search`, `topics`, `mine` and `serve`: a folder of text, searched; models over HTTP."""
 
 from __future__ import annotations
 
@@ -88,6 +88,30 @@ def search(
                 *(f"   {line}" for line in (" ".join(part.split())[:300] for part in (hit.heading, hit.text)) if line),
                 sep="\n",
             )
+
+
+@declares("bertsmith.retrieval.build.IndexSettings")
+def topics(
+    folder: Annotated[Path, typer.Argument(help="Folder of text or documents, or of an index, which needs no model.")],
+    *,
+    model: Annotated[Path | None, typer.Option(help="Model folder, or org/name of the Hub.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for report.html, topics.json and the index.")] = Path("runs/topics"),
+    count: Annotated[int, typer.Option("--topics", min=0, help="Number of topics; 0: the most coherent.")] = 0,
+    **settings: Any,
+) -> None:
+    """Say what a folder of text is about: its topics, the words of each, a map, and counts over time."""
+    from rich.console import Console
+
+    from bertsmith.journeys.topics import topics as find
+    from bertsmith.reporting.progress import LiveProgress
+
+    with LiveProgress(Console(stderr=True)) as progress:
+        show = progress.counter("embedding", "passages")
+        found = find(folder, model, out, count=count, on_progress=show, **settings)
+    print(found.details.verdict)
+    for topic in found.details.topics:
+        print(f"{topic.number:3}  {topic.share:6.1%}  {', '.join(topic.words) or '(no word of its own)'}")
+    print(f"report in {found.report}; all passages in {out / 'topics.json'}")
 
 
 @declares("bertsmith.retrieval.mining.MiningSettings")

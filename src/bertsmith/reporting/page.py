@@ -102,14 +102,22 @@ def environment(package: str = "bertsmith.reporting") -> Environment:
 
 
 def render_report(
-    title: str, lead: str, parts: Sequence[Part], *, package: str = "bertsmith.reporting", **values: Any
+    title: str,
+    lead: str,
+    parts: Sequence[Part],
+    *,
+    commands: Sequence[str] = (),
+    package: str = "bertsmith.reporting",
+    **values: Any,
 ) -> str:
     """Returns a whole page.
 
     Args:
         lead: one sentence below it.
         parts: shown one below the other.
+        commands: what to type next, with the paths of this run; shown at the end.
         package: whose templates the parts may use besides those of this room.
         **values: more values for the templates.
     """
-    return environment(package).get_template("report.html").render(title=title, lead=lead, parts=parts, **values)
+    template = environment(package).get_template("report.html")
+    return template.render(title=title, lead=lead, parts=parts, commands=commands, **values)

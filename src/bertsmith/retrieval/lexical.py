@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from numpy.typing import NDArray
 from bertsmith.errors import ConfigError
 from bertsmith.retrieval.dense import best
 from bertsmith.tokenizer.normalize import Normalizer
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 Fold = Callable[[str], str]
 _CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
@@ -87,6 +91,16 @@ def places_of(text: str, words: Set[str], fold: Fold = folded) -> list[tuple[int
     return places
 
 
+def usual_spelling(texts: Iterable[str], words: Iterable[str], fold: Fold = folded) -> dict[str, str]:
+    """Returns how each word is mostly written in texts; as it is where none of them holds it alone."""
+    seen: dict[str, Counter[str]] = {word: Counter() for word in words}
+    for stretch, count in Counter(match[0] for text in texts for match in _STRETCH.finditer(text)).items():
+        found = words_of(stretch, fold)
+        if len(found) == 1 and found[0] in seen:
+            seen[found[0]][stretch] += count
+    return {word: max(forms, key=lambda form: forms[form], default=word) for word, forms in seen.items()}
+
+
 class LexicalSearch:
     """Finds texts by the words they share with a query."""
 
@@ -116,6 +130,16 @@ class LexicalSearch:
         """Opens what `save` wrote, with the same `fold`; the arrays stay on disk until they are read."""
         engine = _bm25s().BM25.load(folder, mmap=True, show_progress=False)
         return cls(engine, engine.scores["num_docs"], fold)
+
+    def incidence(self) -> tuple[csc_array, list[str]]:
+        """Returns [N, V] float32, 1 where a text holds a word, and the words: of two characters or more, no numbers."""
+        from scipy.sparse import csc_array
+
+        scores, known = self._engine.scores, self._engine.vocab_dict
+        words = [word for word in known if len(word) > 1 and not word.isdigit()]
+        held = (np.ones(len(scores["indices"]), dtype=np.float32), scores["indices"], scores["indptr"])
+        whole = csc_array(held, shape=(self._count, len(scores["indptr"]) - 1))
+        return whole[:, [known[word] for word in words]], words
 
     def scores(self, query: str) -> NDArray[np.float32]:
         """Scores all texts.

@@ -211,7 +211,7 @@ class SearchIndex:
             again = ranker.scores([query] * len(scored), texts).tolist()
             # sorted 是稳定的：同分时保持第一次检索的次序
             scored = sorted(zip([row for row, _ in scored], again, strict=True), key=lambda pair: -pair[1])
-        return self._hits(scored[:k])
+        return self.hits(scored[:k])
 
     def embed_query(self, query: str) -> NDArray[np.float32]:
         """Returns [H], the vector of a query; of unit length where vectors are compared so."""
@@ -263,7 +263,8 @@ class SearchIndex:
             fused = weighted_scores(dense, lexical, self.stored.current.weight if weight is None else weight)
         return sorted(fused.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
-    def _hits(self, scored: list[tuple[int, float]]) -> list[Hit]:
+    def hits(self, scored: list[tuple[int, float]]) -> list[Hit]:
+        """Returns the passages of rows, each with a score."""
         found = self.stored.passages.take(_rows(scored)).to_pylist()
         documents = self.stored.current.documents
         hits = []
