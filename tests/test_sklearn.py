@@ -20,6 +20,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from bertsmith import load_pipeline
 from bertsmith.errors import BertsmithError
+from bertsmith.finetune.tasks.classify import ClassificationTask
+from bertsmith.finetune.tasks.regress import RegressionTask
+from bertsmith.inference.classify import Prediction
 from bertsmith.sklearn import BertClassifier, BertEmbedder, BertRegressor, BertTagger
 
 TEXTS = ["the man reads a book", "the woman eats bread"] * 10
@@ -70,6 +73,27 @@ def test_a_weight_counts_like_as_many_rows(tiny_model, tmp_path):
     assert np.array_equal(
         doubled.predict_proba(TEXTS), BertClassifier(tiny_model, **QUICK).fit(TEXTS, LABELS).predict_proba(TEXTS)
     )
+
+
+@pytest.mark.parametrize("kind", [BertClassifier, BertRegressor])
+def test_weights_choose_the_epoch(tiny_model, kind, monkeypatch):
+    """The epoch that is right where the weight lies is kept, though another one is right more often."""
+    targets = [float(n % 2) for n in range(20)]
+    task = {BertClassifier: ClassificationTask, BertRegressor: RegressionTask}[kind]
+
+    def predicts(self, model, tokenizer, examples, inference):
+        own = next(turned, ())
+        scores = [1 - target if n in own else target for n, target in enumerate(targets)]
+        if kind is BertRegressor:
+            return scores
+        return [Prediction(str(score), {"0.0": 1 - score, "1.0": score}) for score in scores]
+
+    monkeypatch.setattr(task, "predict", predicts)
+    how = QUICK | {"n_epochs": 2, "validation_fraction": 0.0}
+    for weights, epoch in (([10.0] * 10 + [0.1] * 10, 2), (None, 1)):
+        # 第一轮错在前十行，第二轮错在后十一行
+        turned = iter([range(10), range(9, 20)])
+        assert kind(tiny_model, **how).fit(TEXTS, targets, sample_weight=weights).n_iter_ == epoch
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def fine_tune(
     settings: FineTuningSettings,
     *,
     test: Sequence[ExampleT] | None = None,
-    weights: Sequence[float] | None = None,
+    weights: tuple[Sequence[float], Sequence[float]] | None = None,
     teacher: str | None = None,
     console: Console | None = None,
     device: torch.device | str = "cpu",
@@ -116,7 +116,8 @@ def fine_tune(
         dev: labelled examples to choose the best epoch, and thresholds, by.
         run: the run folder; the same call resumes where it was interrupted, or returns the result that is there.
         test: labelled examples that only the kept weights see, once.
-        weights: of the loss of each training example, for tasks over whole texts; a batch counts by their sum.
+        weights: of each training example in the loss, where a batch counts by their sum, and of each dev example in the
+            choice of the epoch; for tasks over texts with one label.
         teacher: a folder that was fine-tuned for the task, whose judgement is learned besides the labels.
         listeners: are told how the run goes; a result that is there already is told to nobody.
 
@@ -157,7 +158,7 @@ def fine_tune(
         "dev": digest_of(dev),
         "test": None if test is None else digest_of(test),
         **({} if teacher is None else {"teacher": fingerprint_weights(hub_folder(teacher))}),
-        **({} if weights is None else {"weights": digest_of(weights)}),
+        **({} if weights is None else {"weights": digest_of([*weights[0], *weights[1]])}),
     }
     claim_folder(folder, "finetune.json", request, beside=FURTHER)
     with locked(folder):
@@ -166,9 +167,17 @@ def fine_tune(
             _remove_state(folder)
             return FineTuningResult.load(folder / "result.json")
         started = FineTuningRun(
-            task, Path(model_folder), folder, settings, console or Console(quiet=True), device, teacher, listeners
+            task,
+            Path(model_folder),
+            folder,
+            settings,
+            console or Console(quiet=True),
+            device,
+            teacher,
+            listeners,
+            weights,
         )
-        return started.finish(train, dev, test, weights)
+        return started.finish(train, dev, test)
 
 
 def _require_precision(folder: Path, settings: FineTuningSettings, precision: str) -> None:
@@ -198,10 +207,11 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         device: torch.device | str,
         teacher: str | None = None,
         listeners: Sequence[RunListener] = (),
+        weights: tuple[Sequence[float], Sequence[float]] | None = None,
     ) -> None:
         self.task, self.settings, self.console = task, settings, console
         self.start_folder, self.folder, self.device = model_folder, folder, torch.device(device)
-        self.teacher, self.listeners = teacher, listeners
+        self.teacher, self.listeners, self.weights = teacher, listeners, weights
         self.tokenizer = load_tokenizer(model_folder)
         require_fit(self.tokenizer, ModelConfig.load(model_folder), model_folder)
         self.model = self._start()
@@ -215,7 +225,6 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         train: Sequence[ExampleT],
         dev: Sequence[ExampleT],
         test: Sequence[ExampleT] | None,
-        weights: Sequence[float] | None = None,
     ) -> FineTuningResult:
         """Trains to the end, and scores the kept weights."""
         max_length = self.inference.length_for(self.model.config)
@@ -227,7 +236,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
         encoded = self.task.encode(self.tokenizer, train, max_length)
         if not encoded:
             raise InputError("no example of the training file can be learned from")
-        if weights is not None:
+        if self.weights is not None:
+            weights, _ = self.weights
             # 平均为 1：权重只分轻重，不改变学习率的意义
             mean = sum(weights) / len(weights)
             encoded = [replace(one, weight=own / mean) for one, own in zip(encoded, weights, strict=True)]
@@ -383,6 +393,8 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
             metrics = self.task.with_best_threshold(dev, predictions).metrics(dev, predictions)
             progress.epochs += 1
             score = self.task.selection_score(metrics)
+            if self.weights is not None:
+                score = self.task.weighed_score(dev, predictions, self.weights[1])
             # 小数据上最后一轮往往不是最好的：只保留开发集上最好的一轮；持平时取较早的
             if progress.best is None or score > progress.best:
                 progress.best, progress.best_epoch = score, progress.epochs

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -416,6 +416,11 @@ def next_sentence_logits(model: ModelForNextSentencePrediction | ModelForPreTrai
 
 
 Activation = Literal["Sigmoid", "Identity"]
+ACTIVATION_CLASSES: dict[Activation, str] = {
+    "Sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "Identity": "torch.nn.modules.linear.Identity",
+}
+"""What a `CrossEncoder` calls them."""
 
 
 @dataclass(frozen=True)
@@ -478,12 +483,10 @@ class Rank(Pipeline, name="rank"):
         # 从新到旧，激活函数的名字先后写在三个地方
         named = newer.get("activation_fn") or (older.get("activation_fn") if isinstance(older, dict) else None)
         named = str(named or config.get("sbert_ce_default_activation_function") or "Sigmoid").rpartition(".")[2]
-        if named not in get_args(Activation):
-            raise CheckpointError(
-                f"{folder}: scores through {named}; this package has {', '.join(get_args(Activation))}"
-            )
+        if named not in ACTIVATION_CLASSES:
+            raise CheckpointError(f"{folder}: scores through {named}; this package has {', '.join(ACTIVATION_CLASSES)}")
         prompt = prompts.get(default, "")
-        return RankSettings(told.task, told.max_length, prompt, cast(Activation, named))
+        return RankSettings(told.task, told.max_length, prompt, named)
 
     @classmethod
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:

@@ -251,7 +251,7 @@ class FineTuned(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learned, held = self._split(labels, seed)
         train, dev = [examples[n] for n in learned], [examples[n] for n in held]
-        of_rows = None if weights is None else [weights[n] for n in learned]
+        of_rows = None if weights is None else ([weights[n] for n in learned], [weights[n] for n in held])
         with ExitStack() as stack:
             start = self._start(stack)
             run = Path(self.run_folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="bertsmith-")))

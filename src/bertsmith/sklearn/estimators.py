@@ -90,8 +90,8 @@ class BertClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         Args:
             X: N texts, or N pairs of texts.
             y: N classes.
-            sample_weight: N weights of the loss, from 0; a row of 0 is left out. The rows that choose the epoch count
-                alike. None for all alike.
+            sample_weight: N weights, from 0, in the loss and in the choice of the epoch; a row of 0 is left out. None
+                for all alike. `evaluation_` counts all alike.
 
         Raises:
             EstimatorError: a row is no text, a label is missing, there is one class only, or a parameter is impossible.

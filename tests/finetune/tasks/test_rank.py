@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,35 @@ def test_a_ranker_learns_and_is_saved_for_everybody(tiny_model, tmp_path):
     reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
     expected = reference.predict([("the man", text) for text in texts])
     np.testing.assert_allclose(ours.scores(["the man"] * 3, texts), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("prompt", ["", "the book "])
+def test_a_cross_encoder_keeps_its_prompt_and_its_activation(tiny_model, tmp_path, prompt):
+    base = BertForSequenceClassification.from_pretrained(tiny_model, new_heads=True, id2label={0: "LABEL_0"})
+    base.save_pretrained(tmp_path / "base")
+    WordPieceTokenizer.load(tiny_model).save(tmp_path / "base")
+    named = {"prompts": {"q": prompt}, "default_prompt_name": "q"} if prompt else {}
+    theirs = sentence_transformers.CrossEncoder(
+        str(tmp_path / "base"), activation_fn=torch.nn.Identity(), device="cpu", **named
+    )
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    train, dev = make_pairs(2), make_pairs(1)
+    fine_tune(RankingTask.of(train), tmp_path / "theirs", train, dev, tmp_path / "run", replace(SETTINGS, epochs=1))
+    folder = tmp_path / "run" / "model"
+    texts = [example.text for example in dev[:3]]
+    rank = Rank.load(folder, precision="float32", device="cpu")
+    assert (rank.prompt, rank.activation) == (prompt, "Identity")
+    reference = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    expected = reference.predict([("the man", text) for text in texts])
+    np.testing.assert_allclose(rank.scores(["the man"] * 3, texts), expected, atol=1e-4)
+    assert len(RankingTask(prompt).encode(rank.tokenizer, dev, 16)[0].input_ids[0]) == len(
+        rank.tokenizer(prompt + dev[0].query, dev[0].text)["input_ids"]
+    )
+    # 句向量文件夹的提示词不是给排序用的
+    (tiny_model / "config_sentence_transformers.json").write_text(
+        '{"prompts": {"query": "query: "}, "default_prompt_name": "query"}'
+    )
+    assert RankingTask().starting_from(tiny_model) == RankingTask()
 
 
 def test_a_model_for_another_task_starts_afresh(tiny_model, tmp_path):

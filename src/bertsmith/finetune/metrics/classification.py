@@ -45,10 +45,14 @@ class MultiLabelScores:
     labels: list[ClassScores]
 
 
-def accuracy(labels: Sequence[int], predictions: Sequence[int]) -> float:
+Weights = Sequence[float] | None
+"""How much each example counts; None for all alike."""
+
+
+def accuracy(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
     """Returns the share of right predictions, in [0, 1]."""
     with _scikit_learn() as metrics:
-        return float(metrics.accuracy_score(labels, predictions))
+        return float(metrics.accuracy_score(labels, predictions, sample_weight=weights))
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> NDArray[np.int64]:
@@ -69,22 +73,24 @@ def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: 
     return [ClassScores(precision, recall, f1, int(support)) for precision, recall, f1, support in rows]
 
 
-def macro_f1(labels: Sequence[int], predictions: Sequence[int]) -> float:
+def macro_f1(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
     """Returns the mean F1 over the classes that occur or are predicted."""
     with _scikit_learn() as metrics:
-        return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
+        how = {"average": "macro", "zero_division": 0.0, "sample_weight": weights}
+        return float(metrics.f1_score(labels, predictions, **how))
 
 
-def binary_f1(labels: Sequence[int], predictions: Sequence[int], positive: int = 1) -> float:
+def binary_f1(labels: Sequence[int], predictions: Sequence[int], positive: int = 1, weights: Weights = None) -> float:
     """Returns the F1 of one class against the rest, as GLUE reports it for MRPC and QQP."""
     with _scikit_learn() as metrics:
-        return float(metrics.f1_score(labels, predictions, labels=[positive], average="macro", zero_division=0.0))
+        how = {"average": "macro", "zero_division": 0.0, "sample_weight": weights}
+        return float(metrics.f1_score(labels, predictions, labels=[positive], **how))
 
 
-def matthews_correlation(labels: Sequence[int], predictions: Sequence[int]) -> float:
+def matthews_correlation(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
     """Returns Matthews' correlation (Gorodkin 2004, eq. 8): 1 for a perfect prediction, 0 for chance or one class."""
     with _scikit_learn() as metrics:
-        return float(metrics.matthews_corrcoef(labels, predictions))
+        return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=weights))
 
 
 def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelScores:

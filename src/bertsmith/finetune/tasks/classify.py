@@ -227,14 +227,25 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
 
     def metrics(self, examples: Sequence[LabelledText], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Returns accuracy, macro F1 and Matthews correlation; for two classes the F1 of the second as well."""
+        return self._figures(examples, predictions, None)
+
+    def weighed_score(
+        self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Sequence[float]
+    ) -> float:
+        """Returns the metric over weighed counts."""
+        return self.selection_score(self._figures(examples, predictions, weights))
+
+    def _figures(
+        self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Sequence[float] | None
+    ) -> dict[str, float]:
         truth, predicted = self.targets(examples), [self.labels.index(prediction.label) for prediction in predictions]
         found = {
-            "accuracy": accuracy(truth, predicted),
-            "macro_f1": macro_f1(truth, predicted),
-            "matthews": matthews_correlation(truth, predicted),
+            "accuracy": accuracy(truth, predicted, weights),
+            "macro_f1": macro_f1(truth, predicted, weights),
+            "matthews": matthews_correlation(truth, predicted, weights),
         }
         if len(self.labels) == 2:
-            found[_f1_name(self.labels)] = binary_f1(truth, predicted)
+            found[_f1_name(self.labels)] = binary_f1(truth, predicted, weights=weights)
         # 起决定作用的指标排在最前：报告和模型卡都先看它
         return {self.metric: found[self.metric], **found}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
+from bertsmith.files import write_json
 from bertsmith.finetune.datasets.texts import RANKINGS, RankingExample
 from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.ranking import average_precision, ranking_scores, reciprocal_ranks
@@ -35,9 +36,10 @@ from bertsmith.finetune.tasks.task import (
     TaskSpec,
     worst,
 )
-from bertsmith.inference.classify import Rank
-from bertsmith.inference.task_file import stated_length
-from bertsmith.model import ModelForSequenceClassification
+from bertsmith.inference.classify import ACTIVATION_CLASSES, Activation, Rank
+from bertsmith.inference.task_file import USAGE_FILE, read_told, stated_length
+from bertsmith.model import ModelConfig, ModelForSequenceClassification
+from bertsmith.model.folder import read_architecture
 from bertsmith.objectives import MultiLabelObjective
 from bertsmith.tokenizer import Tokenizer
 
@@ -57,7 +59,15 @@ class _Query:
 
 @dataclass(frozen=True)
 class RankingTask(Task[RankingExample, float]):
-    """The relevance of texts to queries."""
+    """The relevance of texts to queries.
+
+    Attributes:
+        prompt: what stands before every query; that of the ranker that training goes on with.
+        activation: what makes a score of the output: of that ranker, too; the loss is over the sigmoid all the same.
+    """
+
+    prompt: str = ""
+    activation: Activation = "Sigmoid"
 
     spec: ClassVar = TaskSpec(
         "rank",
@@ -90,6 +100,30 @@ class RankingTask(Task[RankingExample, float]):
         """Returns one output, without a problem type: what `CrossEncoder` saves."""
         return {"id2label": {0: "relevance"}, "problem_type": None}
 
+    def starting_from(self, folder: Path) -> RankingTask:
+        """Returns the task with the prompt and the activation of a ranker."""
+        # 句向量文件夹也有提示词，那不是给排序用的
+        if not Rank.is_for(read_architecture(folder) or "", ModelConfig.load(folder)):
+            return self
+        says = Rank.settings_in(folder)
+        return replace(self, prompt=says.prompt, activation=says.activation)
+
+    def add_files(self, folder: Path, config: ModelConfig, max_length: int) -> None:  # noqa: ARG002
+        """Says activation and prompt as `CrossEncoder` does, where they are not the usual ones."""
+        path = folder / "config.json"
+        # 适配器没有 config.json：它的设置只在 task.json 里
+        if self.activation != "Sigmoid" and path.is_file():
+            says = {"sentence_transformers": {"activation_fn": ACTIVATION_CLASSES[self.activation]}}
+            write_json(path, read_told(path, dict) | says)
+        if self.prompt:
+            prompts = {"prompts": {"query": self.prompt}, "default_prompt_name": "query"}
+            write_json(folder / USAGE_FILE, {"model_type": "CrossEncoder", **prompts})
+            reads = {"text": {"method": "forward", "method_output_name": "logits"}}
+            task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+            write_json(folder / "sentence_bert_config.json", {**task, "modality_config": reads})
+            kind = "sentence_transformers.base.modules.transformer.Transformer"
+            write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
+
     def max_length_in(self, folder: Path) -> int:
         """Returns how much of a pair the ranker reads."""
         return stated_length(folder)
@@ -112,7 +146,8 @@ class RankingTask(Task[RankingExample, float]):
                 raise InputError(f"{example.text[:40]!r}: the relevance {example.relevance} is not in [0, 1]")
         # 三个文件都先编码再训练：没有一条相关文本的文件评不了分，要在训练之前就报
         _judged_queries(examples, [0.0] * len(examples))
-        encoded = tokenizer(*_columns(examples), max_length=max_length)
+        queries, texts = _columns(examples)
+        encoded = tokenizer([self.prompt + query for query in queries], texts, max_length=max_length)
         return [
             EncodedExample([ids], [types], [example.relevance])
             for ids, types, example in zip(encoded["input_ids"], encoded["token_type_ids"], examples, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,6 +79,16 @@ class RegressionTask(TextTask[ScoredText, float]):
         """Returns Pearson's correlation to three digits, and below them how small the error is."""
         # 相关系数不看尺度：输出全挤在均值附近也能接近 1，所以千分位上持平的几轮里，取误差最小的
         return round(metrics["pearson"], 3) + 4e-4 / (1 + metrics["rmse"] / self.spread)
+
+    def weighed_score(
+        self, examples: Sequence[ScoredText], predictions: Sequence[float], weights: Sequence[float]
+    ) -> float:
+        """Returns it from the moments of weighed examples."""
+        truth, found = np.array([example.score for example in examples]), np.array(predictions)
+        covariance = np.cov(truth, found, bias=True, aweights=weights)
+        scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
+        error = math.sqrt(np.average((truth - found) ** 2, weights=weights))
+        return self.selection_score({"pearson": covariance[0, 1] / scale if scale else 0.0, "rmse": error})
 
     def check_dev(self, dev: Sequence[ScoredText]) -> None:
         """Makes sure that the dev file can tell good epochs from bad ones."""

@@ -442,6 +442,16 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
         """Returns what epochs and runs are compared by on dev; larger is better."""
         return metrics[self.metric]
 
+    def weighed_score(
+        self, _examples: Sequence[ExampleT], _predictions: Sequence[PredictionT], _weights: Sequence[float]
+    ) -> float:
+        """Returns `selection_score` where each example counts by its weight.
+
+        Raises:
+            ConfigError: the metric of the task weighs no examples.
+        """
+        raise ConfigError(f"the examples of {self.name} have no weights; leave them out")
+
     @abstractmethod
     def evaluate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> Evaluation:
         """Scores predictions with all details; its metrics are those of `metrics`."""
