@@ -59,9 +59,14 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "mine": search.mine,
         "topics": search.topics,
     },
-    "Files and reading": {"import": folders.import_model, "push": folders.push, "docs": folders.docs},
+    "Files and reading": {
+        "models": folders.models,
+        "import": folders.import_model,
+        "push": folders.push,
+        "docs": folders.docs,
+    },
 }
-_FILES_INTO_FILES = ("look", "vocab", "corpus", "report", "import", "push", "docs")
+_FILES_INTO_FILES = ("look", "vocab", "corpus", "report", "models", "import", "push", "docs")
 """Commands that compute with no model, and so on no device."""
 
 for _panel, _commands in _PANELS.items():

@@ -1,7 +1,8 @@
-"""`bertsmith import`, `export`, `push` and `docs`: model folders from and for other tools; the documentation."""
+"""`bertsmith models`, `import`, `export`, `push` and `docs`: models of others and for others; documentation."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -92,6 +93,41 @@ def push(
     from bertsmith.interop.hub import push_model
 
     print(push_model(folder, repository, private=private, branch=branch, message=message))
+
+
+def models(
+    words: Annotated[
+        list[str] | None, typer.Argument(help="Show rows with all these words, such as: vectors zh", show_default=False)
+    ] = None,
+) -> None:
+    """List published encoders that load here, by purpose, language, size and licence."""
+    import csv
+
+    from bertsmith.errors import InputError
+
+    path = Path(__file__).parents[1] / "published.tsv"
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    wanted = {word.lower() for word in words or []}
+    shown = [row for row in rows if wanted <= set(re.findall(r"[\w.-]+", " ".join(row).lower()))]
+    if not shown:
+        raise InputError(f"no model has all of {', '.join(sorted(wanted))}; bertsmith models shows them all")
+    columns = [*zip(*[header, *shown], strict=True)][:-1]
+    widths = [max(map(len, column)) for column in columns]
+    for row in [header, *shown]:
+        print("  ".join(map(str.ljust, row[:-1], widths)).rstrip())
+    print("\n100: a hundred languages. A name works wherever --model takes a folder; the first use downloads it:")
+    for purpose, command in _USES.items():
+        if name := next((row[1] for row in shown if row[0] == purpose), None):
+            print(f"  {command.format(name)}")
+
+
+_USES = {
+    "vectors": "bertsmith index FOLDER --model {} --out folder.index",
+    "rank": 'bertsmith search folder.index "a question" --rerank {}',
+    "fine-tune": "bertsmith finetune classify --model {} --train train.tsv --out runs/mine",
+}
+"""What the models of each purpose are used with."""
 
 
 def docs(
