@@ -71,11 +71,12 @@ def test_classes_have_the_probabilities_of_scikit_learn(classes):
     draws, train, test = random.Random(1), texts(80, 1), texts(30, 2)
     labels = [draws.choice(classes) for _ in train]
     examples = [LabelledText(text, None, label) for text, label in zip(train, labels, strict=True)]
-    words, strength = train_words(ClassificationTask.of(examples), examples, examples, (2.0,))
+    words, fit = train_words(ClassificationTask.of(examples), examples, examples, (2.0,))
     features = theirs(train)
     expected = LogisticRegression(C=2.0, tol=1e-8, max_iter=2000).fit(features.transform(train), labels)
     found = words.logits(test).double().softmax(-1).numpy()
-    assert strength == 2.0
+    assert fit.strength == 2.0
+    torch.testing.assert_close(fit.outputs, words.logits(train), rtol=0, atol=1e-4)
     np.testing.assert_allclose(found, expected.predict_proba(features.transform(test)), atol=4e-3)
 
 
@@ -121,8 +122,8 @@ def test_weaker_penalties_are_tried_until_dev_says_stop():
     noise = [LabelledText(text, None, draws.choice("ab")) for text in texts(60, 3)]
     held = [LabelledText(text, None, draws.choice("ab")) for text in texts(60, 4)]
     task = ClassificationTask.of(noise)
-    assert train_words(task, noise, held)[1] <= 1.0
-    assert train_words(task, noise, noise)[1] == 100.0
+    assert train_words(task, noise, held)[1].strength <= 1.0
+    assert train_words(task, noise, noise)[1].strength == 100.0
 
 
 def test_a_folder_gives_the_same_and_a_damaged_file_is_refused(tmp_path):

@@ -47,20 +47,60 @@ def encoder(tmp_path):
 
 
 def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
-    found = bertsmith.solve(rows_of(400, 0), tmp_path / "out")
+    found = bertsmith.solve(rows_of(600, 0), tmp_path / "out")
     assert [one.name for one in found.details.tries] == ["majority", "words", "answer: words"]
     assert found.details.mix == (0.0, 1.0, 0.0)
     assert found.metrics["accuracy"] > 0.85
     assert sorted(path.name for path in found.model_folder.iterdir()) == ["task.json", "words.safetensors"]
     split = json.loads((tmp_path / "out/split.json").read_text())
-    assert len(split["dev"]) + len(split["test"]) + len(split["train"]) == 400
-    test = [rows_of(400, 0)[number] for number in split["test"]]
+    assert len(split["dev"]) + len(split["test"]) + len(split["train"]) == 600
+    test = [rows_of(600, 0)[number] for number in split["test"]]
     assert bertsmith.evaluate(found.model_folder, test).metrics == found.metrics
     assert "What was tried" in found.report.read_text()
     # 第二次什么也不做
-    assert bertsmith.solve(iter(rows_of(400, 0)), tmp_path / "out").details == found.details
+    assert bertsmith.solve(iter(rows_of(600, 0)), tmp_path / "out").details == found.details
     with pytest.raises(RunFolderError, match="another"):
-        bertsmith.solve(rows_of(400, 1), tmp_path / "out")
+        bertsmith.solve(rows_of(600, 1), tmp_path / "out")
+
+
+def test_few_labels_are_held_out_in_turn(encoder, tmp_path):
+    """What is told of a row comes from a model that had not learned from it; what is kept has learned from all."""
+    draws = random.Random(0)
+    rows = [
+        {"text": f"{draws.choice(PEOPLE)} book {number} {number}x", "label": draws.choice("ab")} for number in range(60)
+    ]
+    found = bertsmith.solve(rows, tmp_path / "out", model=encoder, minutes=5.0)
+    split = json.loads((tmp_path / "out/split.json").read_text())
+    assert sorted(set(split["folds"])) == [0, 1, 2, 3, 4]
+    assert [one.name for one in found.details.tries][:4] == [
+        "majority",
+        "words",
+        "frozen encoder",
+        "fine-tuned encoder",
+    ]
+    # 标签是抽签得来的：没学过的折上猜不中，学过的行上却能背出来
+    words = np.load(tmp_path / "out/parts/words/dev.npy").argmax(1)
+    truth = np.array([row["label"] == "b" for row in rows])
+    assert (words == truth).mean() < 0.75
+    assert found.details.dev.metrics["accuracy"] < 0.75
+    assert found.details.test is None
+    assert sorted(path.name for path in (tmp_path / "out/parts").iterdir()) == [
+        "fine-tuned-encoder",
+        "frozen-encoder",
+        "words",
+    ]
+    assert "held out in turn" in found.report.read_text()
+
+
+def test_four_labels_of_a_class_are_enough(tmp_path):
+    rows = [
+        {"text": f"{word} {word} {end}", "label": word}
+        for word in ("red", "blue")
+        for end in ("tree", "house", "car", "sky")
+    ]
+    found = bertsmith.solve(rows, tmp_path / "out")
+    assert load_pipeline("classify", found.model_folder)("a red and red dog").label == "red"
+    assert found.metrics["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
@@ -80,6 +120,12 @@ def test_every_shape_is_solved_beside_an_encoder(task, encoder, tmp_path):
     assert scores["words"] > scores["majority"]
     assert solved.tries[-1].score >= scores["words"] - 0.02
     assert bertsmith.evaluate(found.model_folder, rows[200:]).metrics == pytest.approx(solved.dev.metrics, abs=1e-6)
+    frozen = tmp_path / "out/parts/frozen-encoder/model"
+    texts = [row["text"] for row in rows[200:]]
+    outputs = load_pipeline(task, frozen).logits(texts, None)
+    np.testing.assert_allclose(outputs.numpy(), np.load(frozen.parent / "dev.npy"), atol=2e-2)
+    with pytest.raises(ConfigError, match="holds an encoder alone"):
+        load_pipeline(task, frozen, only="words")
 
 
 def test_both_parts_are_kept_where_both_are_asked_for(encoder, tmp_path, monkeypatch):
@@ -134,7 +180,7 @@ def test_an_encoder_is_pre_trained_from_nothing(tmp_path, monkeypatch):
     rows = rows_of(300, 0)
     found = bertsmith.solve(rows[:200], tmp_path / "out", dev=rows[200:], text=_text(tmp_path), minutes=0.3)
     names = [one.name for one in found.details.tries]
-    assert names[2:4] == ["pre-trained from nothing", "fine-tuned from nothing"]
+    assert names[2:5] == ["pre-trained from nothing", "frozen from nothing", "fine-tuned from nothing"]
     assert "masked-LM loss" in found.details.tries[2].note
     assert rows[0]["text"] in (tmp_path / "out/text/labelled.txt").read_text()
 
@@ -203,7 +249,7 @@ def test_killed_the_same_command_goes_on(encoder, tmp_path):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "bertsmith", "solve", str(train), "--dev", str(dev), "--model", str(encoder)]
     command += ["--minutes", "5", "--out", str(out)]
-    for landmark in ("tries.json", "parts/frozen-encoder/metrics.jsonl", "parts/fine-tuned-encoder/metrics.jsonl"):
+    for landmark in ("tries.json", "parts/words/dev.npy", "parts/fine-tuned-encoder/metrics.jsonl"):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while process.poll() is None and not (out / landmark).exists():
             time.sleep(0.005)

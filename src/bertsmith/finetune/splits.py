@@ -89,16 +89,7 @@ def held_out(
         `train`, `dev` and, where it is asked for and there are enough, `test` → the numbers of their examples, from 0.
     """
     share = 5 if len(examples) < LARGE else 10
-    groups = almost_equal(task, examples)
-    large = {group for group, count in Counter(groups).items() if count > len(examples) / share}
-    if large:
-        # 一张表格填出来的文本都几乎相同：连成一片就什么也分不出来
-        rest = _joined([_keys(task, example, near=False) for example in examples])
-        whole, equal = Counter(groups), Counter(rest)
-        count = sum(g in large and equal[own] < whole[g] for g, own in zip(groups, rest, strict=True))
-        groups = [rest[number] if group in large else group for number, group in enumerate(groups)]
-        if count:
-            warnings.warn(f"{count:,} texts are almost equal: of these only equal ones stay on one side", stacklevel=3)
+    groups = together(task, examples, share)
     if len(set(groups)) < FEWEST:
         raise InputError(
             f"the training file has {len(set(groups))} different examples, too few to hold some out; give --dev, or"
@@ -127,6 +118,21 @@ def held_out(
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         divided["train" if group in kept else names.get(part, "train")].append(number)
     return divided
+
+
+def together(task: Task[ExampleT, Any], examples: Sequence[ExampleT], share: int) -> list[int]:
+    """Returns the group of each example, as `almost_equal`; of a group larger than one of `share` parts only equals."""
+    groups = almost_equal(task, examples)
+    large = {group for group, count in Counter(groups).items() if count > len(examples) / share}
+    if large:
+        # 一张表格填出来的文本都几乎相同：连成一片就什么也分不出来
+        rest = _joined([_keys(task, example, near=False) for example in examples])
+        whole, equal = Counter(groups), Counter(rest)
+        count = sum(g in large and equal[own] < whole[g] for g, own in zip(groups, rest, strict=True))
+        groups = [rest[number] if group in large else group for number, group in enumerate(groups)]
+        if count:
+            warnings.warn(f"{count:,} texts are almost equal: of these only equal ones stay on one side", stacklevel=4)
+    return groups
 
 
 def _latest(examples: Sequence[Any], share: int, groups: Sequence[int]) -> list[int]:

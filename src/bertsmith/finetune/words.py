@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.tasks.classify import TextTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference.classify import REGRESSION, SINGLE
-from bertsmith.inference.words import PART, SIMILARITIES, Words, counted
+from bertsmith.inference.words import PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
 
 STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The values of `C`, by which the loss of the examples is multiplied beside the penalty, among which dev chooses."""
@@ -38,48 +38,132 @@ CHANCE = 1.92
 Floats = NDArray[np.float64]
 
 
+class Fit(NamedTuple):
+    """How a linear model was found: the strength, and its outputs [N, K] for examples it had not learned from."""
+
+    strength: float
+    outputs: Tensor
+
+
 def train_words(
     task: TextTask[Any, Any],
     train: Sequence[Any],
-    dev: Sequence[Any],
+    dev: Sequence[Any] | None,
     strengths: Sequence[float] = STRENGTHS,
-) -> tuple[Words, float]:
+    *,
+    folds: Sequence[int] = (),
+) -> tuple[Words, Fit]:
     """Trains a linear model over the n-grams of texts.
 
     Args:
         task: of classes, labels or numbers.
         train: labelled examples.
-        dev: labelled examples that choose the strength.
+        dev: labelled examples that choose the strength; None where folds do.
         strengths: to choose from, rising.
+        folds: of each training example the number of its part: each part is held out once, and the model that is
+            kept has learned from all.
 
     Returns:
-        The model, and the strength.
+        The model; the strength, and the outputs for dev or, by folds, for the training examples.
     """
-    problem = str(task.config_fields()["problem_type"])
-    labels = tuple(task.config_fields()["id2label"].values())
+    problem, labels = _kind(task)
+    known = replace(_known(task, train, len(labels)), problem=problem, labels=labels)
+    features = _matrix(known, task, train)
+    held = None if dev is None else _matrix(known, task, dev)
+    weights, bias, fit = _learned(task, features, train, held, dev, folds, strengths)
+    return replace(known, weights=weights, bias=bias), fit
+
+
+def train_states(
+    task: TextTask[Any, Any],
+    pooling: str,
+    vectors: Tensor,
+    train: Sequence[Any],
+    held: Tensor | None,
+    dev: Sequence[Any] | None,
+    *,
+    folds: Sequence[int] = (),
+) -> tuple[Words, Fit]:
+    """Trains a linear layer over what an encoder's layers hold of texts, and leaves the encoder as it is.
+
+    Args:
+        task: as in `train_words`.
+        pooling: how the vectors were made.
+        vectors: [N, W] of the training examples.
+        train: as in `train_words`.
+        held: the vectors of those of dev.
+        dev: as in `train_words`.
+        folds: as in `train_words`.
+
+    Returns:
+        A model without n-grams that holds the layer; the rest as `train_words`.
+    """
+    problem, labels = _kind(task)
+    # 各维的尺度差别很大：标准化之后同一个惩罚对谁都公平；宽度再多，也只当一个整体来罚
+    mean, spread = vectors.mean(0), vectors.std(0, correction=0) * len(vectors[0]) ** 0.5 + 1e-6
+    scaled = [None if one is None else ((one - mean) / spread).numpy() for one in (vectors, held)]
+    weights, bias, fit = _learned(task, scaled[0], train, scaled[1], dev, folds, STRENGTHS)
+    weights /= spread.numpy()[:, None]
+    layer = StatesLayer(pooling, weights, (bias - mean.numpy() @ weights).astype(np.float32))
+    return Words.none(problem, labels, paired=task.paired, states=layer), fit
+
+
+def _kind(task: TextTask[Any, Any]) -> tuple[str, tuple[str, ...]]:
+    fields = task.config_fields()
+    return str(fields["problem_type"]), tuple(fields["id2label"].values())
+
+
+def _learned(
+    task: TextTask[Any, Any],
+    features: Any,
+    train: Sequence[Any],
+    held: Any,
+    dev: Sequence[Any] | None,
+    folds: Sequence[int],
+    strengths: Sequence[float],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Fit]:
+    """Chooses the strength by what was held out; returns weights [F, C] and bias [C], and how they were found."""
+    problem, labels = _kind(task)
     target = np.asarray(task.targets(train), dtype=np.float64)
-    known = _known(task, train, len(labels))
-    known = replace(known, problem=problem, labels=labels)
-    features, held = (_matrix(known, task, examples) for examples in (train, dev))
-    wanted = np.asarray(task.targets(dev), dtype=np.float64)
     each = _example_weights(task, target)
     columns = 1 if problem == SINGLE and len(labels) == 2 else len(labels)
-    parameters = np.zeros((features.shape[1] + 1) * columns)
-    best: tuple[float, float, Any] = (math.inf, strengths[0], parameters)
+    every = np.arange(len(train))
+    if dev is None:
+        # 一份一份地留出：每个例子都由没学过它的模型来答
+        parts = [np.flatnonzero(np.asarray(folds) == part) for part in np.unique(folds)]
+        pieces = [(np.setdiff1d(every, part), features[part]) for part in parts]
+        order = np.concatenate(parts)
+        wanted = target[order]
+    else:
+        pieces, order, wanted = [(every, held)], np.arange(len(dev)), np.asarray(task.targets(dev), dtype=np.float64)
+    measured = _example_weights(task, wanted)
+    found = [np.zeros((features.shape[1] + 1) * columns)] * len(pieces)
+    best: tuple[float, float, list[Any], Floats] | None = None
     for strength in strengths:
-        parameters = _fitted(problem, features, target, each * strength, parameters, ROUGH)
-        scores = _scores(held, parameters.reshape(-1, columns))
-        loss = float(_losses(problem, scores, wanted)[0] @ _example_weights(task, wanted))
-        # 由强到弱，dev 一变差就停：再弱只会更差
-        if loss >= best[0]:
+        found = [
+            _fitted(problem, features[rows], target[rows], each[rows] * strength, start, ROUGH)
+            for (rows, _), start in zip(pieces, found, strict=True)
+        ]
+        tables = [one.reshape(-1, columns) for one in found]
+        scores = np.concatenate([_scores(part, table) for (_, part), table in zip(pieces, tables, strict=True)])
+        loss = float(_losses(problem, scores, wanted)[0] @ measured)
+        # 由强到弱，一变差就停：再弱只会更差
+        if best is not None and loss >= best[0]:
             break
-        best = (loss, strength, parameters)
-    learned = _fitted(problem, features, target, each * best[1], best[2], EXACT)
-    learned = learned.reshape(-1, columns)
+        best = (loss, strength, found, scores)
+    assert best is not None
+    _, strength, starts, scores = best
+    learned = _fitted(problem, features, target, each * strength, np.mean(starts, axis=0), EXACT).reshape(-1, columns)
+    outputs = _scores(held, learned) if dev is not None else scores[np.argsort(order)]
     weights, bias = learned[:-1], learned[-1]
     if isinstance(task, RegressionTask):
-        weights, bias = weights * task.spread, bias * task.spread + task.mean
-    return replace(known, weights=weights.astype(np.float32), bias=bias.astype(np.float32)), best[1]
+        weights, bias, outputs = (
+            weights * task.spread,
+            bias * task.spread + task.mean,
+            outputs * task.spread + task.mean,
+        )
+    known = all_outputs(outputs.astype(np.float32), len(labels))
+    return weights.astype(np.float32), bias.astype(np.float32), Fit(strength, known)
 
 
 def _known(task: TextTask[Any, Any], train: Sequence[Any], outputs: int) -> Words:
@@ -124,7 +208,7 @@ def _fitted(problem: str, features: Any, target: Floats, each: Floats, start: Fl
     """Returns weights and biases [(F + 1) x C] with the least sum of weighted losses and half the squared weights."""
     from scipy.optimize import minimize
 
-    transposed = features.T.tocsr()
+    transposed = features.T.tocsr() if hasattr(features, "tocsr") else features.T
 
     def objective(parameters: Floats) -> tuple[float, Floats]:
         table = parameters.reshape(features.shape[1] + 1, -1)

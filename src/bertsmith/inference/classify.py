@@ -6,7 +6,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -20,11 +20,13 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.hub import model_folder
+from bertsmith.inference.embed import READS, Pooling, check_pooling
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.pipeline import Pipeline, label_names, one_or_many, parts, require_list, require_pairs
 from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_prompts
 from bertsmith.inference.words import Words, read_words
 from bertsmith.model import (
+    Backbone,
     ModelConfig,
     ModelForMultipleChoice,
     ModelForNextSentencePrediction,
@@ -32,15 +34,15 @@ from bertsmith.model import (
     ModelForSequenceClassification,
 )
 from bertsmith.model.config import PROBLEM_TYPES
-from bertsmith.tokenizer import Tokenizer
+from bertsmith.tokenizer import Tokenizer, load_tokenizer
 from bertsmith.tokenizer.encoding import Encoding
 
 SINGLE, MULTI, REGRESSION = PROBLEM_TYPES
 
 Part = Literal["words", "encoder"]
 """A part of a folder that `bertsmith solve` made."""
-TextModel = ModelForSequenceClassification | Words
-"""What gives the outputs for a text: an encoder with its head, or a linear model over words."""
+TextModel = ModelForSequenceClassification | Backbone | Words
+"""What gives the outputs for a text: an encoder with its head or without, or a linear model over words."""
 TextPipelineT = TypeVar("TextPipelineT", bound="TextPipeline")
 
 _PIPELINE_OF = {SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
@@ -140,18 +142,29 @@ class TextPipeline(Pipeline):
             ConfigError: the folder has no such part.
         """
         words = read_words(folder)
-        if (only == "words" and words is None) or (only == "encoder" and words is not None and words.is_alone):
-            holds = "an encoder" if words is None else "words"
-            raise ConfigError(f"{folder}: holds {holds} alone; leave --only out")
-        if words is None or only == "encoder":
-            return super().load(folder, **how)
-        if words.problem != cls.problem_type:
+        # 两部分各自是否在：没有词，或者词独自成为答案
+        holds = {"words": words is not None and bool(words.mix[1]), "encoder": words is None or bool(words.mix[0])}
+        if only is not None and not holds[only]:
+            raise ConfigError(f"{folder}: holds {'an encoder' if only == 'words' else 'words'} alone; leave --only out")
+        if words is not None and words.problem != cls.problem_type:
             raise CheckpointError(f"{folder}: its words are for {_PIPELINE_OF[words.problem]!r}, not for {cls.name!r}")
-        if words.is_alone or only == "words":
-            return cls(words.alone(), None, InferenceConfig(**how), **cls.settings_in(folder).arguments())
-        pipeline = super().load(folder, **how)
-        if tuple(pipeline.labels) != words.labels:
-            raise CheckpointError(f"{folder}: its words have other labels than its encoder; run solve again")
+        if words is not None and only is not None:
+            words = words.only(only)
+        if words is None:
+            return super().load(folder, **how)
+        if not words.mix[0]:
+            return cls(words, None, InferenceConfig(**how), **cls.settings_in(folder).arguments())
+        if words.states is None:
+            pipeline = super().load(folder, **how)
+            if tuple(pipeline.labels) != words.labels:
+                raise CheckpointError(f"{folder}: its words have other labels than its encoder; run solve again")
+        else:
+            check_pooling(words.states.pooling, ModelConfig.load(folder))
+            encoder = Backbone.from_pretrained(folder, need_pooler=False)
+            # 编码器自己没有头：输出的名字与意思由这一层来说
+            names = dict(enumerate(words.labels))
+            encoder.config = encoder.config.changed(id2label=names, problem_type=words.problem)
+            pipeline = cls.over(encoder, load_tokenizer(folder), cls.settings_in(folder), **how)
         pipeline.words = words
         return pipeline
 
@@ -188,8 +201,14 @@ class TextPipeline(Pipeline):
             raise InputError(f"the model was trained on {trained}; {wanted} the second texts")
         if self.words is None:
             return sequence_logits(self, texts, pairs)
-        found = self.words.logits(texts, pairs)
-        return found if self.tokenizer is None else self.words.beside(sequence_logits(self, texts, pairs), found)
+        if self.tokenizer is None:
+            return self.words.logits(texts, pairs)
+        layer = self.words.states
+        if layer is None:
+            return self.words.beside(sequence_logits(self, texts, pairs), texts, pairs)
+        read, width = READS[cast("Pooling", layer.pooling)], len(layer.weights)
+        vectors = sequence_rows(self, texts, pairs, read, width)
+        return self.words.beside(layer.logits(vectors, len(self.labels)), texts, pairs)
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a text, or a pair where the model was trained on pairs."""
@@ -357,11 +376,18 @@ def checked_temperature(temperature: float) -> float:
 
 def sequence_logits(pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
     """Returns [N, num_labels] float32, the logits of N texts or pairs; longer ones are cut."""
-    rows = [torch.empty(0, len(pipeline.config.id2label))]
+    return sequence_rows(pipeline, texts, pairs, read_logits, len(pipeline.config.id2label))
+
+
+def sequence_rows(
+    pipeline: Pipeline, texts: Sequence[str], pairs: Sequence[str] | None, read: Callable[..., Tensor], width: int
+) -> Tensor:
+    """Returns [N, width] float32, what is read of the sequences of N texts or pairs; longer ones are cut."""
+    rows = [torch.empty(0, width)]
     for part in parts(len(texts)):
         second = None if pairs is None else list(pairs[part])
         encoded = pipeline.tokenizer(list(texts[part]), second, max_length=pipeline.max_length)
-        rows.append(pipeline.engine.run(encoded["input_ids"], encoded["token_type_ids"], read_logits))
+        rows.append(pipeline.engine.run(encoded["input_ids"], encoded["token_type_ids"], read))
     return torch.cat(rows)
 
 

@@ -8,7 +8,8 @@ Notable:
 - words and characters are each weighed by 1 + log count and by rarity, and scaled to length 1 (Salton and Buckley
   1988); of pairs so are the second texts, what both texts hold, and how alike the two are
 - everything is done on the code points of many texts at once, in NumPy: no loop over texts, words or n-grams
-- beside an encoder it holds by what the outputs of the two are multiplied before they are added
+- beside an encoder it holds by what the outputs of the two are multiplied before they are added; the encoder may be one
+  that stays as it was, with a linear layer over its states here
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -58,6 +60,25 @@ SIMILARITIES = 6 << BITS
 
 
 @dataclass(frozen=True)
+class StatesLayer:
+    """A linear layer over the pooled states of an encoder that was not trained (Devlin et al. 2019, §5.3).
+
+    Attributes:
+        pooling: how the states of a text become one vector of W numbers, see `Embed`.
+        weights: [W, C] float32, C as in `Words`.
+        bias: [C] float32.
+    """
+
+    pooling: str
+    weights: Floats
+    bias: Floats
+
+    def logits(self, vectors: Tensor, labels: int) -> Tensor:
+        """Maps vectors [N, W] to outputs [N, labels]."""
+        return all_outputs(vectors.numpy() @ self.weights + self.bias, labels)
+
+
+@dataclass(frozen=True)
 class Words:
     """A linear model over hashed n-grams.
 
@@ -70,6 +91,7 @@ class Words:
         weights: [F, C] float32; C is 1 for two classes, whose log odds it gives, else the number of labels.
         bias: [C] float32.
         mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
+        states: what gives the encoder's outputs where it has no head of its own.
     """
 
     problem: str
@@ -80,15 +102,22 @@ class Words:
     weights: Floats
     bias: Floats
     mix: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    states: StatesLayer | None = None
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is no encoder beside it."""
-        return not self.mix[0]
+    @classmethod
+    def none(cls, problem: str, labels: Sequence[str], *, paired: bool, states: StatesLayer | None = None) -> Words:
+        """Returns a model that knows no n-gram: all outputs are 0, or the encoder's by the layer over its states."""
+        nothing = np.zeros(0, dtype=np.float32)
+        mix = (0.0, 1.0, 0.0) if states is None else (1.0, 0.0, 0.0)
+        numbers = nothing.astype(np.int32)
+        columns = np.zeros((0, len(labels)), dtype=np.float32)
+        return cls(problem, tuple(labels), paired, numbers, nothing, columns, columns.sum(0), mix, states)
 
-    def alone(self) -> Words:
-        """Returns the same without an encoder."""
-        return replace(self, mix=(0.0, 1.0, 0.0))
+    def only(self, part: Literal["words", "encoder"]) -> Words | None:
+        """Returns what gives the outputs of one part; None where the encoder has a head of its own, or is not there."""
+        if part == "words":
+            return replace(self, mix=(0.0, 1.0, 0.0), states=None) if self.mix[1] else None
+        return replace(self, mix=(1.0, 0.0, 0.0)) if self.mix[0] and self.states is not None else None
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:
@@ -105,15 +134,14 @@ class Words:
             for column, weights in enumerate(self.weights.T):
                 scores = np.bincount(rows, values * weights[columns], minlength=len(texts[part]))
                 found[part, column] = scores + self.bias[column]
-        # 两类只存一列对数几率：另一类记 0，softmax 之后与逻辑回归一致
-        if self.weights.shape[1] < len(self.labels):
-            found = np.concatenate([np.zeros_like(found), found], axis=1)
-        return torch.from_numpy(found)
+        return all_outputs(found, len(self.labels))
 
-    def beside(self, encoder: Tensor, words: Tensor) -> Tensor:
+    def beside(self, encoder: Tensor, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
         """Returns the outputs of both parts together: log odds, or numbers, times what dev asked for, added up."""
         ours, theirs, offset = self.mix
-        return ours * encoder + theirs * words + offset
+        if theirs:
+            return ours * encoder + theirs * self.logits(texts, pairs) + offset
+        return ours * encoder + offset
 
     def entries(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Entries:
         """Returns the features of N texts: of each entry its text, the place of its feature in `features`, its value.
@@ -154,6 +182,9 @@ class Words:
         """Writes `words.safetensors` into a folder."""
         tensors = {"features": self.features, "rarity": self.rarity, "weights": self.weights, "bias": self.bias}
         told = {"problem": self.problem, "labels": self.labels, "paired": self.paired, "mix": self.mix}
+        if self.states is not None:
+            tensors |= {"states": self.states.weights, "states_bias": self.states.bias}
+            told["pooling"] = self.states.pooling
         with atomic_path(folder / WORDS_FILE) as temporary:
             save_file(tensors, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
 
@@ -177,12 +208,23 @@ def read_words(folder: str | Path) -> Words | None:
             if told["format"] != FORMAT:
                 raise ValueError(f"of format {told['format']}")
             words = json.loads(told["words"])
-            tensors = {name: file.get_tensor(name) for name in ("features", "rarity", "weights", "bias")}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        layer = None
+        if "states" in tensors:
+            layer = StatesLayer(str(words["pooling"]), tensors.pop("states"), tensors.pop("states_bias"))
+        ours, theirs, offset = map(float, words["mix"])
         found = Words(
-            str(words["problem"]), tuple(words["labels"]), bool(words["paired"]), **tensors, mix=tuple(words["mix"])
+            str(words["problem"]),
+            tuple(words["labels"]),
+            bool(words["paired"]),
+            **tensors,
+            mix=(ours, theirs, offset),
+            states=layer,
         )
         size, outputs = len(found.features), len(found.bias)
         shapes = (found.features.shape, found.rarity.shape, found.weights.shape)
+        if layer is not None and (layer.weights.ndim != 2 or layer.bias.shape != layer.weights.shape[1:]):
+            raise ValueError("its layer over states does not fit together")
         if shapes != ((size,), (size,), (size, outputs)) or outputs not in (1, len(found.labels)):
             raise ValueError("its shapes do not fit together")
         if size and not 0 <= found.features.min() <= found.features.max() < SIMILARITIES + 2:
@@ -190,6 +232,14 @@ def read_words(folder: str | Path) -> Words | None:
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); copy the folder again, or run solve again") from None
     return found
+
+
+def all_outputs(found: Floats, labels: int) -> Tensor:
+    """Returns [N, labels] of [N, C]: of two classes whose log odds are given, 0 and these."""
+    # 两类只存一列对数几率：另一类记 0，softmax 之后与逻辑回归一致
+    if found.shape[1] < labels:
+        found = np.concatenate([np.zeros_like(found), found], axis=1)
+    return torch.from_numpy(found)
 
 
 def _scaled(rows: Ints, columns: Ints, values: Floats) -> Entries:

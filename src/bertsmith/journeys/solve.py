@@ -2,11 +2,13 @@
 
     majority    the commonest class, or the mean
     words       a linear model over n-grams (`finetune.words`): seconds
-    frozen      the head of each encoder that is given, over features that stay as they are
+    frozen      a linear model over the states of each encoder that is given, which stays as it is (the feature-based
+                use, Devlin et al. 2019, §5.3): one pass over the texts
     fine-tuned  the encoder whose features did best, and one that was pre-trained from nothing on the text
     together    the outputs of words and of the best encoder, with weights that dev chose
 
-Dev chooses everything; test is scored once, by the answer. Each stage leaves something whole, and what was decided (how
+Dev chooses everything; test is scored once, by the answer. Of few labels none are set aside for dev: each of five parts
+is held out in turn, and what is kept has learned from all. Each stage leaves something whole, and what was decided (how
 many rows and epochs fit into the time) is kept before it begins; so the same command resumes where it was stopped:
 
     model/      the answer: words, or an encoder with words beside it     parts/    what each method left
@@ -38,24 +40,29 @@ from bertsmith.finetune.metrics import Interval, in_words
 from bertsmith.finetune.report import cut, draw_confusion, draw_reliability
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
-from bertsmith.finetune.splits import held_out
+from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
 from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.tasks.task import FRESH_RATE, Evaluation
-from bertsmith.finetune.words import mix_of, train_words
+from bertsmith.finetune.tasks.task import Evaluation
+from bertsmith.finetune.words import mix_of, train_states, train_words
+from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.classify import REGRESSION, SINGLE, TextPipeline
-from bertsmith.inference.task_file import TASK_FILE
+from bertsmith.inference.classify import REGRESSION, SINGLE, TextPipeline, sequence_rows
+from bertsmith.inference.embed import READS, Embed, Pooling, copy_sentence_files
+from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.pipeline import require_pairs
+from bertsmith.inference.task_file import TASK_FILE, stated_length
 from bertsmith.inference.words import Words, read_words
 from bertsmith.journeys.quickstart import quickstart
 from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
-from bertsmith.model import ModelConfig
+from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.reporting.page import CellStyle, FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
+from bertsmith.tokenizer import load_tokenizer
 
 TRUTH = {"classify": "label", "multilabel": "labels", "regress": "score"}
 SHAPES = tuple(TRUTH)
@@ -63,14 +70,20 @@ SHAPES = tuple(TRUTH)
 
 STEPS = 1200
 """Steps of fine-tuning that few labels get, in at most 20 epochs; many labels get three epochs, as in the paper."""
-FROZEN_SHARE = 0.25
-"""Of the time that is left, for the frozen features of all encoders."""
+FEW = 500
+"""Rows below which parts of the training file are held out in turn."""
+FOLDS, FEWEST = 5, 4
+MOST_STATES = 250_000_000
+"""Numbers of frozen states in memory at once: 1 GB."""
+TOO_LATE = "not tried: too little time is left"
 PRETRAINING_SHARE = 0.7
 """Of the time that is left; fine-tuning gets the rest."""
 LEAST_PRETRAINING = 60.0
 """Seconds below which nothing is learned from nothing."""
 TIMED_ROWS = 64
 """Rows that tell how long the others will take."""
+TIMED_TEXTS = 512
+"""Texts of which the milliseconds are shown."""
 _STYLES: tuple[CellStyle, ...] = ("text", "figure", "figure", "figure", "figure")
 SHOWN = 12
 """Texts in the table of those of which the parts differ."""
@@ -95,7 +108,7 @@ class Try:
 
     Attributes:
         name: of the method, with the encoder that it used.
-        score: by the task's metric on dev; None where it did not run.
+        score: by the task's metric on dev, or on folds that were held out; None where it did not run.
         interval: of the score.
         seconds: that it took.
         size: bytes of its folder.
@@ -137,7 +150,7 @@ class Solved:
         task: the name of its task.
         answer: the name of what is kept.
         mix: by what the outputs of encoder and words are multiplied, and what is added; 0 for a part that is left out.
-        dev: how it does on the rows that chose it.
+        dev: how it does on the rows that chose it: of dev, or of folds, each by a model that had not learned from it.
         test: on the rows that chose nothing; None where there are none.
         tries: all that was tried, the answer last.
     """
@@ -173,7 +186,7 @@ def solve(
 
     Args:
         train: a labelled file or its URL, or rows in memory; as are `dev` and `test`. Without `dev`, parts of `train`
-            are held out for both.
+            are held out for both; of fewer than 500 rows each fifth in turn, and none for test.
         out: the folder; the same call resumes where it was broken off.
         dev: chooses everything.
         test: scored once, by the answer.
@@ -202,9 +215,9 @@ def solve(
     # 生成器只能读一遍，而标签的形状与内容各要读一遍
     sources = {name: list(one) if isinstance(one, Iterator) else one for name, one in named.items() if one is not None}
     with on_device(device), leaving_no_trace(folder, "tries.json", "parts/*"):
-        task, parts, split = _read(sources, built(ReadingOptions, reading), options, given)
+        task, parts, split, folds = _read(sources, built(ReadingOptions, reading), options, given)
         files = text_files(text) if text else []
-        job = _Job(task, parts, folder, options, files, models, console or Console(quiet=True))
+        job = _Job(task, parts, folds, folder, options, files, models, console or Console(quiet=True))
         request = {
             "task": {"task": task.name, **task.describe()},
             "minutes": options.minutes,
@@ -226,8 +239,8 @@ def _read(
     reading: ReadingOptions,
     options: SolveOptions,
     given: Mapping[str, Any],
-) -> tuple[TextTask[Any, Any], dict[str, list[Any]], dict[str, list[int]]]:
-    """Reads the files; holds out parts of the training file where there is no dev file, and says which rows."""
+) -> tuple[TextTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int]]:
+    """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
     if options.task is not None and options.task not in SHAPES and options.task in all_tasks():
         raise ConfigError(f"solve finds {', '.join(SHAPES)}; for {options.task}: bertsmith finetune {options.task}")
     name = options.task or _shape(sources["train"], reading)
@@ -239,14 +252,24 @@ def _read(
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
     split: dict[str, list[int]] = {}
-    if "dev" not in parts:
-        whole = parts["train"]
+    folds: list[int] = []
+    whole = parts["train"]
+    if "dev" not in parts and len(whole) < FEW and not any(getattr(one, "time", None) is not None for one in whole):
+        groups = together(task, whole, FOLDS)
+        different = len(set(groups))
+        if different < FEWEST:
+            raise InputError(
+                f"the training file has {different} different examples, too few to hold some out; give --dev, or more"
+            )
+        folds = fold_numbers(task, whole, min(FOLDS, different), options.seed, groups)
+        split = {"folds": folds}
+    elif "dev" not in parts:
         split = held_out(task, whole, options.seed, with_test="test" not in parts)
         parts |= {part: [whole[number] for number in rows] for part, rows in split.items()}
     for examples in parts.values():
         task.targets(examples)
-    task.check_dev(parts["dev"])
-    return task, parts, split
+    task.check_dev(parts.get("dev", whole))
+    return task, parts, split, folds
 
 
 def _shape(train: DataSource, reading: ReadingOptions) -> str:
@@ -269,6 +292,7 @@ class _Job:
         self,
         task: TextTask[Any, Any],
         parts: Mapping[str, list[Any]],
+        folds: list[int],
         folder: Path,
         options: SolveOptions,
         text: Sequence[str],
@@ -278,7 +302,9 @@ class _Job:
         self.task, self.folder, self.options, self.text = task, folder, options, text
         short = [Path(model).resolve().name if Path(model).is_dir() else model for model in models]
         self.models = dict(zip(short if len(set(short)) == len(short) else models, models, strict=True))
-        self.train, self.dev, self.test = parts["train"], parts["dev"], parts.get("test")
+        self.train, self.test, self.folds = parts["train"], parts.get("test"), folds
+        self.dev = self.train if folds else parts["dev"]
+        self.held = "folds" if folds else "dev"
         self.console = console
         self.shown = console if console.is_terminal else None
         self.problem = str(task.config_fields()["problem_type"])
@@ -294,7 +320,7 @@ class _Job:
         self._do("majority", self._majority)
         self._do("words", self._words)
         for called, model in self.models.items():
-            self._encoder(f"frozen {called}", model, frozen=True)
+            self._frozen(f"frozen {called}", model)
         best = self._best([name for name in self.outputs if name.startswith("frozen ")])
         for called, model in self.models.items():
             name = f"fine-tuned {called}"
@@ -363,58 +389,120 @@ class _Job:
             shares = np.clip(shares, 1e-6, 1 - 1e-6)
             odds = np.log(shares) - (np.log1p(-shares) if target.ndim > 1 else 0)
             outputs = torch.from_numpy(np.tile(odds, (count, 1))).float()
-        nothing = np.zeros(0, dtype=np.float32)
         labels = tuple(self.task.config_fields()["id2label"].values())
-        numbers = nothing.astype(np.int32)
-        empty = Words(self.problem, labels, self.task.paired, numbers, nothing, nothing[:, None], nothing)
+        empty = Words.none(self.problem, labels, paired=self.task.paired)
         pipeline = cast("type[TextPipeline]", self.task.spec.pipeline)(empty, None)
         return self._scored("majority", cast("Any", pipeline).told(outputs))
 
     def _words(self, path: Path) -> Try:
         path.mkdir(parents=True, exist_ok=True)
-        words, strength = train_words(self.task, self.train, self.dev)
+        words, fit = train_words(self.task, self.train, None if self.folds else self.dev, folds=self.folds)
         words.save(path)
         save_task(self.task, path, 0)
-        return self._measured("words", path, path, f"strength {strength:g}, {len(words.features):,} n-grams")
+        note = f"strength {fit.strength:g}, {len(words.features):,} n-grams"
+        return self._measured("words", path, path, note, fit.outputs)
 
-    def _measured(self, name: str, path: Path, model: Path, note: str) -> Try:
-        """Scores a folder on dev, and keeps its outputs there."""
+    def _frozen(self, name: str, start: str | Path) -> None:
+        """Trains a linear model over the states of an encoder."""
+
+        def work(path: Path) -> Try:
+            config = ModelConfig.load(start)
+            if self.task.paired:
+                require_pairs(config, "pairs of texts")
+            pooling: Pooling = "last-four" if config.num_hidden_layers >= 4 else "mean"
+            model, tokenizer = Backbone.from_pretrained(start, need_pooler=False), load_tokenizer(start)
+            length = stated_length(model_folder(start))
+            encoder = Embed(model, tokenizer, InferenceConfig(best_device(), max_length=length), pooling=pooling)
+
+            def states(examples: Sequence[Any]) -> Tensor:
+                columns = columns_of(examples, self.task.paired)
+                return sequence_rows(encoder, *columns, READS[pooling], encoder.width())
+
+            plan = self.notes.plans.get(name)
+            if plan is None:
+                few = self._rows(min(len(self.train), TIMED_ROWS))
+                begun = time.monotonic()
+                states(few)
+                each = (time.monotonic() - begun) / len(few)
+                fitting = int(self.left / each) - (0 if self.folds else len(self.dev))
+                count = min(len(self.train), fitting, MOST_STATES // encoder.width())
+                if count < LEAST_ROWS * len(self.train) or (self.folds and count < len(self.train)):
+                    return Try(name, note=TOO_LATE)
+                plan = self.notes.plans[name] = Plan(count, 1)
+                self._keep()
+            rows = self._rows(plan.rows)
+            held, dev = (None, None) if self.folds else (states(self.dev), self.dev)
+            words, fit = train_states(self.task, pooling, states(rows), rows, held, dev, folds=self.folds)
+            with atomic_path(path / "model") as made:
+                model.save_pretrained(made)
+                tokenizer.save(made, model_max_length=config.position_limit)
+                copy_sentence_files(model_folder(start), made)
+                words.save(made)
+                save_task(self.task, made, length)
+            note = f"strength {fit.strength:g}, {pooling}{self._some(plan)}"
+            return self._measured(name, path, path / "model", note, fit.outputs)
+
+        self._do(name, work)
+
+    def _measured(self, name: str, path: Path, model: Path, note: str, outputs: Tensor) -> Try:
+        """Scores outputs for what was held out, and keeps them; times the folder that they are of."""
         pipeline = load_pipeline(self.task.name, model)
+        some = columns_of(self.dev[:TIMED_TEXTS], self.task.paired)
         begun = time.monotonic()
-        outputs = pipeline.logits(*columns_of(self.dev, self.task.paired))
-        seconds = time.monotonic() - begun
+        pipeline.logits(*some)
+        speed = round(1000 * (time.monotonic() - begun) / len(some[0]), 3)
         with atomic_path(path / "dev.npy") as temporary, temporary.open("wb") as file:
             np.save(file, outputs.numpy(), allow_pickle=False)
         size = sum(file.stat().st_size for file in model.iterdir() if file.is_file() and file.suffix != ".npy")
-        speed = round(1000 * seconds / len(self.dev), 3)
         return self._scored(name, pipeline.told(outputs), size=size, milliseconds=speed, note=note)
 
-    def _encoder(self, name: str, start: str | Path, *, frozen: bool = False) -> None:
-        """Fine-tunes a folder as far as the time allows; with `frozen`, its head alone."""
+    def _encoder(self, name: str, start: str | Path) -> None:
+        """Fine-tunes a folder as far as the time allows."""
 
         def work(path: Path) -> Try:
-            settings = self._settings(start, frozen=frozen)
+            settings = FineTuningSettings(learning_rate=usual_rate(self.task.name, start, None), seed=self.options.seed)
             plan = self.notes.plans.get(name)
             if plan is None:
                 plan = self._plan(start, settings)
                 if plan.epochs == 0:
-                    return Try(name, note="not tried: too little time is left")
+                    return Try(name, note=TOO_LATE)
                 self.notes.plans[name] = plan
                 self._keep()
-            rows, settings = self._rows(plan.rows), replace(settings, epochs=plan.epochs)
-            result = fine_tune(
-                self.task, start, rows, self.dev, path, settings, console=self.shown, device=best_device()
-            )
-            some = "" if plan.rows == len(self.train) else f", {plan.rows:,} of {len(self.train):,} rows"
-            found = self._measured(name, path, path / "model", f"epoch {result.epoch} of {plan.epochs}{some}")
-            return replace(found, seconds=result.seconds)
+            settings = replace(settings, epochs=plan.epochs)
+            how: dict[str, Any] = {"console": self.shown, "device": best_device()}
+            parts = [np.flatnonzero(np.asarray(self.folds) == part) for part in sorted(set(self.folds))]
+            places = [path.with_name(f"{path.name}-{number}") for number in range(len(parts))]
+            best, outputs, seconds = [], [], 0.0
+            for part, place in zip(parts, places, strict=True):
+                held = set(part.tolist())
+                learn = [one for number, one in enumerate(self.train) if number not in held]
+                own = [self.train[number] for number in part]
+                result = fine_tune(self.task, start, learn, own, place, settings, **how)
+                best.append(result.epoch)
+                seconds += result.seconds
+                outputs.append(self._outputs(place / "model", own))
+            if parts:
+                # 全部数据上再训一次：没有留出的部分来选轮数，用各折选出的平均
+                settings = replace(settings, epochs=max(1, round(float(np.mean(best)))))
+            result = fine_tune(self.task, start, self._rows(plan.rows), self.dev, path, settings, **how)
+            if parts:
+                told = torch.cat(outputs)[torch.from_numpy(np.argsort(np.concatenate(parts)))]
+            else:
+                told = self._outputs(path / "model", self.dev)
+            note = f"epoch {result.epoch} of {settings.epochs}{self._some(plan)}"
+            found = self._measured(name, path, path / "model", note, told)
+            for place in places:
+                shutil.rmtree(place)
+            return replace(found, seconds=seconds + result.seconds)
 
         self._do(name, work)
 
-    def _settings(self, start: str | Path, *, frozen: bool) -> FineTuningSettings:
-        layers = ModelConfig.load(start).num_hidden_layers if frozen else 0
-        rate = FRESH_RATE if frozen else usual_rate(self.task.name, start, None)
-        return FineTuningSettings(learning_rate=rate, freeze_layers=layers, seed=self.options.seed)
+    def _outputs(self, model: Path, examples: Sequence[Any]) -> Tensor:
+        outputs: Tensor = load_pipeline(self.task.name, model).logits(*columns_of(examples, self.task.paired))
+        return outputs
+
+    def _some(self, plan: Plan) -> str:
+        return "" if plan.rows == len(self.train) else f", {plan.rows:,} of {len(self.train):,} rows"
 
     def _rows(self, count: int) -> list[Any]:
         """Returns that many of the training rows, by the seed."""
@@ -427,8 +515,6 @@ class _Job:
         """Times a few steps, and returns how many rows and epochs fit into the time; 0 epochs for none."""
         count = len(self.train)
         epochs = max(3, min(20, -(-STEPS * settings.batch_size // count)))
-        if settings.freeze_layers:
-            epochs = -(-epochs // 2)
         with tempfile.TemporaryDirectory(prefix="bertsmith-") as place:
             few = self._rows(min(count, TIMED_ROWS))
             begun = time.monotonic()
@@ -436,15 +522,14 @@ class _Job:
             seconds = fine_tune(self.task, start, few, few, place, quick, device=best_device()).seconds
             # 试跑与正式的各载入、保存一次
             left = self.left - 2 * (time.monotonic() - begun - seconds)
-        if settings.freeze_layers:
-            # 冻结的特征只是预选：时间大半留给微调
-            left *= FROZEN_SHARE / len(self.models)
         # 每轮还要在 dev 上评一次分，一行约为训练的三分之一
         each, scoring = seconds / len(few), seconds / len(few) * len(self.dev) / 3
+        if self.folds:
+            left /= len(set(self.folds)) + 1
         if left >= (epoch := each * count + scoring):
             return Plan(count, min(epochs, int(left / epoch)))
         rows = int((left - scoring) / each)
-        return Plan(rows, 1) if rows >= LEAST_ROWS * count else Plan(0, 0)
+        return Plan(rows, 1) if rows >= LEAST_ROWS * count and not self.folds else Plan(0, 0)
 
     def _from_nothing(self) -> None:
         """Pre-trains on the text and on the labelled texts, then fine-tunes."""
@@ -454,7 +539,7 @@ class _Job:
         def pretrained(_path: Path) -> Try:
             seconds = self.notes.minutes.get(name, PRETRAINING_SHARE * self.left / 60) * 60
             if seconds < LEAST_PRETRAINING:
-                return Try(name, note="not tried: too little time is left")
+                return Try(name, note=TOO_LATE)
             self.notes.minutes[name] = round(seconds / 60, 2)
             self._keep()
             own = self.folder / "text" / "labelled.txt"
@@ -475,6 +560,7 @@ class _Job:
 
         self._do(name, pretrained)
         if (place / "model" / "config.json").exists():
+            self._frozen("frozen from nothing", place / "model")
             self._encoder("fine-tuned from nothing", place / "model")
 
     def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
@@ -507,14 +593,20 @@ class _Job:
                 made.mkdir()
             max_length = read_json(encoder / TASK_FILE, dict, RunFolderError, "")["max_length"] if mix[0] else 0
             save_task(self.task, made, max_length)
-            words = read_words(parts / "words")
+            words, layer = read_words(parts / "words"), read_words(made)
             assert words is not None
             if mix[1]:
-                replace(words, mix=mix).save(made)
+                replace(words, mix=mix, states=None if layer is None else layer.states).save(made)
             pipeline = load_pipeline(self.task.name, made)
-            predictions = self.task.predicted(pipeline, self.dev)
-            speed = 1000 * (time.monotonic() - begun) / len(self.dev)
-            # 温度与阈值也只看 dev，按两部分合起来的输出定
+            outputs = sum(
+                weight * self.outputs[one] for weight, one in zip(mix, (best, "words"), strict=False) if weight
+            )
+            predictions = pipeline.told(outputs + mix[2])
+            begun = time.monotonic()
+            some = columns_of(self.dev[:TIMED_TEXTS], self.task.paired)
+            pipeline.logits(*some)
+            speed = 1000 * (time.monotonic() - begun) / len(some[0])
+            # 温度与阈值也只看留出的部分，按两部分合起来的输出定
             task = self.task.with_best_threshold(self.dev, predictions).calibrated(self.dev, predictions)
             save_task(task, made, max_length)
             size = sum(file.stat().st_size for file in made.iterdir() if file.is_file())
@@ -532,8 +624,8 @@ class _Job:
 
     def _report(self, solved: Solved, source: str) -> str:
         """Returns the page."""
-        files = {"dev": solved.dev, **({} if solved.test is None else {"test": solved.test})}
-        sizes = {"dev": len(self.dev), "test": len(self.test or ())}
+        files = {self.held: solved.dev, **({} if solved.test is None else {"test": solved.test})}
+        sizes = {self.held: len(self.dev), "test": len(self.test or ())}
         figures = [
             FigureRow(f"{name} on {part}", in_words(value, found.intervals.get(name)), f"{sizes[part]:,} rows")
             for part, found in files.items()
@@ -542,11 +634,12 @@ class _Job:
         lead = f"{len(self.train):,} labelled rows of {source}; the answer: {solved.answer}."
         lead += "".join(f" On {part}: {remark}." for part, found in files.items() for remark in found.remarks)
         metric = self.task.metric
+        chose = f"Each of {len(set(self.folds))} parts was held out in turn; they chose" if self.folds else "Dev chose"
         note = (
-            "In the order in which they were tried. Dev chose strengths, epochs and weights, so its scores are a little"
-            " too good; test was scored once, by the answer. Intervals are of 95 %, by the bootstrap."
+            f"In the order in which they were tried. {chose} strengths, epochs and weights, so these scores are a"
+            " little too good; test is scored once, by the answer. Intervals are of 95 %, by the bootstrap."
         )
-        head = ("method", f"{metric} on dev", "seconds", "size", "a text", "")
+        head = ("method", f"{metric} on {self.held}", "seconds", "size", "a text", "")
         rows = [_cells(one, "") for one in solved.tries]
         parts: list[Part] = [
             Table(
@@ -572,7 +665,9 @@ class _Job:
             parts.append(Picture("Reliability", said, draw_reliability(reliable)))
         wrong = [[cut(one.text), one.expected, one.predicted, f"{one.confidence:.3g}"] for one in solved.dev.mistakes]
         columns = ("text", "true", "predicted", "error" if self.problem == REGRESSION else "confidence")
-        parts.append(Table("Worst mistakes on dev", columns, wrong, "Some of these may be errors of the labels."))
+        parts.append(
+            Table(f"Worst mistakes on {self.held}", columns, wrong, "Some of these may be errors of the labels.")
+        )
         return render_report(f"Solved: {solved.task}, {source}", lead, parts)
 
     def _only_one(self, solved: Solved) -> Table:
@@ -590,7 +685,9 @@ class _Job:
                 told.append(str(record["prediction"]))
             rows.append([cut(shown(one)), str(getattr(one, TRUTH[solved.task])), *told])
         note = "Where the two parts differ most. What only one of them knows is why together they do better."
-        return Table("Where the parts differ, on dev", ("text", "true", "words", "encoder"), rows, note, ("text",))
+        return Table(
+            f"Where the parts differ, on {self.held}", ("text", "true", "words", "encoder"), rows, note, ("text",)
+        )
 
 
 def _cells(found: Try, metric: str) -> list[str]:

@@ -264,5 +264,5 @@ def _neural(
 
 def _tfidf(files: Files) -> tuple[NDArray[np.float64], str]:
     """Trains the linear model over words; returns as `_majority`."""
-    words, strength = train_words(files.task, files.train, files.dev)
-    return words.logits(*files.columns(files.scored)).double().softmax(-1).numpy(), f"C {strength:g}, "
+    words, fit = train_words(files.task, files.train, files.dev)
+    return words.logits(*files.columns(files.scored)).double().softmax(-1).numpy(), f"C {fit.strength:g}, "
