@@ -1,5 +1,3 @@
-import weakref
-
 import numpy as np
 import pytest
 import torch
@@ -67,14 +65,6 @@ def test_parts_are_the_same_sequences_with_less_to_compute(lengths, cut_cost):
     assert all(one is two for one, two in zip(cut_into_rectangles(batch, cut_cost), parts, strict=True))
 
 
-def test_a_batch_that_was_asked_for_its_parts_is_freed_at_once():
-    batch = RaggedBatch.from_sequences([[1, 2], [3, 4]])
-    assert cut_into_rectangles(batch, 5) == [batch]
-    gone = weakref.ref(batch)
-    del batch
-    assert gone() is None
-
-
 @pytest.mark.parametrize(
     ("sequences", "message"),
     [([], "empty batch"), ([[1], []], "sequence 1 of the batch is empty")],
@@ -126,12 +116,3 @@ def test_a_batch_met_in_inference_mode_can_still_be_trained_on(sequences, built_
     expected(RaggedBatch.from_sequences(sequences)).hidden_states[:, :7].sum().backward()
     for parameter, other in zip(model.encoder.parameters(), expected.encoder.parameters(), strict=True):
         assert parameter.grad.equal(other.grad)
-
-
-def test_what_follows_from_the_borders_is_computed_once_and_documented():
-    batch = RaggedBatch.from_sequences(SEQUENCES)
-    assert batch.lengths == [3, 2, 5]
-    assert batch.lengths is batch.lengths
-    assert batch.padded_positions is batch.padded_positions
-    assert batch.padded_positions.tolist() == [0, 1, 2, 5, 6, 10, 11, 12, 13, 14]
-    assert "lengths" in RaggedBatch.lengths.__doc__

@@ -18,12 +18,12 @@ from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.kernels.matmul import has_int8_kernels
 from bertsmith.settings import Result
 from bertsmith.tinyworld import draw_reviews, draw_stories
+from typed_command import typed
 
 ROWS = [{"text": "the man reads", "label": "good"}, {"text": "the woman eats", "label": "bad"}] * 4
 
 
 def test_rows_in_memory_give_what_the_command_gives_for_a_file(tiny_model, tmp_path, capsys):
-    from bertsmith.cli import main
 
     made = bertsmith.finetune("classify", tiny_model, tmp_path / "one", train=ROWS, dev=ROWS, epochs=2, batch_size=4)
     assert isinstance(made, Result)
@@ -35,9 +35,7 @@ def test_rows_in_memory_give_what_the_command_gives_for_a_file(tiny_model, tmp_p
     file = tmp_path / "rows.tsv"
     file.write_text("text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in ROWS), encoding="utf-8")
     command = ["finetune", "classify", "--model", tiny_model, "--train", file, "--dev", file, "--epochs", 2]
-    with pytest.raises(SystemExit):
-        main([str(word) for word in [*command, "--batch-size", 4, "--out", tmp_path / "two"]])
-    assert "best epoch" in capsys.readouterr().out
+    assert "best epoch" in typed(capsys, *command, "--batch-size", 4, "--out", tmp_path / "two")
     weights = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("one", "two")]
     assert weights[0] == weights[1]
     found = bertsmith.evaluate(made.model_folder, ROWS)
@@ -182,16 +180,13 @@ def test_rows_are_refused_where_files_are_needed(call, message, tmp_path, monkey
 
 
 def test_pairs_in_memory_are_mined_as_a_file_of_them(tmp_path, capsys):
-    from bertsmith.cli import main
 
     pairs = [{"query": f"who {word}?", "text": f"the man who {word} sang"} for word in ("ate", "slept", "ran")]
     found = bertsmith.mine(pd.DataFrame(pairs), tmp_path / "memory.jsonl", mode="lexical", margin=0.0)
     assert found.metrics == {"pairs": 3, "texts": 3, "negatives": 6, "without": 0}
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
     words = ["mine", tmp_path / "pairs.jsonl", "--out", tmp_path / "file.jsonl", "--mode", "lexical", "--margin", "0"]
-    with pytest.raises(SystemExit):
-        main([str(word) for word in words])
-    assert "3 pairs, 6 negatives out of 3 texts" in capsys.readouterr().out
+    assert "3 pairs, 6 negatives out of 3 texts" in typed(capsys, *words)
     assert found.folder.read_bytes() == (tmp_path / "file.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="label_column: there is no such setting"):
         bertsmith.mine(pairs, tmp_path / "memory.jsonl", mode="lexical", label_column="text")

@@ -10,6 +10,8 @@ import tomllib
 import typer
 from typer.main import get_command
 
+from typed_command import typed
+
 ROOT = Path(__file__).parents[1]
 SITE = {language: sorted((ROOT / "docs" / language).rglob("*.md")) for language in ("en", "zh")}
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *SITE["en"], *SITE["zh"]])
@@ -171,11 +173,8 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_the_size_table_of_the_guides_is_what_the_command_prints(capsys):
-    from bertsmith.cli import main
 
-    with pytest.raises(SystemExit):
-        main(["sizes", "--no-measure"])
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line.split() for line in typed(capsys, "sizes", "--no-measure").splitlines()]
     printed = {row[0]: row[1:] for row in rows if len(row) == 12}
     for language in SITE:
         page = ROOT / "docs" / language / "explanation/model.md"
@@ -184,34 +183,6 @@ def test_the_size_table_of_the_guides_is_what_the_command_prints(capsys):
         assert table
         # the last column is what a step keeps in the machine's own precision
         assert {name: row[:-1] for name, row in table.items()} == {name: row[:-1] for name, row in printed.items()}
-
-
-@pytest.fixture
-def folder_with_model(tmp_path: Path) -> Path:
-    """Holds `model`: a pre-training model with parts to spare (4 layers of 2 heads), and a small vocabulary."""
-    import torch
-
-    from bertsmith import BertConfig, BertForPreTraining, WordPieceTokenizer
-
-    torch.manual_seed(0)
-    text = ["the man eats bread . the woman reads a book ! where is the market ?"]
-    tokenizer = WordPieceTokenizer.train(text * 3, vocab_size=200)
-    config = BertConfig.named("4/128", vocab_size=tokenizer.vocab_size, max_position_embeddings=64)
-    BertForPreTraining(config).save_pretrained(tmp_path / "model")
-    tokenizer.save(tmp_path / "model")
-    return tmp_path
-
-
-def test_the_code_of_the_model_guide_runs(folder_with_model, monkeypatch, capsys):
-    page = (ROOT / "docs/en/explanation/model.md").read_text(encoding="utf-8")
-    blocks = [block for kind, block in FENCE.findall(page) if kind == "python"]
-    assert blocks
-    monkeypatch.chdir(folder_with_model)
-    names: dict[str, object] = {}
-    for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"model.md, block {number}", "exec"), names)
-    (quoted,) = re.findall(r"^> (.+)$", page, re.MULTILINE)
-    assert capsys.readouterr().out.strip() == quoted
 
 
 CODE_CELL = re.compile(r"\[`(\w+)`\]\(((?:\.\./)+src/[\w/]+\.py)\)|`([^`]+)`")

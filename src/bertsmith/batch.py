@@ -202,15 +202,7 @@ class RaggedBatch:
         return steps < self.cu_seqlens.diff()[:, None]
 
     def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """Lays a per-token tensor out as a rectangle.
-
-        Args:
-            values: [T, ...].
-            fill: what stands where there is no token.
-
-        Returns:
-            [N, max_seqlen, ...], rows padded on the right.
-        """
+        """Lays a per-token tensor out as a rectangle: [N, max_seqlen, ...], rows padded on the right."""
         if self.has_equal_lengths:
             return values.view(self.num_sequences, self.max_seqlen, *values.shape[1:])
         rectangle = values.new_full((self.num_sequences * self.max_seqlen, *values.shape[1:]), fill)
@@ -262,11 +254,7 @@ class AttentionMask:
 
     @classmethod
     def prefix(cls, lengths: Sequence[int] | Tensor) -> AttentionMask:
-        """Returns the mask of a prefix LM.
-
-        Args:
-            lengths: [N] integers of 0 or more, tokens in the prefix of each sequence.
-        """
+        """Returns the mask of a prefix LM."""
         prefix_lengths = torch.as_tensor(lengths, dtype=torch.int64)
         if len(prefix_lengths) and int(prefix_lengths.min()) < 0:
             raise InputError(f"prefix length {int(prefix_lengths.min())} is negative; 0 is no prefix")

@@ -177,11 +177,7 @@ def written_by_another(claim: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
-    """Keeps a second process out of a run folder; the lock goes with the process, however it ends.
-
-    Args:
-        patience: seconds to wait for a process that holds the lock.
-    """
+    """Keeps a second process out of a run folder; the lock goes with the process, however it ends."""
     deadline = time.monotonic() + patience
     try:
         handle = (folder / ".lock").open("w")
@@ -204,11 +200,7 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Waits until nobody else, in this process or another, holds a file, and holds it while it is read and replaced.
-
-    Raises:
-        RunFolderError: its folder cannot be written.
-    """
+    """Waits until nobody else, in this process or another, holds a file, and holds it while it is read and replaced."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # 锁放在旁边的文件上：原文件会被改名替换，锁不住
@@ -318,7 +310,6 @@ def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advic
 
     Args:
         kind: what it holds: a dataclass, or another type that `from_json` reads.
-        error: what is raised where the file is not usable.
         advice: the way out, such as `choose another --out`; ends the message.
     """
     try:
@@ -368,7 +359,6 @@ def from_json(kind: Any, value: Any, place: str = "") -> Any:
 
     Args:
         kind: a dataclass, `list`, `tuple`, `dict`, `Mapping`, `Sequence`, a union, a `Literal`, `Any`, or a plain type.
-        value: as `json.loads` gives it.
         place: where it stands in the file, such as `dev.metrics`; for messages.
 
     Raises:

@@ -15,7 +15,6 @@ def key_of(seed: int, purpose: str, *counters: int) -> int:
     """Hashes what a draw is for into a 128-bit key.
 
     Args:
-        seed: the run's seed.
         purpose: what is drawn, such as "masking"; different purposes never share numbers.
         *counters: integers that single out this draw, such as epoch and document; 64 bits of each count.
 

@@ -103,7 +103,6 @@ def named(name: str, known: Mapping[str, ThingT], what: str) -> ThingT:
     """Returns the thing that a setting's word stands for.
 
     Args:
-        known: every word that there is → its thing.
         what: what such a thing is called, such as `family`.
     """
     if name not in known:

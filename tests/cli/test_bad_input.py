@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bertsmith.cli import main
+from typed_command import typed
 
 TEXT = "".join(f"The man eats {n} bread. The woman reads the book.\n\n" for n in "abcdefghijklmnopqrst")
 
@@ -84,12 +85,10 @@ def test_an_impossible_option(fails, tmp_path, options, message):
     assert message in line, line
 
 
-def test_a_folder_with_other_settings(fails, tmp_path):
+def test_a_folder_with_other_settings(fails, capsys, tmp_path):
     corpus, out = write(tmp_path / "a.txt", TEXT), tmp_path / "out"
     common = ["quickstart", corpus, "--out", out, "--size", "1/64", "--minutes", 0.05]
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in common])
-    assert caught.value.code == 0
+    typed(capsys, *common)
     line = fails(*common, "--seed", 5)
     assert "seed" in line
     assert "choose another --out" in line
@@ -104,9 +103,7 @@ def test_the_errors_advice_can_be_followed_in_the_same_folder(fails, tmp_path, c
     corpus, out = write(tmp_path / "a.txt", TEXT), tmp_path / "out"
     assert "no such" in fails("quickstart", tmp_path / "b.txt", "--out", out)
     assert "alphabet" in fails("quickstart", corpus, "--vocab-size", 10, "--out", out)
-    with pytest.raises(SystemExit) as caught:
-        main(["quickstart", str(corpus), "--size", "1/64", "--minutes", "0.05", "--out", str(out)])
-    assert caught.value.code == 0, capsys.readouterr().err
+    typed(capsys, "quickstart", corpus, "--size", "1/64", "--minutes", "0.05", "--out", out)
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(fails, tmp_path):
@@ -190,9 +187,7 @@ def test_a_tokenizer_that_does_not_belong_to_the_model(fails, tiny_model):
 
 
 def test_no_arguments_show_the_help_only(capsys):
-    with pytest.raises(SystemExit):
-        main([])
-    assert "See --help" not in capsys.readouterr().err
+    assert "See --help" not in typed(capsys, code=2)
 
 
 def test_debug_shows_the_traceback(tmp_path):
@@ -203,10 +198,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 def test_what_stands_behind_two_dashes_is_no_option(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["quickstart", "--out", str(tmp_path / "out"), "--", "--debug"])
-    assert ended.value.code == 2
-    assert "--debug: " in capsys.readouterr().err
+    assert "--debug: " in typed(capsys, "quickstart", "--out", tmp_path / "out", "--", "--debug", code=2)
 
 
 def test_help_answers_without_loading_torch():
@@ -236,9 +228,7 @@ def test_a_vocabulary_does_not_replace_another(fails, tiny_model, tmp_path, caps
     assert "holds a model" in fails("vocab", text, "--out", tiny_model, "--vocab-size", 60)
     assert (tiny_model / "vocab.txt").read_bytes() == before
     for _ in range(2):
-        with pytest.raises(SystemExit) as caught:
-            main(["vocab", str(text), "--out", str(tmp_path / "made"), "--vocab-size", "60"])
-        assert caught.value.code == 0, capsys.readouterr().err
+        typed(capsys, "vocab", text, "--out", tmp_path / "made", "--vocab-size", "60")
     capsys.readouterr()
     learned = (tmp_path / "made" / "vocab.txt").read_bytes()
     assert "choose another --out" in fails("vocab", text, "--out", tmp_path / "made", "--vocab-size", 50)
@@ -251,9 +241,7 @@ def test_more_text_is_learned_from_where_too_little_was_given(fails, tmp_path, c
     assert "at least 3" in fails(*command)
     write(tmp_path / "text" / "b.txt", "Zebras jump over quick foxes. Foxes vex wizards.\n\n" * 20)
     write(tmp_path / "text" / "c.txt", TEXT)
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in command])
-    assert caught.value.code == 0, capsys.readouterr().err
+    typed(capsys, *command)
     assert "z" in (tmp_path / "out" / "tokenizer" / "vocab.txt").read_text().split()
 
 
@@ -320,8 +308,5 @@ def test_ctrl_c_says_so(tiny_model, tmp_path, monkeypatch, capsys, words, goes_o
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.txt", TEXT)
     out = ["--out", "x.npy"] if goes_on else []
-    with pytest.raises(SystemExit) as caught:
-        main([*words, "--model", str(tiny_model), *out])
-    assert caught.value.code == 130
     said = "bertsmith: interrupted" + ("; run the same command again to go on" if goes_on else "")
-    assert capsys.readouterr().err.strip() == said
+    assert typed(capsys, *words, "--model", tiny_model, *out, code=130).strip() == said

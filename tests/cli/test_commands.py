@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertsmith.cli import main
 from bertsmith.tinyworld import draw_reviews, draw_stories
+from typed_command import typed
 
 
 @pytest.fixture(scope="module")
@@ -23,41 +23,36 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    output = capsys.readouterr()
-    assert caught.value.code == 0, output.err
-    return output.out
-
-
 def test_from_text_to_predictions(folder, capsys):
     stories, tokenizer, shards = folder / "stories.txt", folder / "tokenizer", folder / "shards"
-    assert "pieces from 1 file(s)" in run(capsys, "vocab", stories, "--out", tokenizer, "--vocab-size", 800)
-    assert "entropy" in run(capsys, "corpus", stories, "--tokenizer", tokenizer, "--out", shards)
+    assert "pieces from 1 file(s)" in typed(capsys, "vocab", stories, "--out", tokenizer, "--vocab-size", 800)
+    assert "entropy" in typed(capsys, "corpus", stories, "--tokenizer", tokenizer, "--out", shards)
     common = ["--corpus", shards, "--tokenizer", tokenizer, "--size", "1/64", "--sequence-length", 32]
-    trained = run(capsys, "pretrain", *common, "--steps", 20, "--out", folder / "run")
+    trained = typed(capsys, "pretrain", *common, "--steps", 20, "--out", folder / "run")
     assert "mlm_loss" in trained
     assert "20/20" in trained
     model = folder / "run" / "model"
-    filled = run(capsys, "fill-mask", "--model", model, "the man reads the [MASK].", "--top-k", 3)
+    filled = typed(capsys, "fill-mask", "--model", model, "the man reads the [MASK].", "--top-k", 3)
     assert filled.count("%") == 3
     data = ["--train", folder / "train.tsv", "--dev", folder / "dev.tsv"]
-    tuned = run(capsys, "finetune", "classify", "--model", model, *data, "--out", folder / "classifier", "--epochs", 1)
+    tuned = typed(
+        capsys, "finetune", "classify", "--model", model, *data, "--out", folder / "classifier", "--epochs", 1
+    )
     assert "dev: accuracy" in tuned
     classifier = folder / "classifier" / "model"
-    label, probability, text = run(capsys, "predict", "--model", classifier, "The day was awful.").strip().split("\t")
+    predicted = typed(capsys, "predict", "--model", classifier, "The day was awful.")
+    label, probability, text = predicted.strip().split("\t")
     assert label in ("good", "bad")
     assert 0.5 <= float(probability) <= 1.0
     assert text == "The day was awful."
-    written = run(capsys, "predict", "--model", classifier, "--file", stories, "--out", folder / "p.tsv")
+    written = typed(capsys, "predict", "--model", classifier, "--file", stories, "--out", folder / "p.tsv")
     assert "80 predictions" in written
     lines, rows = (path.read_text(encoding="utf-8").split("\n") for path in (stories, folder / "p.tsv"))
     assert [row.split("\t")[-1] for row in rows] == lines, "every prediction on the line of its text"
-    assert "159 vectors of 64" in run(capsys, "embed", stories, "--model", model, "--out", folder / "v.npy")
+    assert "159 vectors of 64" in typed(capsys, "embed", stories, "--model", model, "--out", folder / "v.npy")
     vectors = np.load(folder / "v.npy")
     np.testing.assert_allclose(np.linalg.norm(vectors[::2], axis=1), 1.0, atol=1e-5)
-    pieces = run(capsys, "inspect", "tokens", "the man reads", "--tokenizer", tokenizer)
+    pieces = typed(capsys, "inspect", "tokens", "the man reads", "--tokenizer", tokenizer)
     assert "reads" in pieces
 
 
@@ -74,32 +69,32 @@ def test_a_vocabulary_is_learned_from_whatever_a_corpus_is_built_from(tmp_path, 
     inputs["json"].write_bytes(gzip.compress("\n".join(map(json.dumps, records)).encode()))
     pq.write_table(pa.Table.from_pylist(records), inputs["parquet"])
     for name, path in inputs.items():
-        said = run(capsys, "vocab", path, "--text-field", "body", "--out", tmp_path / name, "--vocab-size", 400)
+        said = typed(capsys, "vocab", path, "--text-field", "body", "--out", tmp_path / name, "--vocab-size", 400)
         assert "pieces from 1 file(s)" in said
     learned = {name: (tmp_path / name / "vocab.txt").read_text(encoding="utf-8") for name in inputs}
     assert learned["json"] == learned["text"]
     assert learned["parquet"] == learned["text"]
     # one command line for both
     both = [inputs["json"], inputs["parquet"], "--text-field", "body"]
-    run(capsys, "vocab", *both, "--out", tmp_path / "tokenizer", "--vocab-size", 400)
-    assert "entropy" in run(
+    typed(capsys, "vocab", *both, "--out", tmp_path / "tokenizer", "--vocab-size", 400)
+    assert "entropy" in typed(
         capsys, "corpus", *both, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"
     )
 
 
 def test_the_version(capsys):
-    assert run(capsys, "--version").startswith("bertsmith ")
+    assert typed(capsys, "--version").startswith("bertsmith ")
 
 
 def test_a_vocabulary_among_its_text_is_not_learned_from(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("the man eats the bread\n" * 9, encoding="utf-8")
     for _ in range(2):
-        assert "from 1 file(s)" in run(capsys, "vocab", tmp_path, "--out", tmp_path / "made", "--vocab-size", 60)
+        assert "from 1 file(s)" in typed(capsys, "vocab", tmp_path, "--out", tmp_path / "made", "--vocab-size", 60)
     # nor is a corpus built from it
     corpus = [tmp_path, "--tokenizer", tmp_path / "made", "--out", tmp_path / "shards", "--documents", "blank-line"]
     stories = "\n\n".join(story.text for story in draw_stories(0, 9))
     (tmp_path / "text.txt").write_text(stories, encoding="utf-8")
-    run(capsys, "corpus", *corpus)
+    typed(capsys, "corpus", *corpus)
     manifest = (tmp_path / "shards" / "manifest.json").read_text(encoding="utf-8")
     assert "text.txt" in manifest
     assert "vocab.txt" not in manifest

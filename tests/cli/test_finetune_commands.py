@@ -6,20 +6,12 @@ import shutil
 import pytest
 import transformers
 
-from bertsmith.cli import main
 from bertsmith.finetune.run import FineTuningRun
 from bertsmith.inference import load_pipeline
 from bertsmith.train.monitor import StopRequest, TrainingStopped
+from typed_command import typed
 
 RECIPE = ["--epochs", 2, "--batch-size", 4, "--learning-rate", 1e-3]
-
-
-def run(capsys, *arguments, code=0):
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    assert caught.value.code == code, output.err
-    return output.out if code == 0 else output.err
 
 
 def questions(count):
@@ -70,22 +62,22 @@ def test_fine_tune_evaluate_predict(task, tiny_model, tmp_path, capsys):
     data.write_text(content, encoding="utf-8")
     options = ["--layers", "last", "--tagger-head", "linear"] if task == "features" else []
     command = ["finetune", task, "--model", tiny_model, "--train", data, "--dev", data, "--test", data, "--out", out]
-    printed = run(capsys, *command, *RECIPE, *options)
+    printed = typed(capsys, *command, *RECIPE, *options)
     assert printed.splitlines()[-1].endswith(f"kept in {out / 'model'}; report in {out / 'report.html'}")
     metric = printed.split("dev: ")[1].split(" ")[0]
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     assert next(iter(result["dev"]["metrics"])) == metric
     assert (out / "model" / "README.md").read_text(encoding="utf-8").startswith("---\n")
-    evaluated = run(capsys, "evaluate", "--model", out / "model", "--file", data, "--out", tmp_path / "scores.json")
+    evaluated = typed(capsys, "evaluate", "--model", out / "model", "--file", data, "--out", tmp_path / "scores.json")
     assert f"{metric} {result['test']['metrics'][metric]:.3f}" in evaluated
     scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     assert scores["metrics"] == pytest.approx(result["test"]["metrics"], abs=1e-6)
-    one = run(capsys, "predict", "--model", out / "model", INPUTS[task])
+    one = typed(capsys, "predict", "--model", out / "model", INPUTS[task])
     assert one.endswith(INPUTS[task] + "\n")
-    assert run(capsys, "predict", "--model", out / "model", "--precision", "int8", INPUTS[task]).endswith("\n")
+    assert typed(capsys, "predict", "--model", out / "model", "--precision", "int8", INPUTS[task]).endswith("\n")
     lines = tmp_path / "inputs.txt"
     lines.write_text((INPUTS[task] + "\n") * 3, encoding="utf-8")
-    assert "3 predictions" in run(
+    assert "3 predictions" in typed(
         capsys, "predict", "--model", out / "model", "--file", lines, "--out", tmp_path / "p.jsonl"
     )
     records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -93,11 +85,11 @@ def test_fine_tune_evaluate_predict(task, tiny_model, tmp_path, capsys):
     # 微调读过的文件，预测也读，标签不看
     labelled = [
         json.loads(line)
-        for line in run(capsys, "predict", "--model", out / "model", "--file", data, "--json").splitlines()
+        for line in typed(capsys, "predict", "--model", out / "model", "--file", data, "--json").splitlines()
     ]
     assert len(labelled) == result["test"].get("count", len(labelled))
     assert all(record["input"] and "fault" not in record for record in labelled)
-    again = run(capsys, *command, *RECIPE, *options).splitlines()
+    again = typed(capsys, *command, *RECIPE, *options).splitlines()
     assert again[-1] == printed.splitlines()[-1], "the same command again reads the result"
     assert set(again) <= set(printed.splitlines())
 
@@ -107,37 +99,37 @@ def test_an_adapter_is_small_and_the_update_is_folded_in(tiny_model, tmp_path, c
     data.write_text(FILES["classify"][1], encoding="utf-8")
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, *RECIPE]
     before = (tiny_model / "model.safetensors").read_bytes()
-    printed = run(capsys, *command, "--adapter", "lora", "--adapter-size", 4, "--out", tmp_path / "lora")
+    printed = typed(capsys, *command, "--adapter", "lora", "--adapter-size", 4, "--out", tmp_path / "lora")
     assert f"{tmp_path / 'lora' / 'model'} and {tmp_path / 'lora' / 'adapter'}" in printed
     assert (tiny_model / "model.safetensors").read_bytes() == before
     predicted = load_pipeline("classify", tmp_path / "lora" / "model")(["the book"])[0]
     theirs = transformers.pipeline("text-classification", str(tmp_path / "lora" / "model"))("the book")[0]
     assert theirs["score"] == pytest.approx(predicted.probabilities[theirs["label"]], abs=1e-3)
-    printed = run(capsys, *command, "--adapter", "bottleneck", "--out", tmp_path / "bottleneck")
+    printed = typed(capsys, *command, "--adapter", "bottleneck", "--out", tmp_path / "bottleneck")
     adapter = tmp_path / "bottleneck" / "adapter"
     assert f"kept in {adapter};" in printed
     card = (adapter / "README.md").read_text(encoding="utf-8")
     assert "--adapter FOLDER" in card
     assert str(tiny_model) in card
-    evaluated = run(capsys, "evaluate", "--model", tiny_model, "--adapter", adapter, "--file", data)
+    evaluated = typed(capsys, "evaluate", "--model", tiny_model, "--adapter", adapter, "--file", data)
     result = json.loads((tmp_path / "bottleneck" / "result.json").read_text(encoding="utf-8"))
     assert f"accuracy {result['dev']['metrics']['accuracy']:.3f}" in evaluated
     for precision in ("float32", "int8"):
         command = ["predict", "--model", tiny_model, "--adapter", adapter, "--precision", precision, "the book"]
-        assert run(capsys, *command).endswith("the book\n")
+        assert typed(capsys, *command).endswith("the book\n")
 
 
 def test_a_card_that_was_edited_stays(tiny_model, tmp_path, capsys):
     data = tmp_path / "data.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
-    run(capsys, *command, *RECIPE)
+    typed(capsys, *command, *RECIPE)
     card = tmp_path / "run" / "model" / "README.md"
     card.write_text("My own words.\n", encoding="utf-8")
-    run(capsys, *command, *RECIPE)
+    typed(capsys, *command, *RECIPE)
     assert card.read_text(encoding="utf-8") == "My own words.\n"
     card.unlink()
-    run(capsys, *command, *RECIPE)
+    typed(capsys, *command, *RECIPE)
     assert card.exists()
 
 
@@ -168,9 +160,9 @@ def test_every_option_of_the_command_reaches_the_job(tiny_model, tmp_path, capsy
     monkeypatch.setattr("bertsmith.finetune.job.finetune", stopped)
     files = ["--model", tiny_model, "--train", "a", "--dev", "b", "--test", "c", "--out", tmp_path / "run"]
     words = [f"--{name.replace('_', '-')}={value}" for part in EVERY_OPTION.values() for name, value in part.items()]
-    run(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",
+    typed(capsys, "finetune", "classify", *files, *words, "--balanced", "--no-header", "--seeds=3", "--baselines",
         "--choice-column=one", "--choice-column=2")  # fmt: skip
-    run(capsys, "finetune", "tag", *files, "--adapter=lora", "--adapter-size=3", "--search=paper")
+    typed(capsys, "finetune", "tag", *files, "--adapter=lora", "--adapter-size=3", "--search=paper")
     (task, given), (other, less) = jobs
     named = {name: value for part in EVERY_OPTION.values() for name, value in part.items()}
     named |= {
@@ -191,7 +183,7 @@ def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
     data = tmp_path / "data.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
-    run(capsys, *command, *RECIPE, "--seeds", 2, "--baselines")
+    typed(capsys, *command, *RECIPE, "--seeds", 2, "--baselines")
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "majority" in page
     assert "seed" in page
@@ -199,14 +191,14 @@ def test_seeds_and_baselines_stand_in_one_report(tiny_model, tmp_path, capsys):
     assert "It is the best on dev of 2 runs." in card
     assert "Over 2 seeds" in card
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
-    assert "accuracy" in run(capsys, "evaluate", "--model", tmp_path / "run" / "model", "--file", data)
+    assert "accuracy" in typed(capsys, "evaluate", "--model", tmp_path / "run" / "model", "--file", data)
 
 
 def test_tags_are_compared_with_the_most_frequent_of_each_word(tiny_model, tmp_path, capsys):
     data = tmp_path / "data.conll"
     data.write_text(FILES["tag"][1], encoding="utf-8")
     command = ["finetune", "tag", "--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
-    run(capsys, *command, *RECIPE, "--baselines")
+    typed(capsys, *command, *RECIPE, "--baselines")
     assert "most frequent tag" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
@@ -214,7 +206,7 @@ def test_another_metric_chooses_the_epoch(tiny_model, tmp_path, capsys):
     data = tmp_path / "data.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, *RECIPE]
-    printed = run(capsys, *command, "--metric", "f1", "--out", tmp_path / "run")
+    printed = typed(capsys, *command, "--metric", "f1", "--out", tmp_path / "run")
     assert printed.split("dev: ")[1].startswith("f1_good ")
     task = json.loads((tmp_path / "run" / "model" / "task.json").read_text(encoding="utf-8"))
     assert task["metric"] == "f1_good"
@@ -226,30 +218,30 @@ def test_another_metric_chooses_the_epoch(tiny_model, tmp_path, capsys):
     scores = [row["f1_good"] for row in rows if row["kind"] == "dev"]
     best = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))["epoch"]
     assert scores[best - 1] == max(scores)
-    message = run(capsys, *command, "--metric", "f2", "--out", tmp_path / "other", code=2)
+    message = typed(capsys, *command, "--metric", "f2", "--out", tmp_path / "other", code=2)
     assert "use accuracy, macro_f1, matthews, f1" in message
 
 
 def test_a_prediction_stands_on_the_line_of_its_input(tiny_model, tmp_path, capsys):
     data, out = tmp_path / "data.csv", tmp_path / "run"
     data.write_text(FILES["regress"][1], encoding="utf-8")
-    run(capsys, "finetune", "regress", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    typed(capsys, "finetune", "regress", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     command = ["predict", "--model", out / "model", "--file"]
     lines = tmp_path / "in.txt"
     lines.write_text("the man\tthe\u2028woman\n\nthe book\teats\n", encoding="utf-8")
-    first, blank, third = run(capsys, *command, lines).split("\n")[:3]
+    first, blank, third = typed(capsys, *command, lines).split("\n")[:3]
     assert (blank, third.split("\t")[1:]) == ("", ["the book", "eats"])
     assert first.endswith("the man\tthe\u2028woman")
     lines.write_bytes("\nthe man\n".encode("utf-16"))
-    assert f"{lines}: line 2 has 1 field(s) instead of 2" in run(capsys, *command, lines, code=2)
+    assert f"{lines}: line 2 has 1 field(s) instead of 2" in typed(capsys, *command, lines, code=2)
     records = tmp_path / "in.jsonl"
     records.write_text('["the man", "reads\\ta\\nbook"]\n', encoding="utf-8")
-    assert run(capsys, *command, records).rstrip("\n").split("\t")[1:] == ["the man", "reads a book"]
+    assert typed(capsys, *command, records).rstrip("\n").split("\t")[1:] == ["the man", "reads a book"]
     shutil.copy(records, tmp_path / "in.json")
-    assert run(capsys, *command, tmp_path / "in.json") == run(capsys, *command, records)
+    assert typed(capsys, *command, tmp_path / "in.json") == typed(capsys, *command, records)
     for bad, message in (('["the man"', "not valid JSON"), ('["a", 3]', "neither a text nor a list of texts")):
         records.write_text(bad + "\n", encoding="utf-8")
-        assert f"{records}: line 1 is {message}" in run(capsys, *command, records, code=2)
+        assert f"{records}: line 1 is {message}" in typed(capsys, *command, records, code=2)
 
 
 def test_baselines_are_checked_before_training(tiny_model, tmp_path, capsys, monkeypatch):
@@ -258,7 +250,7 @@ def test_baselines_are_checked_before_training(tiny_model, tmp_path, capsys, mon
     dev.write_text("text\tlabel\nthe man\tneverseen\n", encoding="utf-8")
     monkeypatch.setattr(FineTuningRun, "__init__", lambda *_: pytest.fail("begun"))
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", dev, "--out", tmp_path / "run"]
-    assert f"{dev}: line 2: label 'neverseen' does not occur" in run(capsys, *command, "--baselines", code=2)
+    assert f"{dev}: line 2: label 'neverseen' does not occur" in typed(capsys, *command, "--baselines", code=2)
 
 
 def test_a_test_file_that_cannot_be_scored_ends_before_training(tiny_model, tmp_path, capsys, monkeypatch):
@@ -268,14 +260,14 @@ def test_a_test_file_that_cannot_be_scored_ends_before_training(tiny_model, tmp_
     monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
     files = ["--train", data, "--dev", data, "--test", test]
     command = ["finetune", "rank", "--model", tiny_model, *files, "--out", tmp_path / "run"]
-    assert f"{test}: line 2: no query has a text with a relevance of 0.5 or more" in run(capsys, *command, code=2)
+    assert f"{test}: line 2: no query has a text with a relevance of 0.5 or more" in typed(capsys, *command, code=2)
 
 
 def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, monkeypatch):
     data = tmp_path / "data.tsv"
     data.write_text(FILES["classify"][1], encoding="utf-8")
     command = ["finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, *RECIPE]
-    run(capsys, *command, "--out", tmp_path / "whole")
+    typed(capsys, *command, "--out", tmp_path / "whole")
     train_epoch = FineTuningRun._train_epoch
 
     def asked_to_stop(self, units, request):
@@ -284,10 +276,10 @@ def test_a_stopped_run_goes_on_to_the_same_result(tiny_model, tmp_path, capsys, 
 
     monkeypatch.setattr(FineTuningRun, "_train_epoch", asked_to_stop)
     assert StopRequest.made is False
-    assert "stopped after step 1 of 4" in run(capsys, *command, "--out", tmp_path / "parts")
-    assert "stopped after step 2 of 4" in run(capsys, *command, "--out", tmp_path / "parts")
+    assert "stopped after step 1 of 4" in typed(capsys, *command, "--out", tmp_path / "parts")
+    assert "stopped after step 2 of 4" in typed(capsys, *command, "--out", tmp_path / "parts")
     monkeypatch.undo()
-    run(capsys, *command, "--out", tmp_path / "parts")
+    typed(capsys, *command, "--out", tmp_path / "parts")
     for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
@@ -316,19 +308,19 @@ def test_options_that_do_not_go_together(arguments, message, tiny_model, tmp_pat
     data = tmp_path / f"data.{ending}"
     data.write_text(content, encoding="utf-8")
     files = ["--model", tiny_model, "--train", data, "--dev", data, "--out", tmp_path / "run"]
-    assert message in run(capsys, "finetune", *arguments, *files, code=2)
+    assert message in typed(capsys, "finetune", *arguments, *files, code=2)
 
 
 def test_lines_with_other_fields_than_the_task_needs(tiny_model, tmp_path, capsys):
     data = tmp_path / "data.json"
     data.write_text(FILES["answer"][1], encoding="utf-8")
     out = tmp_path / "run"
-    run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    typed(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     model = ["--model", out / "model"]
-    assert "line 1 has 1 field(s) instead of 2" in run(capsys, "predict", *model, "who", code=2)
-    assert "--pairs and --single are not for answer" in run(capsys, "predict", *model, "--pairs", "who\twhat", code=2)
-    assert "line 1 has nothing in field 2" in run(capsys, "predict", *model, "who\t ", code=2)
-    assert "nothing to predict" in run(capsys, "predict", *model, "--out", tmp_path / "p.tsv", code=2)
+    assert "line 1 has 1 field(s) instead of 2" in typed(capsys, "predict", *model, "who", code=2)
+    assert "--pairs and --single are not for answer" in typed(capsys, "predict", *model, "--pairs", "who\twhat", code=2)
+    assert "line 1 has nothing in field 2" in typed(capsys, "predict", *model, "who\t ", code=2)
+    assert "nothing to predict" in typed(capsys, "predict", *model, "--out", tmp_path / "p.tsv", code=2)
     assert not (tmp_path / "p.tsv").exists()
 
 
@@ -353,7 +345,7 @@ def test_a_label_that_training_has_never_seen_ends_before_training(
     message = message.format(len(content.splitlines()) + 1)
     monkeypatch.setattr(FineTuningRun, "_train_epoch", lambda *_: pytest.fail("trained"))
     files = ["--model", tiny_model, "--train", train, "--dev", dev, "--out", tmp_path / "run"]
-    assert message in run(capsys, "finetune", task, *files, code=2)
+    assert message in typed(capsys, "finetune", task, *files, code=2)
 
 
 def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
@@ -361,17 +353,17 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     labelled = tmp_path / "l.tsv"
     labelled.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
     out = tmp_path / "run"
-    run(capsys, "finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled, "--out", out,
+    typed(capsys, "finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled, "--out", out,
         *RECIPE)  # fmt: skip
     assert (out / "report.html").exists()
-    said = run(capsys, "evaluate", "--model", out / "model", "--file", labelled, "--out", tmp_path / "e.json")
+    said = typed(capsys, "evaluate", "--model", out / "model", "--file", labelled, "--out", tmp_path / "e.json")
     assert "[/neg]" in said
     assert (tmp_path / "e.json").exists()
     table = tmp_path / "new.csv"
     table.write_text('id,text\n7,"a nice, long day"\n8,\n9,a day\n', encoding="utf-8")
     predict = ("predict", "--model", out / "model", "--file", table, "--out")
     for name in ("p.jsonl", "p.tsv"):
-        said = run(capsys, *predict, tmp_path / name, code=2)
+        said = typed(capsys, *predict, tmp_path / name, code=2)
         assert "1 input(s) could not be predicted" in said
     records = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["columns"] for record in records] == [{"id": "7"}, {"id": "8"}, {"id": "9"}]
@@ -380,7 +372,7 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
     assert rows[0].split("\t")[2:] == ["a nice, long day", "7"]
     assert rows[1] == f"({table}: line 3 has an empty text)"
     search = ("finetune", "classify", "--model", tiny_model, "--train", labelled, "--dev", labelled)
-    assert "--epochs: --search paper tries several" in run(
+    assert "--epochs: --search paper tries several" in typed(
         capsys, *search, "--search", "paper", "--epochs", 10, "--out", tmp_path / "s", code=2
     )
 
@@ -388,11 +380,11 @@ def test_labels_in_brackets_and_inputs_as_tables(tiny_model, tmp_path, capsys):
 def test_the_file_that_is_read_is_not_written(tiny_model, tmp_path, capsys):
     data, out = tmp_path / "data.tsv", tmp_path / "run"
     data.write_text(FILES["classify"][1], encoding="utf-8")
-    run(capsys, "finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    typed(capsys, "finetune", "classify", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     (tmp_path / "same.tsv").symlink_to(data)
     for command in ("predict", "evaluate"):
         for other in (data, tmp_path / "same.tsv"):
-            said = run(capsys, command, "--model", out / "model", "--file", data, "--out", other, code=2)
+            said = typed(capsys, command, "--model", out / "model", "--file", data, "--out", other, code=2)
             assert "is the file that is read" in said
     assert data.read_text(encoding="utf-8") == FILES["classify"][1]
 
@@ -400,20 +392,20 @@ def test_the_file_that_is_read_is_not_written(tiny_model, tmp_path, capsys):
 def test_a_line_that_cannot_be_predicted_is_named(tiny_model, tmp_path, capsys):
     data, out = tmp_path / "data.json", tmp_path / "run"
     data.write_text(questions(6), encoding="utf-8")
-    run(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
+    typed(capsys, "finetune", "answer", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *RECIPE)
     predict = ["predict", "--model", out / "model", "--file"]
     (tmp_path / "a.txt").write_text("\nthe man ?\tthe man eats\nthe man ?\t\u200b\n", encoding="utf-8")
-    assert "1 input(s) could not be predicted" in run(capsys, *predict, tmp_path / "a.txt", code=2)
+    assert "1 input(s) could not be predicted" in typed(capsys, *predict, tmp_path / "a.txt", code=2)
     (tmp_path / "a.jsonl").write_text('["the man ?", "the man eats"]\n["the man ?", "a \\ud83d b"]\n', encoding="utf-8")
-    assert "a.jsonl: line 2 holds half of a surrogate pair" in run(capsys, *predict, tmp_path / "a.jsonl", code=2)
+    assert "a.jsonl: line 2 holds half of a surrogate pair" in typed(capsys, *predict, tmp_path / "a.jsonl", code=2)
 
 
 def test_labels_with_commas_stay_apart(tiny_model, tmp_path, capsys):
     data, out = tmp_path / "data.tsv", tmp_path / "run"
     data.write_text("text\tlabels\n" + "the book\tDoe, Jane|Smith, John\nthe man\tDoe, Jane\n" * 4, encoding="utf-8")
     files = ["--train", data, "--dev", data, "--separator", "|"]
-    run(capsys, "finetune", "multilabel", "--model", tiny_model, *files, "--out", out, *RECIPE)
-    run(capsys, "predict", "--model", out / "model", "the book", "--out", tmp_path / "p.jsonl")
+    typed(capsys, "finetune", "multilabel", "--model", tiny_model, *files, "--out", out, *RECIPE)
+    typed(capsys, "predict", "--model", out / "model", "the book", "--out", tmp_path / "p.jsonl")
     record = json.loads((tmp_path / "p.jsonl").read_text(encoding="utf-8"))
     assert set(record["labels"]) <= {"Doe, Jane", "Smith, John"} == set(record["probabilities"])
     assert record["prediction"] == ",".join(record["labels"])

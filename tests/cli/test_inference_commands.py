@@ -4,18 +4,11 @@ import numpy as np
 import pytest
 import typer
 
-from bertsmith.cli import main, predict
+from bertsmith.cli import predict
 from bertsmith.inference import load_pipeline
 from bertsmith.model import BertConfig, BertForMaskedLM
 from bertsmith.tokenizer import WordPieceTokenizer
-
-
-def run(capsys, *words, code=0):
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    output = capsys.readouterr()
-    assert caught.value.code == code, output.err
-    return output.out if code == 0 else output.err
+from typed_command import typed
 
 
 def run_alone(capsys, command, *words):
@@ -28,7 +21,7 @@ def run_alone(capsys, command, *words):
 def test_embedding_a_file_keeps_a_row_for_every_line(tiny_model, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("the man eats\n\na book !\n", encoding="utf-8")
     out = tmp_path / "v.npy"
-    said = run(capsys, "embed", tmp_path / "a.txt", "--model", tiny_model, "--out", out, "--precision", "float32")
+    said = typed(capsys, "embed", tmp_path / "a.txt", "--model", tiny_model, "--out", out, "--precision", "float32")
     assert f"3 vectors of 64 numbers in {out}, computed in float32 (1 blank lines are zeros)" in said
     vectors = np.load(out)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 0, 1], abs=1e-5)
@@ -38,7 +31,7 @@ def test_options_of_embedding(tiny_model, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("the man eats\na book !\n", encoding="utf-8")
     options = ["--pooling", "cls", "--raw", "--dims", 5, "--batch-tokens", 8, "--precision", "float32"]
     common = ["--model", tiny_model, "--out", tmp_path / "v.npy", *options]
-    run(capsys, "embed", tmp_path / "a.txt", tmp_path / "a.txt", *common)
+    typed(capsys, "embed", tmp_path / "a.txt", tmp_path / "a.txt", *common)
     pipeline = load_pipeline("embed", tiny_model, precision="float32")
     expected = pipeline(["the man eats", "a book !"] * 2, pooling="cls", normalize=False)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected[:, :5], atol=1e-5)
@@ -56,7 +49,7 @@ def test_options_of_embedding(tiny_model, tmp_path, capsys):
 def test_bad_requests_are_one_line(tiny_model, tmp_path, capsys, monkeypatch, words, error):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("the man\n", encoding="utf-8")
-    said = run(capsys, "embed", *words, "--model", tiny_model, code=2)
+    said = typed(capsys, "embed", *words, "--model", tiny_model, code=2)
     assert error in said
     # 只预训练过的模型先有一行提醒
     assert len([line for line in said.splitlines() if "warning" not in line]) == 1
@@ -73,7 +66,7 @@ def test_bad_requests_are_one_line(tiny_model, tmp_path, capsys, monkeypatch, wo
     ids=lambda words: words[0],
 )
 def test_bytes_that_are_no_characters_are_refused_before_the_model_is_loaded(words, tmp_path, capsys):
-    said = run(capsys, *words, "--model", tmp_path / "missing", code=2)
+    said = typed(capsys, *words, "--model", tmp_path / "missing", code=2)
     assert r"'caf\udce9" in said
     assert "convert the text" in said
     assert said.count("\n") == 1
@@ -81,7 +74,7 @@ def test_bytes_that_are_no_characters_are_refused_before_the_model_is_loaded(wor
 
 def test_filling_from_candidates(tiny_model, capsys):
     words = ["the man eats [MASK] .", "--model", tiny_model, "--candidate", "bread", "--candidate", "book"]
-    said = run(capsys, "fill-mask", *words)
+    said = typed(capsys, "fill-mask", *words)
     assert said.count("%") == 2
     assert "bread" in said
     assert "book" in said
@@ -106,6 +99,6 @@ def test_pieces_in_brackets_are_no_markup(tiny_model, capsys):
     tokenizer.save(tiny_model)
     config = BertConfig.load(tiny_model).changed(vocab_size=tokenizer.vocab_size)
     BertForMaskedLM(config).save_pretrained(tiny_model)
-    said = run(capsys, "fill-mask", "--model", tiny_model, "the [MASK]", "--top-k", tokenizer.vocab_size)
+    said = typed(capsys, "fill-mask", "--model", tiny_model, "the [MASK]", "--top-k", tokenizer.vocab_size)
     assert "[/E1]" in said
     assert "[unused1]" in said

@@ -4,15 +4,7 @@ import re
 
 import pytest
 
-from bertsmith.cli import main
-
-
-def run(capsys, *words, code=0):
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    output = capsys.readouterr()
-    assert caught.value.code == code, output.err
-    return output.out if code == 0 else output.err
+from typed_command import typed
 
 
 def rows(text):
@@ -27,7 +19,7 @@ def rows(text):
 
 
 def test_every_name_has_a_row_with_the_published_count(capsys):
-    table = run(capsys, "sizes", "--no-measure")
+    table = typed(capsys, "sizes", "--no-measure")
     found = rows(table)
     assert [cells[0] for cells in found.values()] == ["tiny", "mini", "small", "medium", "base", "large"]
     # 109,482,240 without the heads, 110,106,428 with them, in float32
@@ -38,14 +30,14 @@ def test_every_name_has_a_row_with_the_published_count(capsys):
 
 
 def test_all_adds_the_small_published_models(capsys):
-    found = rows(run(capsys, "sizes", "--all", "--no-measure"))
+    found = rows(typed(capsys, "sizes", "--all", "--no-measure"))
     assert len(found) == 25
     assert {"2/128", "12/512", "10/768", "24/1024"} <= set(found)
 
 
 def test_any_size_once_with_the_options_applied(capsys):
     words = ["tiny", "3/192", "2/128", "--vocab-size", 1000, "--batch", 4, "--length", 512]
-    table = run(capsys, "sizes", *words, "--no-measure")
+    table = typed(capsys, "sizes", *words, "--no-measure")
     assert list(rows(table)) == ["2/128", "3/192"]
     assert "1,000 pieces, batches of 4 x 512 tokens" in table
     # (1000 + 512 + 2 + 2) x 128
@@ -53,7 +45,7 @@ def test_any_size_once_with_the_options_applied(capsys):
 
 
 def test_speeds_are_shown_and_called_an_upper_estimate(capsys):
-    table = run(capsys, "sizes", "1/64", "tiny", "--batch", 2, "--length", 16)
+    table = typed(capsys, "sizes", "1/64", "tiny", "--batch", 2, "--length", 16)
     assert "tok/s" in table
     assert "an upper estimate" in " ".join(table.split())
     found = rows(table)
@@ -63,7 +55,7 @@ def test_speeds_are_shown_and_called_an_upper_estimate(capsys):
 @pytest.mark.parametrize("columns", [40, 100, 140])
 def test_the_table_is_plain_and_whole_where_there_is_no_terminal(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    table = run(capsys, "sizes", "tiny", "large", "1/64", "--batch", 1, "--length", 8)
+    table = typed(capsys, "sizes", "tiny", "large", "1/64", "--batch", 1, "--length", 8)
     assert "\x1b" not in table
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 100
@@ -82,6 +74,6 @@ def test_the_table_is_plain_and_whole_where_there_is_no_terminal(capsys, monkeyp
     ],
 )
 def test_impossible_requests_end_with_one_line(capsys, words, message):
-    lines = run(capsys, "sizes", *words, code=2).strip().splitlines()
+    lines = typed(capsys, "sizes", *words, code=2).strip().splitlines()
     assert len(lines) == 1
     assert message in lines[0]

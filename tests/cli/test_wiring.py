@@ -13,11 +13,12 @@ import bertsmith.data.corpus.vocabulary
 import bertsmith.interop
 import bertsmith.serve.run
 import bertsmith_school.lab.run
-from bertsmith.cli import all_commands, main
+from bertsmith.cli import all_commands
 from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.errors import InputError
 from bertsmith.serve.settings import Limits, ServeSettings
 from bertsmith.tokenizer import WordPieceTokenizer
+from typed_command import typed
 
 
 @pytest.fixture
@@ -35,9 +36,7 @@ def told(monkeypatch, capsys):
         given = [str(word) for word in words]
         # 新加的选项若没有写进这里的测试，这一行就会失败
         assert {word for word in given if word.startswith("--")} == options_of(given[0])
-        with pytest.raises(SystemExit):
-            main(given)
-        assert "that is enough" in capsys.readouterr().err
+        assert "that is enough" in typed(capsys, *given, code=2)
         return seen[0]
 
     return call
@@ -167,9 +166,7 @@ def test_every_option_of_import_reaches_it(told, tmp_path):
 
 def test_inspect_tokens_shows_a_pair_and_special_tokens_where_asked(tiny_model, capsys):
     def shown(*words):
-        with pytest.raises(SystemExit):
-            main(["inspect", "tokens", "the [MASK]", "--tokenizer", str(tiny_model), *words])
-        return capsys.readouterr().out
+        return typed(capsys, "inspect", "tokens", "the [MASK]", "--tokenizer", tiny_model, *words)
 
     assert "[MASK]" not in shown()
     assert "[MASK]" in shown("--special")

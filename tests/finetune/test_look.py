@@ -7,10 +7,10 @@ import types
 import pytest
 
 import bertsmith
-from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.languages import languages_in, scripts_in
 from spreadsheets import write_spreadsheet
+from typed_command import typed
 
 HEAD = "id;Review Text;Sentiment Label\n"
 ROWS = [f"{n};a long review of number {n};{'good' if n % 3 else 'bad'}\n" for n in range(30)]
@@ -41,18 +41,14 @@ def test_a_table_is_understood_column_by_column(reviews):
 
 
 def test_the_command_prints_lines_or_json(reviews, capsys, tiny_model):
-    with pytest.raises(SystemExit):
-        main(["look", str(reviews), "--model", str(tiny_model), "--dev", str(reviews)])
-    lines = capsys.readouterr().out.splitlines()
+    lines = typed(capsys, "look", reviews, "--model", tiny_model, "--dev", reviews).splitlines()
     assert lines[0] == "r.csv: CSV with ';' between its columns, utf-16, with a header; 32 rows for classify"
     assert "columns: text from Review Text, label from Sentiment Label; not read: id" in lines
     assert "3 labels: good 20, bad 11, ugly 1; once, which is too few to learn: ugly" in lines
     assert "dev: 32 of its 32 rows stand in r.csv as well" in lines
     (lengths,) = (line for line in lines if line.startswith("pieces: "))
     assert "are longer than the model reads" in lengths
-    with pytest.raises(SystemExit):
-        main(["look", str(reviews), "--json"])
-    assert json.loads(capsys.readouterr().out)["labels"] == {"good": 20, "bad": 11, "ugly": 1}
+    assert json.loads(typed(capsys, "look", reviews, "--json"))["labels"] == {"good": 20, "bad": 11, "ugly": 1}
 
 
 def test_what_a_model_would_cut_is_what_its_sequences_are_long(tiny_model):
@@ -162,9 +158,7 @@ def test_languages_are_shares_of_the_characters(langid, tmp_path, capsys):
     for name, text in (("a.txt", "the one sentence.\n"), ("b.txt", "ja, der zweite S.\n")):
         (tmp_path / name).write_text(text)
     assert bertsmith.look(tmp_path).languages == {"en": 0.5, "de": 0.5}
-    with pytest.raises(SystemExit):
-        main(["look", str(tmp_path)])
-    assert "languages: en 50.0%, de 50.0%" in capsys.readouterr().out.splitlines()
+    assert "languages: en 50.0%, de 50.0%" in typed(capsys, "look", tmp_path).splitlines()
     with pytest.raises(ConfigError, match="is text without labels; leave --dev out"):
         bertsmith.look(tmp_path, dev=tmp_path)
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bertsmith import load_tokenizer
-from bertsmith.cli import main
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.finetune.datasets.questions import Answer, QuestionExample
 from bertsmith.finetune.datasets.tagged import TaggedWords
@@ -19,6 +18,7 @@ from bertsmith.finetune.teaching import TaughtLoss, TeachingOptions, labelled_by
 from bertsmith.model import ModelForPreTraining
 from bertsmith.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bertsmith.tokenizer import WordPieceTokenizer
+from typed_command import typed
 
 WORDS = ["man", "book", "bread", "woman"]
 SENTENCES = [(f"the {first} reads the {second} .", first, second) for first in WORDS for second in WORDS]
@@ -161,15 +161,11 @@ def test_the_command_learns_from_labels_a_teacher_and_more_text(start, teachers,
     train, more = str(tmp_path / "train.tsv"), str(tmp_path / "more.txt")
     command = ["finetune", "classify", "--model", str(start), "--train", train, "--dev", train, "--epochs", "1"]
     command += ["--max-length", "24", "--out", str(tmp_path / "run")]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--teacher", teachers("classify"), "--teacher-text", more])
-    assert ended.value.code == 0, capsys.readouterr().err
+    typed(capsys, *command, "--teacher", teachers("classify"), "--teacher-text", more)
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert rows[0]["teacher_loss"] > 0
     assert rows[0]["step"] == 2  # 32 texts in batches of 16
-    with pytest.raises(SystemExit):
-        main([*command, "--teacher-text", more])
-    assert "say with --teacher who labels it" in capsys.readouterr().err
+    assert "say with --teacher who labels it" in typed(capsys, *command, "--teacher-text", more, code=2)
 
 
 def test_what_cannot_teach(start, teachers, tmp_path):

@@ -9,7 +9,6 @@ import torch
 from seqeval.metrics import f1_score
 from seqeval.scheme import IOB1, IOB2, IOBES, Entities
 
-from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.tasks.tag import TaggingTask
@@ -17,6 +16,7 @@ from bertsmith.inference.entities import Entity, best_path, entities_of, is_iob1
 from bertsmith.inference.tag import Tag
 from bertsmith.model import BertConfig, BertForTokenClassification
 from bertsmith.tokenizer import WordPieceTokenizer
+from typed_command import typed
 
 BIO = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
 BIOES = ["B-X", "I-X", "E-X", "S-X", "O"]
@@ -118,29 +118,15 @@ def test_a_pipeline_keeps_to_the_scheme_also_over_windows(tagger):
 def test_fine_tuning_and_predicting_with_it(tiny_model, tagger, tmp_path, capsys):
     (tmp_path / "a.conll").write_text("the\tO\nman\tB-PER\neats\tI-PER\n\na\tO\nbook\tO\n\n" * 4)
     files = ["--train", tmp_path / "a.conll", "--dev", tmp_path / "a.conll"]
-    words = [
-        "finetune",
-        "tag",
-        "--model",
-        tiny_model,
-        *files,
-        "--out",
-        tmp_path / "run",
-        "--epochs",
-        1,
-        "--constrained",
-    ]
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    assert caught.value.code == 0
+    words = ["finetune", "tag", "--model", tiny_model, *files, "--out", tmp_path / "run", "--epochs", 1]
+    typed(capsys, *words, "--constrained")
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["constrained"] is True
     assert Tag.load(tmp_path / "run" / "model").constrained
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main(["predict", "the man eats", "--model", str(tagger), "--constrained", "--json"])
     expected = Tag.load(tagger)
     expected.constrained = True
-    found = json.loads(capsys.readouterr().out)["entities"]
+    found = json.loads(typed(capsys, "predict", "the man eats", "--model", tagger, "--constrained", "--json"))[
+        "entities"
+    ]
     assert [one["text"] for one in found] == [one.text for one in expected(["the man eats"])[0]]
 
 

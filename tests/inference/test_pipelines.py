@@ -17,7 +17,6 @@ from bertsmith.inference.pipeline import all_pipelines, pipelines_of_folder
 from bertsmith.inference.task_file import write_task_file
 from bertsmith.model import (
     BertConfig,
-    BertForMaskedLM,
     BertForMultipleChoice,
     BertForNextSentencePrediction,
     BertForPreTraining,
@@ -37,15 +36,6 @@ def test_fill_mask_equals_the_reference(tiny_model):
     assert [c.probability for c in ours[0]] == pytest.approx([row["score"] for row in reference], abs=1e-5)
 
 
-def test_a_masked_lm_folder_fills_masks_too(tiny_model, tmp_path):
-    expected = load_pipeline("fill-mask", tiny_model)("the man eats [MASK] .")
-    BertForMaskedLM.from_pretrained(tiny_model).save_pretrained(tmp_path)
-    WordPieceTokenizer.load(tiny_model).save(tmp_path)
-    got = load_pipeline("fill-mask", tmp_path)("the man eats [MASK] .")
-    assert [c.piece for c in got[0]] == [c.piece for c in expected[0]]
-    assert [c.probability for c in got[0]] == pytest.approx([c.probability for c in expected[0]], abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("problem_type", "pipeline"), [("regression", "regress"), ("multi_label_classification", "multilabel")]
 )
@@ -55,12 +45,6 @@ def test_outputs_that_are_no_softmax_are_not_read_as_one(tiny_model, tmp_path, p
     WordPieceTokenizer.load(tiny_model).save(tmp_path)
     with pytest.raises(ConfigError, match=f"the model is for the pipeline '{pipeline}', not 'classify'"):
         load_pipeline("classify", tmp_path)
-
-
-def test_several_masks_are_filled_from_left_to_right(tiny_model):
-    pipeline = load_pipeline("fill-mask", tiny_model)
-    filled = pipeline("the [MASK] eats [MASK] .", top_k=2)
-    assert [len(candidates) for candidates in filled] == [2, 2]
 
 
 def test_fill_mask_refuses_what_it_cannot_do(tiny_model):
@@ -81,11 +65,6 @@ def test_embeddings_equal_sentence_transformers(minilm_folder):
 
 def test_nothing_gives_nothing(minilm_folder):
     assert load_pipeline("embed", minilm_folder)([]).shape == (0, 384)
-
-
-def test_an_unknown_pipeline_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="pipeline 'poetry' is unknown"):
-        load_pipeline("poetry", tmp_path)
 
 
 def test_packs_hold_every_sequence_once_and_keep_the_budget():

@@ -10,7 +10,6 @@ import transformers
 from safetensors import safe_open
 
 from bertsmith import compress, load_tokenizer
-from bertsmith.cli import main
 from bertsmith.errors import BertsmithError, ConfigError, InputError
 from bertsmith.finetune.datasets.texts import LabelledText
 from bertsmith.finetune.run import fine_tune
@@ -19,6 +18,7 @@ from bertsmith.finetune.tasks import make_task
 from bertsmith.inference import Classify, Embed
 from bertsmith.model import ModelForPreTraining, ModelForSequenceClassification, cut_vocabulary, family_named, load_any
 from bertsmith.tokenizer import WordPieceTokenizer, learn_tokenizer
+from typed_command import typed
 
 WORDS = ["man", "book", "bread", "woman", "dog", "house"]
 EXAMPLES = [
@@ -49,11 +49,8 @@ def trained(tmp_path_factory):
 def test_every_step_is_scored_and_the_folder_is_used_like_any_other(trained, tmp_path, capsys):
     command = ["compress", str(trained / "run/model"), "--out", str(tmp_path / "small")]
     command += ["--dev", str(trained / "dev.tsv"), "--layers", "0,2", "--heads", "0.25"]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--vocabulary", str(trained / "text.txt"), "--int8"])
-    shown = capsys.readouterr()
-    assert ended.value.code == 0, shown.err
-    assert "2 of 8 heads cut" in shown.out
+    shown = typed(capsys, *command, "--vocabulary", trained / "text.txt", "--int8")
+    assert "2 of 8 heads cut" in shown
     rows = json.loads((tmp_path / "small/steps.json").read_text())
     assert [row["step"].split()[0] for row in rows] == ["as", "layers", "2", rows[3]["step"].split()[0], "stored"]
     assert all(earlier["megabytes"] > later["megabytes"] for earlier, later in pairwise(rows))

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from bertsmith.cli import main
 from bertsmith.errors import InputError
 from bertsmith.journeys.adapt import report_coverage
 from bertsmith.tokenizer import WordPieceTokenizer
+from typed_command import typed
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "ty", "##ran", "##ny", "."]
 
@@ -52,10 +52,7 @@ def test_no_list_where_none_is_wanted_or_every_word_is_a_piece(tokenizer, text, 
 
 def test_the_command_prints_it(tokenizer, text, tmp_path, capsys):
     tokenizer.save(tmp_path / "tokenizer")
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", "coverage", str(text / "a.txt"), "--tokenizer", str(tmp_path / "tokenizer"), "--words", "1"])
-    shown = capsys.readouterr().out
-    assert ended.value.code == 0
+    shown = typed(capsys, "inspect", "coverage", text / "a.txt", "--tokenizer", tmp_path / "tokenizer", "--words", "1")
     assert "tyranny" in shown
     assert "dogs" not in shown
 

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from bertsmith import distil, load_tokenizer
 from bertsmith.batch import RaggedBatch
-from bertsmith.cli import main
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.inference import Embed
 from bertsmith.inference.embed import SentenceFolder, read_sentence_folder, write_sentence_folder
 from bertsmith.model import ModelForPreTraining, as_distilbert, family_named, load_any
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.tokenizer import learn_tokenizer
+from typed_command import typed
 
 SHORT = {"minutes": 0.05}
 
@@ -67,9 +67,7 @@ def test_every_second_layer_becomes_a_distilbert(teacher, text, tmp_path):
 @pytest.mark.slow
 def test_a_fresh_student_of_another_family_and_width(teacher, text, tmp_path, capsys):
     command = ["distil", "--teacher", teacher, "--text", text, "--out", str(tmp_path / "run"), "--minutes", "0.08"]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--size", "1/128", "--family", "modernbert"])
-    assert ended.value.code == 0, capsys.readouterr().err
+    typed(capsys, *command, "--size", "1/128", "--family", "modernbert")
     model = load_any(tmp_path / "run/model")
     assert (model.family.name, model.config.hidden_size) == ("ModernBert", 128)
     assert "relations_loss" in rows_of(tmp_path / "run")[-1]

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from bertsmith import WordPieceTokenizer, plan
-from bertsmith.cli import main
 from bertsmith.data.corpus.build import build_shards
 from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import TRAIN
@@ -20,6 +19,7 @@ from bertsmith.journeys.plan import Forecast, Plan, PlanOptions
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import LAWS
+from typed_command import typed
 
 SIZES = ("1/64", "2/64")
 
@@ -136,16 +136,9 @@ def test_a_part_of_the_text_stands_for_all_of_it(text, tmp_path, monkeypatch):
     assert found.text_tokens == pytest.approx(whole, rel=0.1)
 
 
-def shown(capsys, *words):
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", *words])
-    assert not ended.value.code
-    return capsys.readouterr().out
-
-
 def test_the_command_names_the_size_and_the_next_command(text, capsys):
     before = sorted(text.iterdir())
-    out = shown(capsys, "--text", str(text), "--minutes", "0.5", "--size", "1/64", "--vocab-size", "400")
+    out = typed(capsys, "plan", "--text", str(text), "--minutes", "0.5", "--size", "1/64", "--vocab-size", "400")
     assert "1/64 learns most in 0.5 minutes" in out
     assert f"bertsmith quickstart {text} --vocab-size 400 --family modernbert --size 1/64 --minutes 0.5" in out
     assert sorted(text.iterdir()) == before
@@ -153,7 +146,9 @@ def test_the_command_names_the_size_and_the_next_command(text, capsys):
 
 def test_the_next_command_reads_the_text_as_the_plan_did(capsys, monkeypatch):
     monkeypatch.setattr(planning, "plan", lambda *_, **__: planned(SMALL, LARGE))
-    out = shown(capsys, "--text", "my texts", "--documents", "blank-line", "--encoding", "gbk", "--vocab-size", "400")
+    out = typed(
+        capsys, "plan", "--text", "my texts", "--documents", "blank-line", "--encoding", "gbk", "--vocab-size", "400"
+    )
     assert "1/64 is no choice: it would read 30 tokens a parameter, and over 20, the most that was measured" in out
     assert "bertsmith quickstart 'my texts' --documents blank-line --encoding gbk --vocab-size 400 --family" in out
 
@@ -162,13 +157,13 @@ def test_what_is_a_guess_is_called_one(capsys, monkeypatch):
     slow = forecast("mini", 2_000_000, 3.0, steps=5, measured=False)
     found = planned(replace(LARGE, doubts=["a", "b"]), slow)
     monkeypatch.setattr(planning, "plan", lambda *_, **__: found)
-    out = shown(capsys, "--text", "a")
+    out = typed(capsys, "plan", "--text", "a")
     assert "This is a guess: a; b." in out
     assert "~0.10" in out
     assert "too slow" in out
     assert "~: guessed from the next smaller size" in out
     monkeypatch.setattr(planning, "plan", lambda *_, **__: replace(planned(LARGE), minutes=150))
-    out = shown(capsys, "--text", "a")
+    out = typed(capsys, "plan", "--text", "a")
     assert "lie within 0.10 of the law" in out
     assert "tiny learns most in 2.5 hours" in out
 

@@ -4,6 +4,7 @@ import pytest
 
 from bertsmith import WordPieceTokenizer
 from bertsmith.cli import main
+from typed_command import typed
 
 TEXT = "".join(f"The man eats {n} bread. The woman reads the book.\n\n" for n in "abcdefghijklmnopqrst")
 SHORT = "--minutes 0.05"
@@ -68,10 +69,7 @@ def place(tmp_path, tiny_model, monkeypatch):
 @pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED.keys())
 def test_a_refusal_leaves_nothing(place, capsys, words, request):
     before = sorted(place.rglob("*"))
-    with pytest.raises(SystemExit) as ended:
-        main([*words.split(), "--out", "parent/out"])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2, said
+    said = typed(capsys, *words.split(), "--out", "parent/out", code=2)
     assert said.splitlines()[-1].startswith("bertsmith: "), said
     assert sorted(place.rglob("*")) == before
     if "organisation" in request.node.name:

@@ -8,7 +8,6 @@ from prenorm import FAMILY, PreNormBlock, PreNormConfig, PreNormModel
 from torch import nn
 
 from bertsmith import RaggedBatch, WordPieceTokenizer, load_pipeline
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError
 from bertsmith.kernels.layers import Linear
 from bertsmith.model import BertForPreTraining, family, load_any, prune_heads
@@ -16,6 +15,7 @@ from bertsmith.model.architectures import ModelForPreTraining, architectures_by_
 from bertsmith.model.peft import AdapterSettings, add_adapter
 from bertsmith.objectives import objective_named
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
+from typed_command import typed
 
 TEXTS = ["the man eats bread .", "the woman reads a book !"]
 
@@ -140,9 +140,7 @@ def test_it_is_fine_tuned_and_used(folder, prenorm, tmp_path, capsys):
     data = tmp_path / "data.tsv"
     data.write_text("text\tlabel\n" + f"{TEXTS[0]}\tfood\n{TEXTS[1]}\tbook\n" * 12, encoding="utf-8")
     words = f"finetune classify --model {folder} --train {data} --dev {data} --out {tmp_path / 'run'} --epochs 6"
-    with pytest.raises(SystemExit) as caught:
-        main([*words.split(), "--batch-size", "8", "--learning-rate", "1e-3", "--precision", "float32"])
-    assert caught.value.code == 0, capsys.readouterr().err
+    typed(capsys, *words.split(), "--batch-size", "8", "--learning-rate", "1e-3", "--precision", "float32")
     found = load_pipeline("classify", tmp_path / "run" / "model")(TEXTS)
     assert [one.label for one in found] == ["food", "book"]
     assert load_pipeline("embed", folder)(TEXTS).shape == (2, 64)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from bertsmith.cli import main
 from bertsmith.errors import BertsmithError, ConfigError, InputError
 from bertsmith.finetune.datasets.related import RELATED
 from bertsmith.inference import load_pipeline
 from bertsmith.retrieval.mining import MiningSettings, near_duplicates, write_negatives
+from typed_command import typed
 
 PAIRS = [
     ("who eats bread ?", "the man eats bread ."),
@@ -116,24 +116,18 @@ def test_near_duplicates_are_all_pairs_above_the_cosine(tiny_model, tmp_path, mo
 
 
 def test_the_command(pairs, tiny_model, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["mine", str(pairs), "--model", str(tiny_model), "--out", str(tmp_path / "mined.jsonl"), "--margin", "0"])
-    assert not ended.value.code
-    assert f"{len(PAIRS)} pairs" in capsys.readouterr().out
+    assert f"{len(PAIRS)} pairs" in typed(
+        capsys, "mine", pairs, "--model", tiny_model, "--out", tmp_path / "mined.jsonl", "--margin", "0"
+    )
     lines = tmp_path / "lines.txt"
     lines.write_text("the man eats bread .\nthe man eats bread .\n")
     asked = ["mine", str(lines), "--out", str(tmp_path / "alike.jsonl"), "--near-duplicates", "0.99"]
-    with pytest.raises(SystemExit):
-        main([*asked, "--model", str(tiny_model)])
-    assert "1 pairs of lines" in capsys.readouterr().out
+    assert "1 pairs of lines" in typed(capsys, *asked, "--model", tiny_model)
     for more, said in (
         (["--model", str(tiny_model), "--margin", "0.1"], "--margin has no meaning"),
         ([], "name the --model"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main([*asked, *more])
-        assert ended.value.code
-        assert said in capsys.readouterr().err
+        assert said in typed(capsys, *asked, *more, code=2)
 
 
 @pytest.mark.parametrize(

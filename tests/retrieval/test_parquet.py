@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError
 from bertsmith.retrieval import load_index
 from bertsmith.retrieval.stored import export_passages
+from typed_command import typed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pgvector_search.py"
 
@@ -40,10 +40,9 @@ def test_every_passage_is_a_row(notes_index, tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_it_wrote(notes_index, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["export", "passages", str(notes_index), "--out", str(tmp_path / "notes.parquet")])
-    assert not ended.value.code
-    assert f"{len(load_index(notes_index))} passages" in capsys.readouterr().out
+    assert f"{len(load_index(notes_index))} passages" in typed(
+        capsys, "export", "passages", notes_index, "--out", tmp_path / "notes.parquet"
+    )
 
 
 def test_a_damaged_index_is_not_exported(notes_index, tmp_path):

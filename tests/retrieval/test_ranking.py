@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertsmith.retrieval.dense import best, joined_scores, reciprocal_ranks, weighted_scores
+from bertsmith.retrieval.dense import best, joined_scores
 
 
 @pytest.mark.parametrize("k", [1, 3, 10, 50, 99])
@@ -11,22 +11,6 @@ def test_best_is_a_stable_sort(k):
     scores = np.random.default_rng(k).integers(0, 7, 50).astype(np.float32)
     expected = sorted(range(50), key=lambda place: (-scores[place], place))[:k]
     assert best(scores, k).tolist() == expected
-
-
-def test_best_of_equals_is_the_earliest():
-    assert best(np.ones(9, dtype=np.float32), 3).tolist() == [0, 1, 2]
-    assert best(np.zeros(0, dtype=np.float32), 3).tolist() == []
-
-
-def test_reciprocal_ranks_by_hand():
-    found = reciprocal_ranks([np.array([7, 3]), np.array([3, 5])])
-    assert found == pytest.approx({7: 1 / 61, 3: 1 / 62 + 1 / 61, 5: 1 / 62})
-
-
-def test_weighted_scores_by_hand():
-    dense = (np.array([1, 2, 3]), np.array([0.9, 0.5, 0.1], dtype=np.float32))
-    lexical = (np.array([3, 4]), np.array([8.0, 8.0], dtype=np.float32))
-    assert weighted_scores(dense, lexical, 0.75) == pytest.approx({1: 0.75, 2: 0.375, 3: 0.25, 4: 0.25})
 
 
 def test_joined_scores_by_hand():

@@ -6,7 +6,6 @@ import time
 import pytest
 import torch
 
-from bertsmith.serve import batching
 from bertsmith.serve.batching import Batcher, BatchingEngine
 from bertsmith.serve.request import CURRENT, HttpError, RequestContext, too_late
 from bertsmith.serve.settings import Limits
@@ -342,13 +341,6 @@ def test_the_delay_ends_the_waiting(engine, make_batcher):
     assert Request(lambda: stand_in.run([[2]], None, 1)).finish().result.tolist() == [[2, 1]]
 
 
-def test_an_empty_call_needs_no_pass(engine, make_batcher):
-    stand_in = BatchingEngine(make_batcher(), engine)
-    request = Request(lambda: (stand_in.run_tokens([], None, 1), stand_in.run_positions([], None, [], 1)))
-    assert request.finish().result == ([], [])
-    assert not engine.calls
-
-
 def test_every_pass_is_reported(engine, make_batcher):
     seen = []
     stand_in = BatchingEngine(make_batcher(observe=lambda *figures: seen.append(figures)), engine)
@@ -374,16 +366,3 @@ def test_closing_refuses_what_still_waits(engine):
 def test_a_pipeline_called_outside_a_request_is_a_bug(engine, make_batcher):
     with pytest.raises(RuntimeError, match="outside a request"):
         BatchingEngine(make_batcher(), engine).run([[1]], None, 1)
-
-
-def test_free_memory_is_given_back_now_and_then_only(make_batcher, monkeypatch):
-    batcher, calls, now = make_batcher(), [], [batching.time.monotonic()]
-    monkeypatch.setattr(batching, "_malloc_trim", lambda: calls.append)
-    monkeypatch.setattr(batching.time, "monotonic", lambda: now[0])
-    for seconds, expected in ((1, 0), (5, 1), (1, 1), (13, 2)):
-        now[0] += seconds
-        batcher._give_memory_back()
-        assert len(calls) == expected
-    # 真的函数，无论在哪个系统上都可以调用
-    monkeypatch.undo()
-    batching._malloc_trim()(0)

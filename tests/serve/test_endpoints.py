@@ -268,11 +268,6 @@ def test_pairs_and_choices_are_not_mixed_up(server):
     assert none.json()["error"]["param"] == "choices"
 
 
-def test_a_text_is_as_like_itself_as_can_be(server):
-    row = ask(server, "/similarity", texts=TEXTS, others=TEXTS, model="base")["similarities"]
-    assert max(map(max, row)) <= 1.0
-
-
 def test_probes_may_ask_for_the_head_alone(server):
     for path in ("/health", "/ready"):
         answer = server.client.head(path)

@@ -6,11 +6,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError, InputError
 from bertsmith.files import read_json
 from bertsmith.retrieval import IndexSettings, build_index, load_index
 from bertsmith.serve.settings import ServeSettings, named_indexes
+from typed_command import typed
 
 pytest.importorskip("bm25s")
 TEXTS = {
@@ -122,10 +122,7 @@ def test_names_of_indexes(index, tmp_path):
 
 
 def test_the_command_needs_an_index_that_is_one(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", "--index", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "holds no index; make one with: bertsmith index" in capsys.readouterr().err
+    assert "holds no index; make one with: bertsmith index" in typed(capsys, "serve", "--index", tmp_path, code=2)
 
 
 def test_an_update_is_found_without_a_restart(start, models, index, tmp_path):

@@ -17,26 +17,6 @@ def test_memory_stays_under_its_cap() -> None:
         assert cache.weight() <= 2000
 
 
-def test_frequent_chunks_survive_a_flood_of_new_ones() -> None:
-    computed: list[str] = []
-
-    def compute(chunk: str) -> int:
-        computed.append(chunk)
-        return len(chunk)
-
-    cache = ChunkCache(compute, capacity=1000)
-    for number in range(10_000):
-        assert cache["the"] == 3
-        assert cache[f"chunk{number}"] > 0
-    assert computed.count("the") == 1
-
-
-def test_long_chunks_are_not_kept() -> None:
-    cache = ChunkCache(len, capacity=1000)
-    assert cache["a" * (MAX_CACHED_CHARS + 1)] == MAX_CACHED_CHARS + 1
-    assert cache.weight() == 0
-
-
 def test_ids_do_not_depend_on_what_was_seen_before() -> None:
     tokenizer = WordPieceTokenizer(["[UNK]", "a", "##b", "b", "北"])
     tokenizer._encoder.ids.capacity = 100

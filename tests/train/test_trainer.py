@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -11,18 +10,9 @@ from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.objectives import MaskedLMLoss, NSPLoss, objective_named
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.distributed import Ranks
-from bertsmith.train.optimizer import build_optimizer, learning_rate_at
+from bertsmith.train.optimizer import build_optimizer
 from bertsmith.train.start import build_model, make_trainer, open_stream
 from bertsmith.train.trainer import BertTrainer, TrainerSettings
-
-
-def test_the_schedule_rises_to_the_peak_and_falls_to_zero():
-    rates = [learning_rate_at(s, peak=2.0, warmup_steps=10, total_steps=110) for s in range(111)]
-    assert rates[0] == pytest.approx(0.2)
-    assert rates[9] == rates[10] == pytest.approx(2.0)
-    assert rates[60] == pytest.approx(1.0)
-    assert rates[110] == 0.0
-    assert all(a < b for a, b in itertools.pairwise(rates[:10]))
 
 
 def test_biases_and_norms_do_not_decay():
@@ -32,31 +22,6 @@ def test_biases_and_norms_do_not_decay():
     assert {p.dim() for p in still["params"]} == {1}
     assert (decaying["weight_decay"], still["weight_decay"]) == (0.01, 0.0)
     assert len(decaying["params"]) + len(still["params"]) == len(list(model.parameters()))
-
-
-def test_lower_layers_learn_at_their_own_rate():
-    """The first AdamW step moves every weight by its rate, whatever the gradient: half as far in the lower block."""
-    torch.manual_seed(0)
-    model = BertForPreTraining(BertConfig.named("2/64", vocab_size=30, hidden_dropout_prob=0.0))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    settings = TrainerSettings(10, 1e-2, warmup_share=0.0, weight_decay=0.0, clip_norm=1e9, layer_decay=0.5)
-    trainer = BertTrainer(model, objective_named("mlm+nsp"), settings)
-    trainer.train_batch(random_pretraining_batch(30))
-    moved = {name: (value - before[name]).abs().max().item() for name, value in model.state_dict().items()}
-    assert moved["backbone.pooler.weight"] == pytest.approx(1e-2, rel=1e-2)
-    assert moved["backbone.encoder.blocks.1.intermediate.weight"] == pytest.approx(5e-3, rel=1e-2)
-    assert moved["backbone.encoder.blocks.0.intermediate.weight"] == pytest.approx(2.5e-3, rel=1e-2)
-    assert moved["masked_lm.transform.weight"] == pytest.approx(1e-2, rel=1e-2)
-
-
-def random_pretraining_batch(vocab_size):
-    from bertsmith.batch import RaggedBatch
-    from bertsmith.data.stream.batches import PreTrainingBatch
-
-    generator = torch.Generator().manual_seed(0)
-    tokens = RaggedBatch.from_padded(torch.randint(0, vocab_size, (4, 8), generator=generator))
-    labels = torch.randint(0, vocab_size, (6,), generator=generator)
-    return PreTrainingBatch(tokens, torch.arange(0, 30, 5), labels, torch.tensor([0, 1, 0, 1]))
 
 
 def test_a_step_equals_adamw_by_hand():

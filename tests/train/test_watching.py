@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.settings import values_of
 from bertsmith.train.choosing import recipe_for
@@ -17,6 +16,7 @@ from bertsmith.train.pretraining import RunOptions, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.report import write_run_report
 from bertsmith.train.tracking import tracker_named
+from typed_command import typed
 
 RECIPE = recipe_for("1/64", sequence_length=32, batch_size=8, steps=24, seed=7, precision="float32")
 
@@ -104,10 +104,7 @@ def test_the_report_of_a_run(runs, tmp_path):
 
 
 def test_several_runs_are_overlaid(runs, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["report", str(runs / "paper"), str(runs / "plain"), "--out", str(runs / "both.html")])
-    assert caught.value.code == 0
-    assert "both.html" in capsys.readouterr().out
+    assert "both.html" in typed(capsys, "report", runs / "paper", runs / "plain", "--out", runs / "both.html")
     page = (runs / "both.html").read_text()
     assert "Pre-training: 2 runs" in page
     assert "paper: steps" in page
@@ -151,11 +148,8 @@ def test_every_option_of_the_command_reaches_the_recipe(village, tmp_path, capsy
     words += ["--track=none", "--save-every=0", "--steps=40"]
     common = [f"--corpus={folder / 'corpus'}", f"--tokenizer={folder / 'tokenizer'}", f"--out={tmp_path / 'run'}"]
     for _ in range(2):
-        with pytest.raises(SystemExit) as caught:
-            main(["pretrain", *common, *words])
-        output = capsys.readouterr()
-        assert caught.value.code == 0, output.err
-        assert "perplexity" in output.out
+        output = typed(capsys, "pretrain", *common, *words)
+        assert "perplexity" in output
     recipe = PreTrainingRecipe.load(tmp_path / "run")
     assert {name: values_of(recipe)[name] for name in options} == options
     assert recipe.length.phases == ((16, 0.5), (32, 0.5))
@@ -182,8 +176,5 @@ def test_every_option_of_the_command_reaches_the_recipe(village, tmp_path, capsy
 def test_impossible_requests_end_with_one_line_and_leave_no_run(village, tmp_path, capsys, words, message):
     folder = village[2]
     common = [f"--corpus={folder / 'corpus'}", f"--tokenizer={folder / 'tokenizer'}", f"--out={tmp_path / 'run'}"]
-    with pytest.raises(SystemExit) as caught:
-        main(["pretrain", *common, *words])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in typed(capsys, "pretrain", *common, *words, code=2)
     assert not (tmp_path / "run" / "recipe.toml").exists()

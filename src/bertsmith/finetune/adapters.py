@@ -116,7 +116,6 @@ def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "defaul
 
     Args:
         model: of the adapter's architecture, over its backbone; its heads may be for other labels.
-        name: under which it can be activated in this model.
     """
     folder = model_folder(folder)
     description = AdapterDescription.load(folder)

@@ -66,11 +66,7 @@ def model_card(
     adapter: str | Path | None = None,
     searched: SearchResult | None = None,
 ) -> str:
-    """Returns the text of the card.
-
-    Returns:
-        Markdown with YAML front matter.
-    """
+    """Returns the text of the card: Markdown with YAML front matter."""
     missing = {"train", "dev", *([] if result.test is None else ["test"])} - files.keys()
     if missing:
         raise ConfigError(f"the card needs the name of the {sorted(missing)[0]} file")

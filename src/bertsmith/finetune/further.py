@@ -47,7 +47,6 @@ class FurtherOptions:
     adapt_text: tuple[str, ...] = option((), help="More text of that kind, without labels: a file or folder.")
 
     def __post_init__(self) -> None:
-        """Checks that text is not given in vain."""
         if self.adapt_text and not self.adapt:
             raise ConfigError("--adapt-text: say with --adapt for how many minutes it is read")
 
@@ -62,11 +61,7 @@ def pretrain_further(
     console: Console | None = None,
     device: torch.device | str = "cpu",
 ) -> Path:
-    """Goes on pre-training a model on the texts of labelled examples.
-
-    Returns:
-        The folder of the model that has read them.
-    """
+    """Goes on pre-training a model on the texts of labelled examples, and returns its folder."""
     folder = run / FURTHER
     tokenizer = load_tokenizer(model_folder(model))
     if (folder / "corpus" / MANIFEST).exists():

@@ -65,7 +65,6 @@ class ComparisonOptions:
     baselines: bool = option(False, help="classify and tag: score simpler models as well, for the report.")
 
     def __post_init__(self) -> None:
-        """Checks that the choices fit together."""
         if self.search not in (None, PAPER, OPTUNA):
             raise ConfigError(f"search {self.search!r} is unknown; use {PAPER}, {OPTUNA}")
         if self.trials and self.search != OPTUNA:

@@ -87,11 +87,7 @@ class _Run:
 
 
 def write_report(run: str | Path) -> Path:
-    """Writes the report of a finished run, or of a finished search.
-
-    Returns:
-        `report.html` in that folder.
-    """
+    """Writes `report.html` of a finished run or search into its folder, and returns where."""
     folder = Path(run)
     searched, best = None, folder
     if (folder / "search.json").exists():

@@ -112,7 +112,6 @@ def fine_tune(
     """Trains a task's model and keeps the weights that did best on `dev`.
 
     Args:
-        model_folder: a model folder with its tokenizer, or its name on the Hub.
         dev: labelled examples to choose the best epoch, and thresholds, by.
         run: the run folder; the same call resumes where it was interrupted, or returns the result that is there.
         test: labelled examples that only the kept weights see, once.

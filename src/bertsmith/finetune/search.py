@@ -76,7 +76,6 @@ class Tuner:
     """Optuna's study of a search, in its file."""
 
     def __init__(self, path: Path, space: Space, settings: FineTuningSettings, *, maximized: str) -> None:
-        """Opens the study, or begins it."""
         try:
             import optuna
             from optuna.storages import JournalStorage

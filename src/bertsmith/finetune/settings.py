@@ -23,18 +23,8 @@ class FineTuningSettings:
     """How a model is fine-tuned.
 
     Attributes:
-        epochs: passes over the training file; 2 to 4 in the paper.
-        batch_size: examples in a step; 16 or 32 in the paper.
-        learning_rate: its peak; 2e-5 to 5e-5 suit base and large, small models take more.
-        layer_decay: each layer learns at the rate of the one above it times this, in (0, 1].
-        freeze_layers: how many of the lowest layers stay as they are, with the embeddings; 0 trains all.
-        average: what is scored and kept are the weights averaged over about this share of the steps; 0 takes those of
-            the last step.
         gradient_checkpointing: what is computed again instead of kept, see `PretrainedModel`; `auto` is `attention`
             with an adapter, which is chosen for little memory, else `none`.
-        adapter: `bottleneck` or `lora` trains such an adapter and the heads over a frozen encoder; None trains all.
-        adapter_size: width of the bottleneck or rank of the update; 0 for 64 or 8.
-        seed: of the new layers, the order and dropout.
         from_random: start from random weights instead of the folder's, to see what pre-training bought.
     """
 

@@ -48,7 +48,6 @@ class TaughtLoss:
     def __init__(
         self, task: Task[Any, Any], folder: str, tokenizer: Tokenizer, max_length: int, device: torch.device, dtype: Any
     ) -> None:
-        """Loads the teacher."""
         self.task, self.teacher_task = task, task_of_model(model_folder(folder))[0]
         if not isinstance(task.objective, LabelledObjective):
             raise ConfigError(f"{task.name} has no scores to compare with a teacher's; leave --teacher out")

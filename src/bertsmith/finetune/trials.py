@@ -74,8 +74,6 @@ class SearchResult:
     """What a search came to.
 
     Attributes:
-        metric: the one that decides, on dev.
-        rows: all runs, in the order in which they were made.
         best: name of the run with the best metric on dev, the earliest of equal ones; its weights are kept.
         dev_spread: metric → how it moves with the seed, under one setting; empty for a single seed, like `test_spread`.
         fold_spread: metric → how it moves over the parts of a cross-validation; empty where there is none.

@@ -41,8 +41,6 @@ class Window(NamedTuple):
     Attributes:
         token_type_ids: 0 up to the first `[SEP]`, then 1; all 0 for a tokenizer that knows a single segment.
         head: how many tokens come before the passage.
-        first: which token of the passage comes first.
-        size: how many tokens of the passage there are.
     """
 
     input_ids: list[int]
@@ -71,7 +69,6 @@ class WindowedQuestion:
     Attributes:
         head: `[CLS] question [SEP]`, or as the tokenizer's template says.
         room: tokens of the passage that fit beside the question.
-        overlap: tokens that neighbouring windows share.
     """
 
     head: list[int]
@@ -214,7 +211,6 @@ class Answer(Pipeline, name="answer"):
 
         Args:
             stride: tokens that neighbouring windows of a long passage share, at most half a window.
-            max_answer_tokens: longest answer.
             n_best: most candidates for each question; also the spans that each window puts forward.
             null_threshold: τ of §4.3: an answer must beat "no answer" by more than this; 0 takes what scores higher.
                 None for models that were trained on answerable questions only: they always answer.

@@ -136,11 +136,7 @@ class TextPipeline(Pipeline):
 
     @classmethod
     def load(cls: type[TextPipelineT], folder: str | Path, *, only: Part | None = None, **how: Any) -> TextPipelineT:
-        """Loads a folder as `Pipeline.load` does; with `only`, one part of those that `bertsmith solve` put there.
-
-        Raises:
-            ConfigError: the folder has no such part.
-        """
+        """Loads a folder as `Pipeline.load` does; with `only`, one part of those that `bertsmith solve` put there."""
         words = read_words(folder)
         # 两部分各自是否在：没有词，或者词独自成为答案
         holds = {"words": words is not None and bool(words.mix[1]), "encoder": words is None or bool(words.mix[0])}
@@ -247,12 +243,7 @@ class Classify(TextPipeline, name="classify"):
         """Classifies texts; longer ones are cut to what the model reads.
 
         Args:
-            texts: N texts.
             pairs: N second texts, where the classifier was trained on pairs.
-
-        Raises:
-            InputError: as in `logits`.
-            ConfigError: as in `logits`, or there is no threshold.
         """
         return self.told(self.logits(texts, pairs))
 
@@ -276,7 +267,6 @@ class LabelSettings(TextSettings):
     """What `task.json` tells `MultiLabel`.
 
     Attributes:
-        threshold: how likely a label must be, in [0, 1].
         temperature: by which logits are divided where true probabilities are asked for; positive.
         thresholds: how likely each label must be where thresholds of their own are asked for; empty for none.
     """
@@ -413,18 +403,7 @@ class NextSentence(Pipeline, name="next-sentence"):
 
     @one_or_many
     def __call__(self, texts: Sequence[str], next_texts: Sequence[str]) -> NDArray[np.float64]:
-        """Scores pairs; where the two are too long together, the longer one is cut.
-
-        Args:
-            texts: N texts A.
-            next_texts: N texts B, one for each.
-
-        Returns:
-            [N], the probability that B follows A.
-
-        Raises:
-            InputError: a single string was given, or the numbers differ.
-        """
+        """Returns [N], the probability that B follows A; where the two are too long together, the longer is cut."""
         require_list(texts, next_texts)
         found = np.empty(len(texts))
         for part in parts(len(texts)):
@@ -497,11 +476,7 @@ class Rank(Pipeline, name="rank"):
 
     @classmethod
     def settings_in(cls, folder: str | Path) -> RankSettings:
-        """Returns what a folder says, our own or one of `sentence_transformers.CrossEncoder`.
-
-        Raises:
-            CheckpointError: a file is damaged, or names an activation that is not known here.
-        """
+        """Returns what a folder says, our own or one of `sentence_transformers.CrossEncoder`."""
         told, folder = super().settings_in(folder), model_folder(folder)
         prompts, default = stated_prompts(folder)
         config = read_told(folder / "config.json", dict)

@@ -64,8 +64,6 @@ class SentenceFolder(TaskFile):
 
     Attributes:
         lowercase: whether texts are lower-cased even where the tokenizer would not.
-        normalize: whether vectors are scaled to unit length.
-        prompts: name → text that is put before a text.
         default_prompt: name of the prompt that is used where none is named; empty for no prompt.
         dims: how many numbers of a vector are kept, the first ones; 0 for all.
     """
@@ -96,10 +94,7 @@ class Embed(Pipeline, name="embed"):
     """Turns texts into vectors.
 
     Attributes:
-        pooling: what is done unless a call says otherwise.
-        default_prompt: name of the prompt that is used unless a call says otherwise; empty for none.
         unit_length: whether it scales vectors to length 1 before.
-        dims: how many numbers are kept unless a call says otherwise; 0 for all.
         hidden_size: H, width of a vector; four times that with `last-four`.
     """
 
@@ -135,11 +130,7 @@ class Embed(Pipeline, name="embed"):
 
     @classmethod
     def settings_in(cls, folder: str | Path) -> SentenceFolder:
-        """Returns what a folder of sentence-transformers says; the defaults where it says nothing.
-
-        Raises:
-            CheckpointError: the folder asks for vectors in a way that is not known here.
-        """
+        """Returns what a folder of sentence-transformers says; the defaults where it says nothing."""
         says = read_sentence_folder(folder)
         _say_if_untrained(model_folder(folder))
         if says.lowercase and not load_tokenizer(folder).lowercase:
@@ -167,7 +158,6 @@ class Embed(Pipeline, name="embed"):
         """Embeds texts; longer ones are cut to `max_length`.
 
         Args:
-            texts: N texts.
             pooling: `mean` of the last layer's states, the state of `[CLS]` (`cls`), the largest of each number
                 (`max`), or the mean over the tokens of the last four layers, side by side (`last-four`, 4H numbers) or
                 added up (`last-four-sum`). None takes the pipeline's.
@@ -220,7 +210,6 @@ class Embed(Pipeline, name="embed"):
         """Compares every text with every other, by the similarity of the folder.
 
         Args:
-            texts: N texts.
             others: M texts; None compares the texts with one another.
 
         Returns:
@@ -407,11 +396,7 @@ def read_sentence_folder(folder: str | Path) -> SentenceFolder:
 
 
 def write_sentence_folder(folder: Path, says: SentenceFolder, width: int) -> None:
-    """Adds to a model folder what `sentence-transformers` needs to give the same vectors.
-
-    Args:
-        width: H, numbers of a vector.
-    """
+    """Adds to a model folder what `sentence-transformers` needs to give the same vectors."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if says.normalize else [])]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
@@ -449,7 +434,6 @@ def copy_sentence_files(source: Path, target: Path) -> None:
 
     Args:
         source: the model folder; also one whose vectors are not known here, since the encoder may serve other ends.
-        target: a folder that holds the same model.
     """
     steps = {Path(step.get("path") or ".") for step in _steps(source / "modules.json")}
     found = [source / name for name in _FILES]

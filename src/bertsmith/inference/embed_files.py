@@ -95,7 +95,6 @@ def embed_files(
         files: text files, plain, gzip or zstd; the rows come in their order.
         out: `.npy` for an array [lines, width] float32, or `.parquet` for a column `vector` of fixed-size lists. What
             stands there is replaced at the end.
-        settings: what the vectors are.
         engine: `local` or `ray`, see `parallel_map`.
         workers: processes, each with its share of the cores; one file is the work of one of them. None for all cores.
         on_progress: told how many lines are done and how many there are; at first of what an earlier call left.

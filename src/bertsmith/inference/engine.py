@@ -114,7 +114,6 @@ class InferenceConfig:
     engine: EngineKind = "torch"
 
     def __post_init__(self) -> None:
-        """Checks the values."""
         if self.engine not in get_args(EngineKind):
             raise ConfigError(f"engine {self.engine!r} is unknown; use {', '.join(get_args(EngineKind))}")
         if self.engine == "onnxruntime" and self.precision not in (None, "float32"):
@@ -137,8 +136,6 @@ class Engine:
 
     Attributes:
         choice: what `auto` measured; None where nothing was left to choose.
-        kind: `torch` or `onnxruntime`, what short batches run on.
-        batch_tokens: most tokens of a forward pass.
     """
 
     def __init__(self, model: PretrainedModel, inference: InferenceConfig = DEFAULT) -> None:
@@ -246,7 +243,6 @@ def packs_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Groups sequences of similar length; yields lists of their numbers, together every number once.
 
     Args:
-        lengths: of N sequences.
         budget: most tokens in a group; a longer single sequence makes a group of its own.
     """
     pack: list[int] = []
@@ -346,7 +342,6 @@ class PrecisionChoice:
     """What `auto` chose, and why; `str` of it is a line for people.
 
     Attributes:
-        precision: the fastest that is faithful.
         trials: what was measured, float32 first.
         not_tried: what this processor has no instructions for.
     """

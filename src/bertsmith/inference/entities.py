@@ -59,7 +59,6 @@ def entities_of(tags: Sequence[str], *, plain: bool = False) -> list[Entity]:
     """Reads the entities of one sentence.
 
     Args:
-        tags: one per word.
         plain: the tags have no prefix; every run of the same tag but `O` is an entity.
     """
     if plain:
@@ -108,7 +107,6 @@ def best_path(scores: NDArray[np.float64], transitions: Transitions) -> list[int
 
     Args:
         scores: [W, K], log-probabilities of each tag for each word.
-        transitions: of the K tags.
 
     Returns:
         [W] numbers of tags; where no path keeps to the scheme, each word's best.

@@ -95,11 +95,7 @@ def open_graph(folder: Path, threads: int) -> Any:
 
 
 def write_optimized(folder: Path, write: Callable[[Path], None]) -> None:
-    """Has ONNX Runtime optimize a graph for this processor once, and keeps what came out.
-
-    Args:
-        folder: appears whole or not at all; what stood there is replaced.
-    """
+    """Has ONNX Runtime optimize a graph for this processor once, and keeps what came out."""
     import onnxruntime
 
     with atomic_path(folder) as temporary:
@@ -133,7 +129,6 @@ class FolderCard:
 
     Attributes:
         graph: name of the folder's graph; empty where measuring has found torch faster.
-        prompt: what is put before every text unasked.
     """
 
     graph: str
@@ -174,7 +169,6 @@ def load_quick(folder: str | Path, asked: str, load: Callable[[], Embed]) -> Any
 
     Args:
         asked: the engine, precision and device that were asked for, since each has an answer of its own.
-        load: loads the whole pipeline with these.
     """
     path = Path(folder)
     if not (path / "config.json").is_file():

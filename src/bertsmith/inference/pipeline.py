@@ -109,7 +109,6 @@ class Pipeline:
             raise ConfigError(f"pipeline {name!r} of {cls.__module__}: {known.__module__} has one of that name")
 
     def __init__(self, model: PretrainedModel, tokenizer: Tokenizer, inference: InferenceConfig = DEFAULT):
-        """Prepares a model."""
         require_fit(tokenizer, model.config)
         if self.is_causal not in (None, model.config.is_decoder):
             reads = "from left to right" if model.config.is_decoder else "both ways"
@@ -159,11 +158,7 @@ class Pipeline:
 
     @classmethod
     def settings_in(cls, folder: str | Path) -> TaskFile:
-        """Returns what a folder tells the pipeline; the defaults where it tells nothing.
-
-        Raises:
-            CheckpointError: `task.json` is damaged, or of a task that says something else.
-        """
+        """Returns what a folder tells the pipeline; the defaults where it tells nothing."""
         told = read_settings(folder, cls.settings, cls.name)
         # 别人的文件夹没有 task.json：照它的分词器说的长度读，与原来的工具一致
         return told if told.task else replace(told, max_length=stated_length(model_folder(folder)))
@@ -175,11 +170,7 @@ class Pipeline:
 
     @classmethod
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:
-        """Tells whether a folder without `task.json` is good for this pipeline.
-
-        Args:
-            architecture: what its `config.json` names, such as `ModelForMaskedLM`.
-        """
+        """Tells whether a folder without `task.json` is good for this pipeline."""
         found = architectures_by_name().get(architecture)
         reads = cls.is_causal in (None, config.is_decoder)
         return reads and found is not None and issubclass(found, cls.architectures)

@@ -90,7 +90,6 @@ class WordWindow:
     """A sequence for the model, and what is read from it.
 
     Attributes:
-        sentence: number of the sentence it is from.
         input_ids: [S] ids, `[CLS]` and `[SEP]` included.
         words: numbers of the words, within the sentence, whose tags are read here.
         positions: where among the S tokens each of them begins.
@@ -135,9 +134,6 @@ class Tag(Pipeline, name="tag"):
 
         The words are the tokenizer's: between white space, punctuation and Chinese characters each by itself. Labels
         that do not mark entities (parts of speech) give every word with its tag.
-
-        Raises:
-            InputError: a single string was given.
         """
         require_list(texts)
         found: list[list[TextEntity]] = []
@@ -212,7 +208,6 @@ class FeatureSettings(TaskFile):
 
     Attributes:
         layers: which states of the encoder are its features, as in `LayerFeatures`.
-        tagger_head_size: width of each direction of a BiLSTM.
     """
 
     required: ClassVar[tuple[str, ...]] = (*TaskFile.required, "labels", "layers", "tagger_head", "tagger_head_size")
@@ -223,7 +218,6 @@ class FeatureSettings(TaskFile):
     tagger_head_size: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the values."""
         super().__post_init__()
         if self.task and not self.labels:
             raise ValueError("labels is empty")

@@ -25,7 +25,6 @@ class TaskFile:
     """What every `task.json` says; a pipeline with settings of its own extends it.
 
     Attributes:
-        task: its name; empty where a folder has no such file.
         max_length: most ids of the sequences that the model was trained on; 0 for as many as it reads.
         required: fields that a file must have; the defaults of these are for folders without the file.
     """
@@ -36,7 +35,6 @@ class TaskFile:
     max_length: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the length."""
         if self.max_length < 0:
             raise ValueError(f"max_length {self.max_length} is negative")
 

@@ -34,7 +34,7 @@ from bertsmith.inference.embed import copy_sentence_files, length_limit
 from bertsmith.interop.huggingface import load_tokenizer, refuse_existing
 from bertsmith.interop.tensorflow import TensorBundle
 from bertsmith.model import BertConfig, BertForPreTraining, ModelConfig
-from bertsmith.model.folder import published_names, without_wrapper
+from bertsmith.model.folder import modern_spelling, published_names, without_wrapper
 from bertsmith.tokenizer import Tokenizer, WordPieceTokenizer
 
 _OPTIMIZER = re.compile(r"(^|/)(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?|global_step)$")
@@ -78,7 +78,6 @@ class Imported:
         kind: `TensorFlow checkpoint` or `PyTorch weights`.
         architecture: the `transformers` class that fits the weights.
         lowercase: whether the tokenizer lower-cases; None where there is no tokenizer.
-        lowercase_reason: what decided that.
     """
 
     kind: str
@@ -268,7 +267,7 @@ def read_pickled_weights(path: Path, config: ModelConfig, *, is_tied: bool = Tru
     """
     stored = _read_shards(path) if path.suffix == ".json" else _read_file(path)
     names, _ = without_wrapper((name for name in stored if not _COUNTER.search(name)), path)
-    tensors = {_modern_spelling(name): stored[original] for name, original in names.items()}
+    tensors = {modern_spelling(name): stored[original] for name, original in names.items()}
     prefix = "bert." if any(name.startswith("bert.") for name in tensors) else ""
     for name, value in tensors.items():
         _check_tensor(name, value, path)
@@ -330,11 +329,6 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     ):
         raise CheckpointError(f"{path}: is not a table of names and tensors; save it again as model.state_dict()")
     return dict(content)
-
-
-def _modern_spelling(name: str) -> str:
-    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
-    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
 
 
 def _drop_tied(tensors: dict[str, Tensor], word_embeddings: str, path: Path) -> None:
@@ -400,7 +394,6 @@ def match_parameters(
     """Matches a checkpoint's tensors with the model's: the encoder, and all of every optional part there.
 
     Args:
-        found: their names and shapes.
         spell: name and shape of a parameter in this kind of checkpoint.
     """
     # 先比层数：配置里写着十亿层的话，光是展开表格就会耗尽内存

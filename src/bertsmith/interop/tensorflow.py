@@ -52,11 +52,7 @@ class BundleEntry(NamedTuple):
 
 
 class TensorBundle:
-    """An opened checkpoint, `PREFIX.index` and its parts; a tensor is read when it is asked for.
-
-    Attributes:
-        entries: tensor name → where it is.
-    """
+    """An opened checkpoint, `PREFIX.index` and its parts; a tensor is read when it is asked for."""
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix

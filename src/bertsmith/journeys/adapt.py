@@ -70,11 +70,9 @@ class AdaptationResult:
     """What came out.
 
     Attributes:
-        model_folder: a model folder of the same family.
         before: coverage of the text by the model's own vocabulary.
         after: by the one with the new pieces; the same where none were added.
         loss_before: held-out masked-LM loss at the start, in nats a piece.
-        loss_after: at the end.
     """
 
     model_folder: Path

@@ -59,7 +59,6 @@ class CompressionOptions:
     bf16: bool = option(False, help="Store weights in bf16, which transformers reads too.")
 
     def __post_init__(self) -> None:
-        """Checks that there is something to do."""
         if self.int8 and self.bf16:
             raise ConfigError("--int8 and --bf16 both say how weights are stored; leave one out")
         if not (self.layers or self.heads or self.vocabulary or self.int8 or self.bf16):

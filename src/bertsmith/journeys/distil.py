@@ -63,7 +63,6 @@ class DistillationOptions:
     seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
-        """Checks that the student has one beginning."""
         if bool(self.keep_layers) == bool(self.size):
             raise ConfigError("say what the student is: --keep-layers 0,2,4 of the teacher, or --size for a fresh one")
         if self.keep_layers and self.family not in ("", "distilbert"):
@@ -75,9 +74,7 @@ class DistillationResult:
     """What came out.
 
     Attributes:
-        model_folder: the student's.
         loss_before: at the start, its held-out masked-LM loss in nats; or its distance from the teacher's states.
-        loss_after: at the end.
         parameters: of the student, without heads.
         teacher_parameters: of the teacher, without heads.
     """

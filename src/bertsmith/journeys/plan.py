@@ -92,7 +92,6 @@ class Forecast:
         seconds_per_step: as measured, or guessed from a smaller size by the operations.
         minutes_for_fewest: time in which `FEWEST_STEPS` fit.
         steps, tokens: what fits into the time beside evaluations and savings; `tokens` counts real ones.
-        passes: over the text.
         loss: held-out masked-LM loss to expect, in nats.
         loss_of_twice_the_time, loss_of_twice_the_text: the same, had there been more.
         doubts: why these losses are a guess; empty where such runs were measured.
@@ -123,11 +122,8 @@ class Plan:
     """What was measured of text and machine, and what follows.
 
     Attributes:
-        text_bytes: size of the files.
         text_tokens: pieces in all of them, estimated from the part that was read.
-        vocab_size: pieces of the vocabulary that suits.
         unigram_entropy: of the text, in nats: the loss of knowing piece frequencies and no context.
-        law: that says what a size would reach.
         forecasts: by size, smallest first; not all of them need fit into the time.
     """
 

@@ -46,7 +46,6 @@ class TextSource:
 
     Attributes:
         documents: how they are cut into documents, `blank-line` or `file`.
-        encoding: of the files, `auto` or a codec.
         settings: what a rerun must share to go on with the same folder.
         reviews: part → the sentiment task of the bundled world; empty for other text.
     """

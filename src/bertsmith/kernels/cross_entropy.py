@@ -55,7 +55,6 @@ class PieceScores:
     """
 
     def __init__(self, states: Tensor, weight: Tensor, bias: Tensor, *, compiled: bool = False) -> None:
-        """Keeps what the scores are computed from."""
         self.states, self.weight, self.bias, self.compiled = states, weight, bias, compiled
         self._logits: Tensor | None = None
 
@@ -78,7 +77,6 @@ def cross_entropy(scores: Tensor | PieceScores, labels: Tensor, *, ignored: int 
     Args:
         scores: [M, V], of any float dtype.
         labels: [M] int64, the true classes.
-        ignored: the label of rows that do not count.
     """
     if isinstance(scores, PieceScores) and not scores.are_known:
         decoded = scores.states, scores.weight, scores.bias

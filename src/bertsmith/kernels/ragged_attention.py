@@ -54,7 +54,6 @@ def ragged_attention(
         qkv: [T, 3, A, D], query, key and value of every token.
         equation: scaled dot-product attention on a rectangle, with its dropout.
         training: whether a backward pass follows, so that cutting costs more.
-        dropout: probability with which attention weights are dropped now.
         recompute: run the equation again in the backward pass instead of keeping its [S, S] maps.
 
     Returns:
@@ -82,7 +81,6 @@ def cut_into_rectangles(batch: RaggedBatch, cut_cost: int) -> list[RaggedBatch]:
     """Cuts a batch between neighbours into batches that are rectangles with less padding.
 
     Args:
-        batch: N sequences.
         cut_cost: cost of one more rectangle, in attention weights [S, S] that are computed for padding.
 
     Returns:

@@ -85,7 +85,6 @@ class PreTrainingOutput:
         mlm: [M, V] scores; where gradients are taken they are computed when they are read.
         nsp_logits: [N, 2], class 0 is "is next" (or, for sentence order, "in order"); None without that head.
         sbo: [M, V] scores of the span boundary head, or None.
-        encoded: what the backbone returned.
     """
 
     mlm: PieceScores
@@ -103,7 +102,6 @@ class ModelForPreTraining(TaskModel):
     """Masked LM and next sentence: the two heads of the paper's pre-training (§3.1), and optional parts of others.
 
     Attributes:
-        masked_lm: the head whose decoder is the word embedding.
         span_boundary: the extra head of SpanBERT while it trains, or None; see `add_span_boundary`.
     """
 

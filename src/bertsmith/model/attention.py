@@ -38,7 +38,6 @@ class MultiHeadSelfAttention(nn.Module):
 
     Args:
         num_heads: how many heads this layer has, where some were pruned; None for all of them.
-        bias: whether the projections have one.
         rotary_base: turns queries and keys by their place, see `rotated`; None leaves them.
         window: most tokens between a token and one that it reads; None is all of the sequence.
     """
@@ -70,7 +69,6 @@ class MultiHeadSelfAttention(nn.Module):
         Args:
             hidden: [T, H] float, the states of the T real tokens.
             need_maps: also return the attention probabilities (slower; for looking, not for training).
-            mask: which tokens each token reads.
         """
         qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_size)  # [T, 3, A, D]
         if self.rotary_base is not None:
@@ -128,7 +126,6 @@ def rotary_angles(batch: RaggedBatch, head_size: int, base: float) -> tuple[Tens
     """Returns the cosines and sines of a batch, each [T, D/2] float32.
 
     Args:
-        batch: gives the place of every token in its sequence.
         head_size: D, an even number.
         base: θ: pair i of the dimensions turns by `base ** (-2 i / D)` radians a token, so that a larger base tells
             places further apart from each other.

@@ -48,7 +48,6 @@ class PretrainedModel(nn.Module):
         training_heads: our names of modules that serve training only; no model folder holds them.
         token_outputs: published names of the outputs [T, ...].
         sequence_outputs: published names of the outputs [N, ...].
-        config: the shape.
         backbone: the network below the heads; a backbone's is itself.
         load_report: what was found when the model was loaded; None for a model made from scratch.
     """
@@ -188,7 +187,6 @@ class BackboneOutput:
         hidden_states: [T, H], the last layer's state of every token.
         cls: [N, H], the last layer's state of each `[CLS]`.
         pooler_output: [N, H] as `pooled`, or None where the model was built without a pooler.
-        batch: what was encoded.
         layers: L+1 tensors [T, H], embeddings first, when asked for.
         attentions: for each layer asked for, from below, N maps [A, S_n, S_n].
     """
@@ -220,7 +218,6 @@ class Backbone(PretrainedModel):
     Attributes:
         embedding: ids → [T, H] in its `compute_dtype`; `embedding.word` is the table of the word pieces.
         encoder: runs the L blocks `encoder.blocks`, one after the other; see `family.py` for blocks that are shared.
-        pooler: the layer over `[CLS]`, or None.
     """
 
     suffix = "Model"

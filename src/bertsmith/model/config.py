@@ -52,24 +52,13 @@ class ModelConfig:
     """The shape of a model; the base of each family's dataclass.
 
     Attributes:
-        model_type: the family's name in `config.json`.
         required: fields that a `config.json` must give: the shape of a model cannot be guessed.
         only: fields of `config.json` that change what is computed, and the only value this package computes; where one
             is a field here too, `config.json` does not name it, since nobody can choose it.
         published_fields: our field → its name in this family's `config.json`, where the two differ.
-        vocab_size: V, number of word pieces.
-        hidden_size: H, width of every hidden state.
-        num_hidden_layers: L, number of Transformer blocks.
         num_attention_heads: A; H must be a multiple of it.
-        intermediate_size: width inside the feed-forward layer.
-        hidden_act: one of `ACTIVATIONS`.
-        hidden_dropout_prob: dropout after the embeddings and after each sub-layer, in [0, 1).
-        attention_probs_dropout_prob: dropout on attention probabilities, in [0, 1).
         max_position_embeddings: rows of the position table, where there is one.
         type_vocab_size: segments that are told apart; 1 in a family whose `config.json` knows none.
-        initializer_range: standard deviation of the truncated normal initialisation.
-        layer_norm_eps: added to the variance in LayerNorm.
-        pad_token_id: id of `[PAD]`.
         tie_word_embeddings: the masked-LM decoder is the word embedding itself; False gives it a matrix of its own.
         classifier_dropout: dropout before a classifier, in [0, 1); None takes `hidden_dropout_prob`.
         id2label: names of the classes of a classifier, by id; empty for a model without one.
@@ -107,7 +96,6 @@ class ModelConfig:
     is_decoder: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what no model can be built from."""
         for name in self.only.keys() & set(self.field_names()):
             if getattr(self, name) != self.only[name]:
                 raise ConfigError(

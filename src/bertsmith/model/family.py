@@ -93,9 +93,6 @@ class Family:
     Attributes:
         model_type: its name in `config.json`.
         name: how the names of its architectures begin: `Bert` in `BertForMaskedLM`.
-        config: its configuration, the fields of `config.json`.
-        backbone: the network that all its task models share.
-        names: the published names of its tensors.
         heads: kind of head → the module; a task model whose kinds are all here can be built of this family. The kinds
             are those of `architectures.py`.
         layers: where the matrices of a block are.

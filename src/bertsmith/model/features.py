@@ -120,8 +120,6 @@ class FeatureTagger(PretrainedModel):
     """An encoder, features of its layers, and a small model on top that learns.
 
     Attributes:
-        backbone: the encoder, without pooler.
-        is_frozen: whether the encoder stays as it is.
         packs: which sequences are encoded together, see `FeatureTaggingTask`; None remembers nothing. What is
             remembered takes K·H numbers of the compute dtype a token, with K layers chosen: 6 KB at `concat-last-four`
             of base in bf16, so 1.8 GB for the 0.3 million pieces of CoNLL-2003.

@@ -84,7 +84,6 @@ def save_model_folder(
     Args:
         folder: made when missing; files of the same names are replaced.
         architecture: the `transformers` class that reads these tensors, such as `BertForPreTraining`.
-        leave_out: our names of modules that have no place there.
         weights: how they are stored; in `int8` the file is `model.int8.safetensors`, which this package alone reads.
     """
     folder = make_folder(Path(folder))
@@ -141,8 +140,6 @@ class LoadReport:
     """How stored tensors and a model fit.
 
     Attributes:
-        missing: names on disk that the model needs and the folder lacks.
-        unexpected: names in the folder that the model has no use for.
         unusable: "NAME has shape [..], the model needs [..]", or what else is wrong with a tensor.
         fresh: our names of the tensors that were left as they are.
         left_aside: tensors of heads that this model does not have.
@@ -363,7 +360,6 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
     """The tensors of one safetensors file or of several, mapped: one that is used as stored costs no memory of its own.
 
     Attributes:
-        path: the file, or the index of several; named in messages.
         names: the modern spelling of every tensor's name → its file and its name there.
     """
 
@@ -373,7 +369,7 @@ class StoredTensors(contextlib.AbstractContextManager["StoredTensors"]):
         self.names: dict[str, tuple[_File, str]] = {}
         self._files = [self._open(each) for each in files]
         for file in self._files:
-            self.names |= {_modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
+            self.names |= {modern_spelling(name): (file, name) for name in list(file.mapped.keys())}
         scaled = [name for name in self.names if name + _SCALE in self.names]
         self._scales = {name: self.names.pop(name + _SCALE) for name in scaled}
 
@@ -531,6 +527,6 @@ def without_wrapper(names: Iterable[str], path: Path, separator: str = ".") -> t
     return left, wrapper
 
 
-def _modern_spelling(name: str) -> str:
-    """Early checkpoints call the scale and shift of a norm `gamma` and `beta`, as TensorFlow did."""
+def modern_spelling(name: str) -> str:
+    """Returns a tensor's name as it is spelled today: TensorFlow called a norm's scale and shift `gamma` and `beta`."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

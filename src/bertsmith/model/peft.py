@@ -47,7 +47,6 @@ class AdapterSettings:
     """What an adapter is made of; what is left at 0 or empty is filled in.
 
     Attributes:
-        kind: `bottleneck` or `lora`.
         size: width of the bottleneck (64 unless given), or rank of the LoRA update (8).
         alpha: of LoRA alone: the update is scaled by alpha / rank; twice the rank unless given.
         dropout: in [0, 1): inside the bottleneck, or on what a LoRA update reads; the latter costs memory.
@@ -61,7 +60,6 @@ class AdapterSettings:
     targets: tuple[LoraTarget, ...] = ()
 
     def __post_init__(self) -> None:
-        """Fills in the defaults of the kind, and checks the ranges."""
         if self.kind not in get_args(AdapterKind):
             raise ConfigError(f"adapter kind {self.kind!r} is unknown; use {' or '.join(get_args(AdapterKind))}")
         if not isinstance(self.size, int) or self.size < 0:
@@ -159,10 +157,8 @@ class Adapter:
     """One adapter with all that goes with it; the model as it was before is one without settings and layers.
 
     Attributes:
-        settings: what it is made of.
         layers: path of the adapted layer in the model → `Bottleneck` or `LowRankUpdate`.
         heads: path in the model → the module that was trained with this adapter.
-        config: the model's, with the labels of these heads.
     """
 
     settings: AdapterSettings | None
@@ -221,11 +217,7 @@ def attach(model: PretrainedModel, name: str, adapter: Adapter) -> None:
 
 
 def activate(model: PretrainedModel, name: str | None) -> None:
-    """Switches to an adapter with its heads and labels; what learns is then this adapter with its heads alone.
-
-    Args:
-        name: of the adapter; None for the backbone with the heads it had before the first adapter, all frozen.
-    """
+    """Switches to an adapter with its heads and labels; what learns is then this adapter with its heads alone."""
     loaded = _loaded(model)
     if loaded is None or (name is not None and name not in loaded.named):
         known = ", ".join(adapter_names(model))

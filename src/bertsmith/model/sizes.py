@@ -38,7 +38,6 @@ class ParameterCounts:
     """How many numbers each part of a pre-training model learns.
 
     Attributes:
-        embeddings: word, position and segment embedding, and their norm.
         pooler: the layer over `[CLS]`; 0 in a family without one.
         heads: masked LM (transform, norm, a bias per piece; its decoder is the word embedding, unless the two are
             untied) and next sentence.
@@ -143,7 +142,6 @@ class BatchCosts:
     sequence_length: int
 
     def __post_init__(self) -> None:
-        """Checks that the model can read the batch."""
         for name in ("batch_size", "sequence_length"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be a positive whole number")

@@ -327,8 +327,6 @@ def head_importance(
     importances of a layer are scaled to length 1, as in the paper, since gradients grow and shrink between layers.
 
     Args:
-        model: any; its weights and gradients stay as they are.
-        batches: of any kind.
         loss: of a model on a batch; its mean over sequences, as objectives give it.
     """
     blocks: list[Any] = list(model.backbone.encoder.blocks)

@@ -52,7 +52,6 @@ class Seen:
         logits: [M, V] of the pieces at the masks.
         states: [T, H] of the last layer.
         qkv: [T, 3, A, D], queries, keys and values of the last layer, before any rotation.
-        lengths: of the N sequences, T in all.
     """
 
     logits: Tensor
@@ -66,9 +65,6 @@ class DistillationLoss(ABC):
 
     Attributes:
         name: by which it is chosen; its figure is `NAME_loss`.
-        title: in reports.
-        weight: by which it is multiplied.
-        is_equally_wide: whether both must have states of the same width.
         is_of_masks: whether its items are the masks, and both models must predict pieces; else the tokens.
     """
 
@@ -199,7 +195,6 @@ class TeacherSettings:
     weights: str = option("", name="teacher_weights", in_file_only=True, help="Fingerprint of the teacher's weights.")
 
     def __post_init__(self) -> None:
-        """Checks names and ranges."""
         for name in self.losses:
             distillation_loss_named(name)
         if len(set(self.losses)) < len(self.losses):
@@ -221,7 +216,6 @@ class DistilledObjective:
     teacher: TeacherSettings
 
     def __post_init__(self) -> None:
-        """Checks that teacher and student read alike."""
         if not isinstance(self.base, PreTrainingObjective) or self.base.language_model.is_causal:
             raise ConfigError(f"--teacher does not go with {self.base.name}; use mlm, or imitation")
 

@@ -43,7 +43,6 @@ class LossOutput:
     """The loss to differentiate, and figures to report.
 
     Attributes:
-        loss: scalar, float32.
         sums: figure → (sum over items, number of items), so that averages over batches of different sizes are exact.
     """
 
@@ -63,7 +62,6 @@ class LossTerm(nn.Module):
 
     Attributes:
         name: of its figures, `NAME_loss` and `NAME_accuracy`.
-        title: of the term in reports, such as "masked-LM".
     """
 
     name: ClassVar[str]
@@ -139,7 +137,6 @@ class LanguageModel:
     """The part of an objective that predicts pieces.
 
     Attributes:
-        loss: over the pieces.
         targets: which pieces; where it is the next, tokens read what is before them only.
     """
 
@@ -227,8 +224,6 @@ class PreTrainingObjective:
     larger one: the losses of the shares, and their gradients, then add up to those of the whole.
 
     Attributes:
-        name: by which recipes and the command line know it.
-        language_model: the loss over pieces, masked or next.
         pair_task: the loss over pairs of segments, or None.
         span_boundary: the extra loss of span masking, or None.
     """

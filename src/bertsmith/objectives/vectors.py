@@ -103,12 +103,7 @@ _REGISTRY: dict[str, type[VectorLoss]] = {}
 
 
 class VectorLoss:
-    """A loss over the vectors of a batch.
-
-    Attributes:
-        name: the word on the command line.
-        needs: what the batch must hold.
-    """
+    """A loss over the vectors of a batch."""
 
     name: ClassVar[str]
     needs: Needs
@@ -131,7 +126,6 @@ class VectorLoss:
 
         Args:
             vectors: [K, H] float32, of the queries, their positives and the negatives; of any length.
-            batch: what belongs together.
         """
         raise NotImplementedError
 
@@ -274,7 +268,6 @@ class Matryoshka(VectorLoss):
     """
 
     def __init__(self, loss: VectorLoss, dims: Sequence[int]) -> None:
-        """Wraps a loss, to be taken over each of different widths."""
         if not dims or min(dims) < 1 or len(set(dims)) < len(dims):
             raise ConfigError(f"dims {list(dims)} must be different positive numbers, at least one")
         self.loss, self.dims, self.needs = loss, tuple(dims), loss.needs

@@ -27,11 +27,7 @@ class Drawing:
 
 
 def write_picture(figure: Figure, path: Path) -> str:
-    """Writes a figure as PNG.
-
-    Returns:
-        A note for the reader: empty, or that no font has some of its characters.
-    """
+    """Writes a figure as PNG; returns a note for the reader where no font has some of its characters, else nothing."""
     width, height = figure.get_size_inches()
     dpi = min(130.0, _MAX_SIDE / max(width, height))
     with atomic_path(path) as temporary, warnings.catch_warnings(record=True) as caught:

@@ -62,8 +62,6 @@ def draw_weights(
 
     Args:
         weights: [rows, columns].
-        highest: what gets the full colour.
-        origin: whether the first row is the upper or the lower one.
 
     Returns:
         What a colour bar is made from.
@@ -83,11 +81,7 @@ class LabelAxes(NamedTuple):
 
 
 def label_axes(labels: Sequence[str], width: float, height: float, *, square: bool) -> LabelAxes:
-    """Returns a figure whose axes have room for tokens as labels, and for a colour bar.
-
-    Args:
-        square: the same labels stand beside the axes as well, and cells are to be squares.
-    """
+    """Returns a figure whose axes have room for tokens as labels, and for a colour bar."""
     if len(labels) <= _CLOSE:
         figure = Figure(figsize=(width + 2.5, height + 1.8), layout="compressed" if square else "constrained")
         return LabelAxes(figure, figure.add_subplot(), None)

@@ -85,11 +85,7 @@ def figures_table(figures: Sequence[FigureRow]) -> Table:
 
 @functools.cache
 def environment(package: str = "bertsmith.reporting") -> Environment:
-    """Returns the templates of a package, with those of this room below them.
-
-    Args:
-        package: dotted name of a package with a folder `templates`.
-    """
+    """Returns the templates of a package, with those of this room below them."""
     packages = dict.fromkeys((package, "bertsmith.reporting"))
     return Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
@@ -113,8 +109,6 @@ def render_report(
     """Returns a whole page.
 
     Args:
-        lead: one sentence below it.
-        parts: shown one below the other.
         commands: what to type next, with the paths of this run; shown at the end.
         package: whose templates the parts may use besides those of this room.
         **values: more values for the templates.

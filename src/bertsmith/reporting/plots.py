@@ -23,11 +23,7 @@ CHANCE = ("nsp", "sop")
 def draw_loss_curves(
     rows: Sequence[dict[str, Any]], *, unigram_entropy: float, titles: Mapping[str, str] = PAPER
 ) -> Figure:
-    """Draws the losses over the steps, side by side.
-
-    Args:
-        unigram_entropy: drawn as a line: the loss of knowing piece frequencies and no context, in nats.
-    """
+    """Draws the losses over the steps, side by side."""
     figure, panels = _side_by_side(titles)
     for name, axes in panels.items():
         _draw(axes, rows, f"{name}_loss", title=f"{titles[name]} loss (nats)")

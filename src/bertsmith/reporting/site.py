@@ -22,12 +22,7 @@ CHECKOUT = PACKAGE.parents[1]
 
 
 def find_site(site: Path = SITE, checkout: Path = CHECKOUT) -> Path:
-    """Returns the folder of the built site, after building it where that is possible and needed.
-
-    Args:
-        site: where the built site is or goes.
-        checkout: the project, if the package is used from one.
-    """
+    """Returns the folder of the built site, after building it where that is possible and needed."""
     script = checkout / "docs/site/build.py"
     can_build = script.is_file() and find_spec("mkdocs") is not None and find_spec("mkdocstrings") is not None
     if can_build and is_stale(site, checkout):
@@ -64,11 +59,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 
 def site_server(site: Path, port: int) -> ThreadingHTTPServer:
-    """Returns a server of the site on this machine's own address, not yet running.
-
-    Args:
-        port: port to listen on; 0 takes a free one.
-    """
+    """Returns a server of the site on this machine's own address, not yet running."""
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), partial(_QuietHandler, directory=str(site)))
     except OSError as error:

@@ -108,13 +108,7 @@ class IndexSettings:
 
 @dataclass(frozen=True)
 class Indexed:
-    """What an update did.
-
-    Attributes:
-        documents: files with text that there are now.
-        passages: passages there are now.
-        embedded: passages that had to be embedded.
-    """
+    """What an update did."""
 
     added: int
     changed: int
@@ -132,13 +126,7 @@ def build_index(
     *,
     on_progress: Progress | None = None,
 ) -> Indexed:
-    """Makes an index of a folder, or brings it up to date; goes on where an earlier call was broken off.
-
-    Args:
-        folder: holds text files and documents, such as `.txt`, `.md`, `.html` and `.pdf`, in any subfolders.
-        model: a model folder, or `org/name` of the Hub.
-        on_progress: told how many passages have vectors and how many there are.
-    """
+    """Makes an index of a folder, or brings it up to date; goes on where an earlier call was broken off."""
     settings, out = settings or IndexSettings(), Path(out)
     require_utf8_names(folder, out)
     digests = dict(digests_of(folder))
@@ -331,7 +319,6 @@ class _KnownVectors:
     """Vectors of an index and of blocks of an update, by the digest of what the model read."""
 
     def __init__(self, old: StoredIndex | None, folder: Path) -> None:
-        """Looks into the index and the blocks."""
         self._folder = make_folder(folder)
         self._sources: list[NDArray[np.float32]] = []
         self._places: dict[bytes, tuple[int, int]] = {}

@@ -34,7 +34,6 @@ def best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Returns the places of the k highest scores, highest first; of equals the earlier one.
 
     Args:
-        scores: [N] finite numbers.
         k: at least 1; more than N gives all.
     """
     if k < len(scores):

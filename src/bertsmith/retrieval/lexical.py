@@ -142,11 +142,7 @@ class LexicalSearch:
         return whole[:, [known[word] for word in words]], words
 
     def scores(self, query: str) -> NDArray[np.float32]:
-        """Scores all texts.
-
-        Returns:
-            [N] float32, at least 0; 0 where a text shares no word with the query.
-        """
+        """Returns [N] float32, the scores of all texts; 0 where a text shares no word with the query, else above."""
         words = words_of(query, self.fold)
         known = [self._engine.vocab_dict[word] for word in words if word in self._engine.vocab_dict]
         if not known:

@@ -62,7 +62,6 @@ class MiningSettings:
     precision: Precision | None = option(None, help="Precision of matrix multiplications; default: bf16 where native.")
 
     def __post_init__(self) -> None:
-        """Checks that there is a rank to take."""
         if self.last_rank < self.first_rank:
             raise ConfigError(f"--last-rank {self.last_rank} is before --first-rank {self.first_rank}")
 
@@ -141,7 +140,6 @@ def near_duplicates(
     takes about a minute on two cores.
 
     Args:
-        texts: a file with a text a line; blank lines are left out.
         least: cosine from which two texts count as the same, in (0, 1].
     """
     texts, out = Path(texts), Path(out)

@@ -51,7 +51,6 @@ class Section:
     Attributes:
         heading: the headings it stands under, outermost first, joined by ` > `; empty for none.
         start: its first character, behind the heading.
-        end: one past its last.
     """
 
     heading: str
@@ -70,7 +69,6 @@ class Document:
         sections: of the text, in order; each holds more than white space.
         blocks: first character and place in the file (line or page) of the blocks that `text` is made of; None for a
             text file.
-        metadata: of front matter, or of the head of an e-mail; empty where there is none.
     """
 
     name: str
@@ -230,7 +228,6 @@ class PassageCutter:
         Args:
             size: most tokens of a passage, with its headings, the prompt and the special tokens.
             overlap: tokens that neighbours share; less than half of `size`.
-            prompt: what the model reads before every passage.
         """
         self._tokenizer = tokenizer
         self._prompt = prompt

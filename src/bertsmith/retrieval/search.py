@@ -52,13 +52,9 @@ class Hit:
             says, in [0, 1].
         file: the document's path below the folder that was indexed.
         start: first character of the passage in the text of its file, or, of a document, in what was read of it.
-        end: one past its last.
         line: of its first character in a text or Markdown file, counted from 1; 0 in other kinds.
         page: it begins on, counted from 1; 0 where the file has no pages.
         heading: the headings it stands under, joined by ` > `; empty for none.
-        text: of the passage.
-        metadata: of its document.
-        row: of the passage in the index.
     """
 
     score: float

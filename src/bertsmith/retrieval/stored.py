@@ -69,7 +69,6 @@ class Claim:
         fingerprint: of everything that decides the vectors: weights, tokenizer, pooling, length.
         passage_tokens: as in `IndexSettings`, like `overlap`, `pooling`, the prompts and `encoding`.
         start: the commit of a model of the Hub.
-        similarity: how its vectors are compared.
         simplified: whether search by words takes traditional Chinese characters for simplified ones.
     """
 
@@ -93,10 +92,7 @@ class IndexedDocument:
     """A document of an index.
 
     Attributes:
-        name: the path below the folder.
-        digest: of its bytes.
         passages: how many it has; they lie one behind the other.
-        metadata: of its front matter.
     """
 
     name: str
@@ -111,7 +107,6 @@ class Current:
 
     Attributes:
         generation: counted from 1.
-        width: numbers in a vector.
         precision: in which the model computed the newest vectors.
         documents: in the order of their passages.
         checksums: CRC-32C of every file of the generation, by its path in it, and of the file beside it that says what
@@ -156,11 +151,7 @@ class StoredIndex:
 
     @classmethod
     def open(cls, folder: str | Path) -> StoredIndex:
-        """Opens an index and reads every byte of it once.
-
-        Raises:
-            CheckpointError: there is none, another version wrote it, or a file is damaged.
-        """
+        """Opens an index and reads every byte of it once."""
         folder = Path(folder)
 
         def read(claim: Claim, current: Current) -> StoredIndex:
@@ -276,11 +267,7 @@ def scaled(embed: Embed, similarity: SimilarityFunction) -> bool:
 
 
 def checksum_of(path: Path) -> int:
-    """Returns the CRC-32C of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Returns the CRC-32C of a file."""
     checksum = 0
     with path.open("rb") as handle:
         while chunk := handle.read(1 << 22):

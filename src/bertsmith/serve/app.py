@@ -84,9 +84,6 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
         keys: who may use it; None reads them as the settings say.
         for_browser: whether it is for people in browsers: one that has no key is to ask its user for it, and on an
             address that others reach, the name it is asked by must be known.
-
-    Raises:
-        BertsmithError: a model folder, or the file with the keys, cannot be used.
     """
     keys = ApiKeys.read(settings.key_file) if keys is None else keys
     metrics = Metrics()

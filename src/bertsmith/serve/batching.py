@@ -54,7 +54,6 @@ class Job:
     Attributes:
         taken: how many sequences have been handed to the computing threads.
         parts: rows that came back so far, by the place of their first sequence; passes may end in another order.
-        received: of how many sequences.
         done: set when all parts are there, or one has failed with `error`.
     """
 
@@ -147,7 +146,6 @@ class Batcher:
         delay: seconds that a job waits at most for others that are being read, though a thread is free.
         most_tokens: that may wait; a job that would exceed them, or its client's share of them, is refused, unless it
             is alone.
-        threads: cores to compute on.
         at_once: passes that share them, at most.
         observe: told the sequences, tokens and seconds of every pass, in the thread that computed it.
     """

@@ -64,7 +64,6 @@ class TimedConnection(HttpToolsProtocol):
 
     Args:
         deadline: seconds in which an answer that the system's buffers do not hold must be read.
-        most: connections that a process keeps open.
     """
 
     def __init__(self, *args: Any, deadline: float, most: int, **kwargs: Any) -> None:

@@ -132,7 +132,6 @@ def is_own_name(named: str, hosts: Collection[str], *, any_address: bool = False
     """Tells whether a Host header, such as `127.0.0.1:8001` or `[::1]:8001`, names this machine.
 
     Args:
-        named: the header.
         hosts: names of this machine besides `localhost`, in small letters.
         any_address: whether every address counts as one of its names: a name can be pointed elsewhere, an address
             cannot.
@@ -160,12 +159,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AdmissionController:
-    """Accepts a bounded number of requests at a time, each in a thread of its own, until its deadline.
-
-    Attributes:
-        free: how many more can be accepted now.
-        draining: whether the server is about to stop.
-    """
+    """Accepts a bounded number of requests at a time, each in a thread of its own, until its deadline."""
 
     def __init__(self, settings: ServeSettings, batcher: Batcher) -> None:
         self.settings = settings
@@ -320,8 +314,6 @@ class Guard:
     """The one middleware before the application.
 
     Args:
-        admission: says whether there is a place.
-        queued: paths whose requests need a place.
         hosts: names under which it may be asked besides this machine's own; None allows any name.
         any_address: whether it may also be asked for by any address, as what listens to other machines is.
         for_browser: whether a browser without a key is to ask its user for one.

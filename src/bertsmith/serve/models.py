@@ -28,10 +28,8 @@ class ServedModel:
     """A model folder that is being served.
 
     Attributes:
-        name: what requests call it.
         folder: where it lies; never told to clients.
         created: when it was written, in seconds since 1970.
-        pipelines: by name.
         tokenizer: None where the folder holds words alone, as `bertsmith solve` may leave it; so is `config`.
     """
 
@@ -67,11 +65,7 @@ class ServedModel:
 
 
 class ServedModels:
-    """All models of a server, by name; the first answers requests that name none.
-
-    Attributes:
-        indexes: those that can be searched, by name.
-    """
+    """All models of a server, by name; the first answers requests that name none."""
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
         self._models = {model.name: model for model in models}
@@ -113,7 +107,6 @@ class ServedModels:
         Args:
             name: of the model; None takes the first that has such a pipeline, so that a request need not name one
                 where only one can be meant.
-            kinds: the names of the pipelines that the endpoint can use.
 
         Returns:
             The model, the name of the pipeline, and the pipeline.

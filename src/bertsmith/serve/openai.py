@@ -37,11 +37,7 @@ class EmbeddingsRequest(AnyRequest):
     dimensions: Annotated[int | None, Field(ge=1, description="Keep only this many numbers, the first ones.")] = None
 
     def texts_by_field(self) -> dict[str, Sequence[str]]:
-        """Returns the texts.
-
-        Raises:
-            HttpError: 422, there are token ids instead.
-        """
+        """Returns the texts."""
         texts: Any = [self.input] if isinstance(self.input, str) else self.input
         # 编号只在一个词表里有意义，而这里看不出是谁的词表（LangChain 发的是 tiktoken 的）：照算只会得到无意义的向量
         if not isinstance(texts[0], str):

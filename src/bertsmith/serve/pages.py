@@ -41,12 +41,10 @@ class PageServer:
 
     Attributes:
         app: takes the pages, with `middleware` before them.
-        indexes: name → an index to search.
         is_private: whether only people of this machine reach it.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
-        """Loads the models and builds the application."""
         keys = _keys_of(settings)
         self.settings = settings
         self.app: FastAPI = build_app(settings, keys=keys, for_browser=True)
@@ -106,12 +104,7 @@ def as_request(settings: ServeSettings) -> Iterator[None]:
 
 
 def serve_pages(settings: ServeSettings, build: Callable[[], FastAPI], *, name: str) -> None:
-    """Serves pages until SIGTERM or SIGINT.
-
-    Args:
-        build: makes the application, once the address is taken.
-        name: of what is open, in the log.
-    """
+    """Serves pages until SIGTERM or SIGINT."""
     configure_logs()
     # 页面的每个小文件都是一次请求：访问日志在这里只会刷屏
     logging.getLogger("bertsmith.access").setLevel(logging.WARNING)

@@ -32,7 +32,6 @@ class HttpError(Exception):
 
     Attributes:
         code: a word for programs, such as `too_many_tokens`.
-        message: a sentence for people: what, where, and the way out.
         where: the field it is about, such as `texts[3]`.
         retry_after: seconds after which another try makes sense; None where it never will.
         challenge: of a 401, how a key is asked for; browsers open a prompt for `Basic`, and none for `Bearer`.
@@ -72,8 +71,6 @@ def client_of(key: int, num_keys: int, address: str | None) -> str:
     """Returns who sends a request: the key where there are several, else the address.
 
     Args:
-        key: the number of the request's API key.
-        num_keys: API keys of the server.
         address: of the other end of the connection; None where it has none (a Unix socket).
     """
     if num_keys > 1:
@@ -100,9 +97,6 @@ class RequestContext:
 
     Attributes:
         deadline: when it must be answered, by `time.monotonic`.
-        limits: how much it may ask for.
-        client: who sent it, see `client_of`.
-        items: texts it brought.
         tokens: that the model read for it so far, or is about to.
         ended: why nobody waits for the answer any longer; None while somebody does.
         on_its_way: whether it may still bring work to the queue.

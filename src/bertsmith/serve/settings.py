@@ -51,7 +51,6 @@ class ServeSettings:
 
     Attributes:
         models: (name, folder) of each model; the first one answers requests that name none.
-        indexes: (name, folder) of each index that can be searched.
     """
 
     models: tuple[tuple[str, str], ...]

@@ -148,7 +148,6 @@ class PackedPipeline:
     """A pipeline as its files.
 
     Attributes:
-        name: of the pipeline.
         files: path inside the folder → its bytes: safetensors, JSON and text.
         precision: in which it computes; None for the usual one.
     """

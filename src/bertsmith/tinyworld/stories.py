@@ -206,7 +206,6 @@ def slot_distribution(slot: str, facts: Facts, subject: Person, other: Person) -
 
     Args:
         slot: a name in braces in one of the patterns above.
-        facts: the story's.
 
     Returns:
         word → probability, adding up to 1. A slot of two words (`the man`) has them joined by a space.

@@ -49,9 +49,7 @@ class Tokenizer(ABC):
 
     Attributes:
         vocab: V pieces in the order of their ids, spelled as the vocabulary spells them.
-        piece_to_id: the same, the other way round.
         special_tokens: what the special tokens are called; a name need not be in the vocabulary.
-        special_ids: ids of the special tokens that are in the vocabulary.
         user_tokens: tokens to recognise wherever they are written, before any other rule.
         model_max_length: most ids that the model beside it reads, as its folder says; None where it does not.
     """

@@ -37,9 +37,7 @@ class WordCounts(NamedTuple):
     """The words of a text and, apart from them, what is in words of more characters than are asked for.
 
     Attributes:
-        words: word → how often it occurs.
         parts: the same of the parts, of as many characters as are asked for, that long words are cut into.
-        long_words: how many long words there are.
         long_share: share of the characters of the text that they hold.
     """
 
@@ -64,10 +62,8 @@ def count_words(
     Args:
         texts: any cut into strings gives the same counts as long as no word is cut.
         max_word_chars: longer words are counted apart, in parts.
-        user_tokens: tokens that are no words where they are written.
         max_words: distinct words in memory and in the result; of more, the most frequent ones are kept (ties broken
             by the text of the word), counted exactly.
-        on_text: told now and then how many characters are counted.
     """
     counter = _BatchCounter(normalizer, max_word_chars, user_tokens)
     done = long_words = long_chars = 0

@@ -25,8 +25,6 @@ class Coverage:
 
     Attributes:
         words: how many words it has; a Chinese character is one.
-        pieces: how many pieces they are cut into.
-        whole: how many words are a single piece.
         unknown: how many words have a part that the vocabulary cannot spell.
         costly: words of several pieces or with an unknown part → how often they occur, and their pieces.
     """

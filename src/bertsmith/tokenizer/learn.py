@@ -59,7 +59,6 @@ class VocabularySettings:
     )
 
     def __post_init__(self) -> None:
-        """Checks the ranges that the fields declare."""
         for setting in settings_of(VocabularySettings):
             (name,), least = setting.path, setting.option.min
             value = getattr(self, name)
@@ -177,8 +176,6 @@ def merge_pairs(
         words: how often each word occurs; none empty.
         head: pieces that come first and are no part of words.
         alphabet: the one-character pieces; any other character of a word is added to nothing and merged with nothing.
-        size: most pieces, with the head.
-        min_frequency: pairs seen less often are not merged.
         on_piece: told now and then how many pieces there are, and `size`.
 
     Returns:

@@ -94,7 +94,6 @@ class ChunkCache(dict[str, T], Generic[T]):
     """Maps a chunk to what `compute` returns for it, and remembers the most useful ones.
 
     Attributes:
-        compute: the careful work for a chunk that is not remembered.
         capacity: the weight of one generation: every entry weighs its characters and `ENTRY_WEIGHT`. At most twice
             as much is alive.
     """
@@ -139,12 +138,7 @@ _PLACE = struct.Struct("=3i")
 
 
 class TextEncoder:
-    """Turns texts into packed ids, or into tokens with their places.
-
-    Attributes:
-        ids: the chunks seen so far and their packed ids.
-        tokens: the chunks seen so far and their packed tokens.
-    """
+    """Turns texts into packed ids, or into tokens with their places."""
 
     def __init__(self, normalizer: Normalizer, matcher: WordMatcher, capacity: int) -> None:
         self._normalizer = normalizer

@@ -122,7 +122,6 @@ class Normalizer:
     """Cuts text into chunks and chunks into normalised words.
 
     Attributes:
-        lowercase: lower-case every word.
         strip_accents: decompose (NFD) and drop the nonspacing marks (Mn), so that `é` becomes `e`.
         tokenize_chinese_chars: every CJK character is a word of its own.
     """

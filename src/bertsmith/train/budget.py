@@ -94,9 +94,7 @@ def steps_for(
     """Returns the number of steps after which the first of the recipe's budgets is used up.
 
     Args:
-        recipe: has minutes, tokens, operations or steps.
         corpus: the first batches of each phase are looked at.
-        accumulate: parts of a step.
         evaluations: spread over the run, besides the first; they take their part of the minutes. 0 is no first either.
         compiled: whether the run will fuse the kernels of its blocks.
     """

@@ -86,7 +86,6 @@ def chosen_recipe(
     Args:
         given: settings of the command line by name; they win over the file.
         file: a `recipe.toml`, or a file with some of its tables; which data and weights it was for does not count.
-        precision: where neither says one.
         run: the run folder; a run that was begun in it goes on with the commit of the Hub that it began with, and with
             its batch size where none is given.
     """

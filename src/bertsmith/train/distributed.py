@@ -37,12 +37,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
-
-    Attributes:
-        rank: its number, from 0.
-        world_size: how many there are.
-    """
+    """This process among those that train together."""
 
     rank: int = 0
     world_size: int = 1

@@ -33,11 +33,6 @@ class MetricsLog:
     """Appends rows to `metrics.jsonl`."""
 
     def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
-        """Opens the log.
-
-        Args:
-            keep_bytes: what lies behind this length belongs to steps that will be taken again, and is cut off.
-        """
         self.path = path
         # 被杀之前多写的几行属于还会重走的步：截掉，否则同一步会出现两次
         with path.open("ab") as handle:

@@ -50,7 +50,6 @@ class Muon(torch.optim.Optimizer):
 
         Args:
             groups: parameters by group, each with its `weight_decay`; those with `stacked` are [out, in] matrices.
-            eps: added to the root of the second moment, for AdamW.
         """
         super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "stacked": 0})
         others = [{**group} for group in self.param_groups if not group["stacked"]]

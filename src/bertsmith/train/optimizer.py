@@ -72,7 +72,6 @@ def build_optimizer(
     Args:
         model: its parameters are float32.
         weight_decay: 0.01 in the paper.
-        epsilon: added to the root of the second moment.
         matrix_factor: rate of hidden matrices by that of the rest, for an optimizer with a rule of its own for them.
 
     Returns:
@@ -119,7 +118,6 @@ def parameter_groups(
     of the model's shape.
 
     Args:
-        model: any model; it may hold modules besides its encoder.
         learning_rate: that of the heads and the pooler, at least 0.
         layer_decay: the rate of each layer is that of the layer above it times this, in (0, 1]; with L layers the
             embeddings get `learning_rate * layer_decay ** (L + 1)`.
@@ -160,8 +158,6 @@ def learning_rate_at(step: int, *, peak: float, warmup_steps: int, total_steps: 
     Post-norm Transformers need the rise: before the norms have settled, large steps throw them off for good.
 
     Args:
-        warmup_steps: length of the rise.
-        total_steps: the step after which the rate is 0.
         schedule: `linear`, the paper's; `cosine`, half a wave (Loshchilov and Hutter 2017); `trapezoid`, the peak
             until the last fifth of the steps, then a linear fall.
     """
@@ -275,7 +271,6 @@ def follow_weights(optimizer: torch.optim.Optimizer, step: int, horizon: float) 
     """Moves the averages towards the weights; call it after every step.
 
     Args:
-        optimizer: has taken the step.
         step: how many were taken, from 1 on.
         horizon: steps that the average reaches back, in the sense of an exponential average.
     """

@@ -82,7 +82,6 @@ class RunOptions:
     )
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         # 不在途中评估（0 次）只给会自己评估的调用者：命令行至少一次
         if self.save_every < 0 or self.keep_models < 0 or self.evaluations < 0:
             raise ConfigError("seconds between states, models to keep and evaluations must be at least 0")
@@ -109,10 +108,7 @@ class PreTrainingResult:
     """What a finished run says of itself.
 
     Attributes:
-        recipe: its settings.
-        heldout: figures of the finished model on held-out documents.
         unigram_entropy: loss of a model that knows piece frequencies only, in nats.
-        tokens_seen: real tokens trained on.
         seconds: time spent training, over all restarts.
         steps: taken; fewer than the recipe's where the time was over before.
     """
@@ -146,11 +142,7 @@ class RunProgress:
 
     Attributes:
         position: of the stream, before the next batch.
-        phase: the one the position is of.
-        seconds: spent training before this process.
         window: sums of the figures since the last row of the log.
-        heldout: the last held-out figures.
-        metrics_bytes: length of the log.
         skipped: batches skipped, and how many of them in a row up to now.
         best_loss: the lowest held-out loss so far, and the step it was at.
     """

@@ -78,7 +78,6 @@ class ModelSettings:
     start_commit: str = option("", in_file_only=True, help="Commit of that model on the Hub; empty for a folder.")
 
     def __post_init__(self) -> None:
-        """Checks the choices and ranges."""
         if self.precision not in get_args(Precision):
             raise ConfigError(f"precision {self.precision!r} is unknown; use bf16 or float32")
         if self.first_vectors not in get_args(FirstVectors):
@@ -103,7 +102,6 @@ class Phase(NamedTuple):
     """A part of a run that reads in another way.
 
     Attributes:
-        length: of its sequences.
         share: of the steps, in (0, 1].
         mask_rate: 0 for that of the run, so that a batch size alone can be said.
         batch_size: 0 for that of the run.
@@ -151,7 +149,6 @@ class RunLength:
     )
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         # 从 Python 可以给列表；存盘再读回的是元组，两者要相等才能续训
         object.__setattr__(self, "phases", tuple(map(tuple, self.phases)))
         if not 0 <= self.minutes < 10**7 or self.tokens < 0 or not 0 <= self.flops < 1e40:

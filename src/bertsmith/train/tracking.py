@@ -327,7 +327,6 @@ class TrackingOptions:
     track_model: bool = option(False, help="Upload the finished model folder to MLflow or W&B too.")
 
     def __post_init__(self) -> None:
-        """Checks that the words fit together."""
         if NONE in self.track and len(self.track) > 1:
             raise ConfigError("--track none: leave out the other trackers, or this one")
         if self.track_model and not set(self.track) & {"mlflow", "wandb"}:

@@ -78,7 +78,6 @@ class TrainerSettings:
     layer_decay: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if self.total_steps < 0:
             raise ConfigError(f"total steps {self.total_steps} must be at least 1")
         if self.total_steps > MOST_STEPS:
@@ -124,7 +123,6 @@ class BertTrainer(Generic[ModelT]):
             objective: what it is trained for. Where a batch comes in parts or shares, their losses must add up to
                 that of the batch; one that divides by counts has to know those of the whole batch.
             loss_limit: a batch with a larger loss counts as exploded and is skipped.
-            device: where it is trained.
             ranks: the processes that train together; None is this one alone.
 
         Raises:

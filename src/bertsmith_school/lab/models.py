@@ -137,7 +137,6 @@ class LabModels:
         indexes: Mapping[str, SearchIndex] | None = None,
         load: Callable[[str], ServedModel] | None = None,
     ) -> None:
-        """Gathers them."""
         self._models = {model.name: LabModel(model, settings) for model in served}
         self._settings = settings
         self._load = load

@@ -99,12 +99,9 @@ class PageState:
         Args:
             triggers: events, such as `button.click`.
             work: takes the chosen model first, then the inputs' values, then what the event brought along.
-            inputs: components.
             place: see `place_for_notice`.
             outputs: components; HTML and plots are emptied where there is no answer.
-            slow: shows that something is going on.
             with_model: whether `work` takes the model.
-            with_event: whether it takes the event's.
         """
         blank = [_blank(output) for output in outputs]
         handler = self._handler(work, blank, with_model=with_model, place=True)

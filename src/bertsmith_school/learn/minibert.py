@@ -49,7 +49,6 @@ class MiniBertConfig:
     causal: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         sizes = (self.max_length, self.hidden_size, self.num_heads, self.intermediate_size)
         if min(sizes) < 1 or self.vocab_size < 2 or self.hidden_size % self.num_heads:
             raise ConfigError(f"{self}: sizes must be positive, hidden_size a multiple of num_heads, 2 words or more")
@@ -330,7 +329,6 @@ def train_minibert(
     """Trains on sentences with the paper's masking; every step reads all of them, hidden anew.
 
     Args:
-        sentences: words with spaces between.
         learning_rate: at the start; it falls linearly to 0.
         **shape: fields of `MiniBertConfig`, other than the two that follow from the sentences.
     """

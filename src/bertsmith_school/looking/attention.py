@@ -237,7 +237,6 @@ def write_attention(
     """Writes `attention.html`, and as PNG one head, all heads, `[CLS]`, rollout, the measures, and a pair's shares.
 
     Args:
-        attention: of a text or pair.
         folder: made when missing; pictures of an earlier text there are replaced.
         layer: of the single map, from 0; None for the last one.
         head: of the single map, from 0; None for the mean of the layer's heads.

@@ -148,8 +148,6 @@ class EncoderDecoder(nn.Module):
         """Returns the likeliest ids for one source, without begin and end, as far as a beam search finds them.
 
         Args:
-            begin: id that stands before what is written.
-            end: id that ends it.
             most: pieces that are written at most, the end among them.
             beam: beginnings that are kept; 1 is greedy.
             length_penalty: alpha of Wu et al. (2016), equation 14; 0 does not look at length.

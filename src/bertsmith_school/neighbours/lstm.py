@@ -49,7 +49,6 @@ class LstmOptions:
     seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if min(self.layers, self.size, self.epochs, self.batch_size) < 1:
             raise ConfigError("layers, size, epochs and batch_size must be at least 1")
         if not 0.0 <= self.dropout < 1.0:
@@ -61,7 +60,6 @@ class TwoWayLSTM(nn.Module):
     """Two stacks over one table of pieces [V, H], which is the decoder's too."""
 
     def __init__(self, vocab_size: int, options: LstmOptions) -> None:
-        """Builds it with fresh weights."""
         super().__init__()
         self.word = nn.Embedding(vocab_size, options.size)
         # 表也是解码器：太小的初值让 logits 长时间贴着零，前几百步只学到词频

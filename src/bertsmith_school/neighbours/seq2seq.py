@@ -58,7 +58,6 @@ class Seq2SeqOptions:
     seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if min(self.layers, self.vocab_size, self.epochs, self.batch_size) < 1 or self.max_length < 4:
             raise ConfigError("layers, vocab_size, epochs and batch_size must be at least 1, max_length at least 4")
         if self.size < 32 or self.size % 32:

@@ -197,7 +197,6 @@ class WordVectorOptions:
     seed: int = option(0, help="Random seed.")
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if self.method not in ("skip-gram", "cbow"):
             raise ConfigError(f"method {self.method!r} is unknown; use skip-gram or cbow")
         if min(self.size, self.window, self.negatives, self.epochs) < 1:

@@ -53,7 +53,6 @@ class StudyOptions:
     encoding: str = option("auto", help="Encoding: auto, or a codec such as iso-8859-1.")
 
     def __post_init__(self) -> None:
-        """Checks the family."""
         family_named(self.family)
 
 

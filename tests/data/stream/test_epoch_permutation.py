@@ -28,12 +28,6 @@ def test_any_part_of_the_order_is_the_same_as_in_the_whole():
 
 
 @pytest.mark.usefixtures("always_computed")
-def test_seeds_and_epochs_have_orders_of_their_own():
-    orders = {tuple(EpochPermutation(100, seed, epoch).places(0, 100)) for seed in range(5) for epoch in range(5)}
-    assert len(orders) == 25
-
-
-@pytest.mark.usefixtures("always_computed")
 def test_a_computed_order_looks_random():
     """Where a document goes, and which one follows another, is uniform over seeds (chi-square)."""
     count, seeds = 20, 4000

@@ -8,7 +8,6 @@ import torch
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, f1_score, log_loss
 
-from bertsmith.cli import main
 from bertsmith.errors import ConfigError
 from bertsmith.finetune.job import finetune
 from bertsmith.finetune.metrics.calibration import (
@@ -24,6 +23,7 @@ from bertsmith.finetune.metrics.calibration import (
 from bertsmith.finetune.run import FineTuningResult
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import Classify
+from typed_command import typed
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(2000, 3))
@@ -92,14 +92,6 @@ def test_a_threshold_is_the_best_of_all_cuts():
     assert best_cut(np.zeros(5, dtype=int), np.linspace(0, 1, 5), 0.3) == 0.3
 
 
-def call(capsys, *words, code=0):
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    output = capsys.readouterr()
-    assert caught.value.code == code, output.err
-    return output.out if code == 0 else output.err
-
-
 def test_a_run_fits_reports_saves_and_predicts_with_them(tiny_model, tmp_path, capsys):
     rows = {
         "multilabel": "text\tlabels\n" + "the book\tgood,long\nthe man\tbad\nthe bread\t\na man reads\tlong\n" * 3,
@@ -111,7 +103,7 @@ def test_a_run_fits_reports_saves_and_predicts_with_them(tiny_model, tmp_path, c
         (tmp_path / f"{task}.tsv").write_text(lines)
         files = [word for part in ("train", "dev", "test") for word in (f"--{part}", tmp_path / f"{task}.tsv")]
         run = tmp_path / task
-        call(capsys, "finetune", task, "--model", tiny_model, *files, "--out", run, "--epochs", 1, "--batch-size", 4)
+        typed(capsys, "finetune", task, "--model", tiny_model, *files, "--out", run, "--epochs", 1, "--batch-size", 4)
         saved = json.loads((run / "model" / "task.json").read_text())
         result = FineTuningResult.load(run / "result.json")
         assert saved["temperature"] == result.dev.calibration.temperature != 1.0
@@ -125,7 +117,7 @@ def test_a_run_fits_reports_saves_and_predicts_with_them(tiny_model, tmp_path, c
         expected = soften(values, saved["temperature"])[0]
         assert list(two.probabilities.values()) == pytest.approx(expected.tolist(), abs=1e-5)
         words = ("predict", "the book", "--model", run / "model", "--calibrated", "--class-thresholds", "--json")
-        shown = json.loads(call(capsys, *words))
+        shown = json.loads(typed(capsys, *words))
         assert list(shown["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
         if task == "multilabel":
             own = dict(zip(saved["labels"], saved["thresholds"], strict=True))
@@ -141,9 +133,9 @@ def test_what_a_folder_does_not_know_is_said(tiny_model, tmp_path, capsys):
     config = BertConfig.load(tiny_model).changed(id2label={0: "a", 1: "b", 2: "c"})
     BertForSequenceClassification(config).save_pretrained(tmp_path / "three")
     WordPieceTokenizer.load(tiny_model).save(tmp_path / "three")
-    said = call(capsys, "predict", "x", "--model", tmp_path / "three", "--class-thresholds", code=2)
+    said = typed(capsys, "predict", "x", "--model", tmp_path / "three", "--class-thresholds", code=2)
     assert "only a model of two classes has one" in said
-    said = call(capsys, "predict", "x", "--model", tmp_path / "three", "--constrained", code=2)
+    said = typed(capsys, "predict", "x", "--model", tmp_path / "three", "--constrained", code=2)
     assert said == "bertsmith: --constrained is not for classify; leave it out\n"
     pipeline = load_pipeline("classify", tmp_path / "three")
     with pytest.raises(ConfigError, match="temperature 0.0 must be positive"):

@@ -10,7 +10,6 @@ import torch
 from scipy import stats
 from sklearn import metrics as reference
 
-from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.related import CorpusPassage, JudgedQuery, RelatedTexts
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
@@ -24,6 +23,7 @@ from bertsmith.inference.engine import InferenceConfig
 from bertsmith.model.family import families
 from bertsmith.seeding import generator
 from bertsmith.tokenizer import WordPieceTokenizer
+from typed_command import typed
 
 SETTINGS = FineTuningSettings(epochs=24, batch_size=4, learning_rate=2e-3, precision="float32")
 CPU = InferenceConfig("cpu", "float32")
@@ -267,32 +267,24 @@ def test_training_keeps_what_a_folder_says_of_limits_prompts_and_numbers(tiny_mo
     assert "dims" not in json.loads((tmp_path / "plain" / "model" / "task.json").read_text())
 
 
-def run(capsys, *words, code=0):
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    output = capsys.readouterr()
-    assert caught.value.code == code, output.err
-    return output.out + output.err
-
-
 def test_the_commands(tiny_model, tmp_path, capsys):
     data, out = tmp_path / "pairs.tsv", tmp_path / "run"
     data.write_text("".join(f"{pair.query}\t{pair.positive}\n" for pair in PAIRS), encoding="utf-8")
     recipe = ["--epochs", 24, "--batch-size", 4, "--learning-rate", 2e-3, "--precision", "float32"]
     command = ["finetune", "embed", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *recipe]
     reading = ["--pair-column", 1]
-    assert "dev: ndcg_at_10" in run(capsys, *command, *reading, "--query-prompt", "read ", "--matryoshka", 16)
+    assert "dev: ndcg_at_10" in typed(capsys, *command, *reading, "--query-prompt", "read ", "--matryoshka", 16)
     model = out / "model"
     assert "turns a text into a vector" in (model / "README.md").read_text(encoding="utf-8")
     assert load_task(model)[0].matryoshka == (16,)
-    assert "map 1.000" in run(capsys, "evaluate", "--model", model, "--file", data, *reading)
+    assert "map 1.000" in typed(capsys, "evaluate", "--model", model, "--file", data, *reading)
     vectors = tmp_path / "v.npy"
-    run(capsys, "embed", data, "--model", model, "--out", vectors, "--prompt", "query")
+    typed(capsys, "embed", data, "--model", model, "--out", vectors, "--prompt", "query")
     lines = data.read_text(encoding="utf-8").splitlines()
     np.testing.assert_allclose(np.load(vectors), load_pipeline("embed", model)(lines, prompt="query"), atol=1e-5)
-    said = run(capsys, "embed", data, "--model", model, "--out", tmp_path / "w.npy", "--prompt", "title", code=2)
+    said = typed(capsys, "embed", data, "--model", model, "--out", tmp_path / "w.npy", "--prompt", "title", code=2)
     assert "names no prompt 'title'; it has query" in said
-    record = json.loads(run(capsys, "predict", "--model", model, "the man").partition("\t")[0])
+    record = json.loads(typed(capsys, "predict", "--model", model, "the man").partition("\t")[0])
     np.testing.assert_allclose(record, load_pipeline("embed", model)(["the man"])[0], atol=1e-5)
 
 
@@ -400,17 +392,17 @@ def test_text_without_labels_is_learned_from(tiny_model, tmp_path, capsys):
         ]
         (texts / f"{number}.txt").write_text(" ".join(story) + "\n")
     command = ["finetune", "embed", "--model", tiny_model, "--out", out, "--epochs", 1, "--precision", "float32"]
-    said = run(capsys, *command, "--unlabelled", texts)
+    said = typed(capsys, *command, "--unlabelled", texts)
     assert "dev: ndcg_at_10" in said
     assert "texts" in (out / "model" / "README.md").read_text(encoding="utf-8")
     for more, message in (
         ([], "give --train, with --dev where you have it, or --unlabelled"),
         (["--train", "a.tsv", "--unlabelled", texts], "give --train, with --dev where you have it, or --unlabelled"),
     ):
-        assert message in run(capsys, *command[:5], tmp_path / "other", *more, code=2)
+        assert message in typed(capsys, *command[:5], tmp_path / "other", *more, code=2)
     data = tmp_path / "pairs.tsv"
     data.write_text("query\tpositive\na\tb\nc\td\n")
     labelled = [*command[:5], tmp_path / "other", "--train", data, "--dev", data]
-    assert "give --unlabelled, or leave --positives out" in run(capsys, *labelled, "--positives", "same", code=2)
+    assert "give --unlabelled, or leave --positives out" in typed(capsys, *labelled, "--positives", "same", code=2)
     classify = ["finetune", "classify", *command[2:5], tmp_path / "other", "--unlabelled", texts]
-    assert "classify learns from labels" in run(capsys, *classify, code=2)
+    assert "classify learns from labels" in typed(capsys, *classify, code=2)

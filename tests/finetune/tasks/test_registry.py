@@ -7,13 +7,14 @@ import typer
 from grade import GradingTask
 from typer.main import get_command
 
-from bertsmith.cli import app, main
+from bertsmith.cli import app
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.finetune import tasks as registry
 from bertsmith.finetune.job import finetune
 from bertsmith.finetune.tasks import all_tasks, load_task, make_task, options_of_all_tasks, register
 from bertsmith.inference import load_pipeline
 from bertsmith.settings import settings_of
+from typed_command import typed
 
 
 @pytest.fixture(autouse=True)
@@ -28,28 +29,20 @@ def _grading():
 registry._registered.cache_clear()
 
 
-def run(capsys, *words, code=0):
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in words])
-    output = capsys.readouterr()
-    assert caught.value.code == code, output.err
-    return output.out + output.err
-
-
 def test_a_task_from_outside_is_learned_scored_carded_and_used(tiny_model, tmp_path, capsys):
     data, out = tmp_path / "grades.tsv", tmp_path / "run"
     rows = [("a book !", 1), ("the man reads", 2), ("the woman eats bread", 3)] * 16
     data.write_text("text\tscore\n" + "\n".join(f"{text}\t{grade}" for text, grade in rows) + "\n", encoding="utf-8")
     recipe = ["--epochs", 10, "--batch-size", 8, "--learning-rate", 2e-3, "--precision", "float32"]
     command = ["finetune", "grade", "--model", tiny_model, "--train", data, "--dev", data, "--out", out, *recipe]
-    assert "dev: accuracy 1.000" in run(capsys, *command, "--best-grade", 4)
+    assert "dev: accuracy 1.000" in typed(capsys, *command, "--best-grade", 4)
     assert json.loads((out / "model" / "task.json").read_text())["best_grade"] == 4
     assert "This model grades a text" in (out / "model" / "README.md").read_text(encoding="utf-8")
     assert load_task(out / "model") == (GradingTask(4), 32)
-    assert "accuracy 1.000" in run(capsys, "evaluate", "--model", out / "model", "--file", data)
-    assert run(capsys, "predict", "--model", out / "model", "the man reads").startswith("2\tthe man reads")
+    assert "accuracy 1.000" in typed(capsys, "evaluate", "--model", out / "model", "--file", data)
+    assert typed(capsys, "predict", "--model", out / "model", "the man reads").startswith("2\tthe man reads")
     assert load_pipeline("grade", out / "model")(["a book !", "the woman eats bread"]) == [1, 3]
-    said = run(capsys, *command[:8], "--out", tmp_path / "other", "--stride", 3, code=2)
+    said = typed(capsys, *command[:8], "--out", tmp_path / "other", "--stride", 3, code=2)
     assert "--stride is not for grade; leave it out" in said
 
 

@@ -1,8 +1,7 @@
 """One family against `transformers`, model by model: the oracle that the tests of all families share.
 
 `check` makes random weights there, loads them here, and compares states, outputs and the gradient of every parameter;
-then it saves here and loads there. `check_export` does the same for the ONNX file. A family's own test is a list of
-models:
+then it saves here and loads there. A family's own test is a list of models:
 
     @pytest.mark.parametrize("suffix", MODELS)
     def test_it_is_the_reference(suffix, tmp_path):
@@ -12,19 +11,17 @@ models:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import PretrainedModel, load_any
+from bertsmith.model import ModelConfig, PretrainedModel, architectures_by_name, load_any
 from bertsmith.model.folder import published_names
 
 LENGTHS = (1, 7, 64, 512)
@@ -32,6 +29,12 @@ LENGTHS = (1, 7, 64, 512)
 
 CHOICES = 2
 TOLERANCE = 1e-5
+LABELS = {0: "a", 1: "b", 2: "c"}
+HEADS = (
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    "ForMultipleChoice",
+)
+"""The architectures that every family has."""
 
 
 def check(
@@ -75,8 +78,21 @@ def check(
 def random_reference(config: transformers.PreTrainedConfig, suffix: str) -> Any:
     """Makes a model of `transformers` in evaluation mode, in which no bias is 0 and no scale is 1."""
     torch.manual_seed(0)
-    name = type(config).__name__.removesuffix("Config") + suffix
-    model = getattr(transformers, name)(config).eval()
+    return disturbed(getattr(transformers, type(config).__name__.removesuffix("Config") + suffix)(config).eval())
+
+
+def random_model(
+    kind: type[ModelConfig], shape: dict[str, Any], suffix: str = "ForMaskedLM", **changes: Any
+) -> PretrainedModel:
+    """Makes such a model of ours, with labels where the head needs some."""
+    torch.manual_seed(0)
+    labels = {"id2label": LABELS} if "Classification" in suffix else {}
+    config = kind(**{**shape, **labels, **changes})
+    return disturbed(architectures_by_name()[config.family.name + suffix](config).eval())
+
+
+def disturbed(model: Any) -> Any:
+    """Moves every parameter away from its neutral start."""
     with torch.no_grad():
         # 初始化时偏置为 0、归一化为 1：打乱它们，否则名字对应错了也看不出来
         for parameter in model.parameters():
@@ -159,39 +175,6 @@ def same_folder(ours: PretrainedModel, theirs: Any, folder: Path) -> None:
         assert (folder / "again" / name).read_bytes() == (folder / "ours" / name).read_bytes(), name
 
 
-def check_export(config: transformers.PreTrainedConfig, suffix: str, folder: Path, *, reads_segments: bool) -> None:
-    """Exports random weights to ONNX, and compares what ONNX Runtime computes with the reference on padded rows."""
-    theirs = random_reference(config, suffix)
-    theirs.save_pretrained(folder / "theirs")
-    # 导出本身已用 ONNX Runtime 与我们自己的模型比过；这里再与对方比
-    export_onnx(folder / "theirs", folder / "model.onnx")
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
-    inputs = padded_inputs(load_any(folder / "theirs"), (3, 9), reads_segments=reads_segments)
-    assert [each.name for each in session.get_inputs()] == list(inputs)
-    outputs = [each.name for each in session.get_outputs()]
-    found = dict(zip(outputs, session.run(outputs, {n: v.numpy() for n, v in inputs.items()}), strict=True))
-    with torch.no_grad():
-        wanted = theirs(**inputs)
-    for name, values in found.items():
-        rows = torch.from_numpy(values), wanted[name]
-        if rows[0].shape[:2] == inputs["attention_mask"].shape:
-            rows = tuple(each[inputs["attention_mask"].bool()] for each in rows)
-        torch.testing.assert_close(*rows, rtol=1e-4, atol=1e-4)
-
-
-def padded_inputs(model: PretrainedModel, lengths: Sequence[int], *, reads_segments: bool) -> dict[str, Tensor]:
-    """Draws rows of these lengths with one column of padding beyond the longest."""
-    batch = random_batch(model, lengths, segments=2)
-    pad = nn.functional.pad
-    inputs = {
-        "input_ids": pad(
-            batch.pad(batch.input_ids, model.config.pad_token_id), (0, 1), value=model.config.pad_token_id
-        ),
-        "attention_mask": pad(batch.padding_mask.long(), (0, 1)),
-    }
-    return inputs | ({"token_type_ids": pad(batch.pad(batch.token_type_ids), (0, 1))} if reads_segments else {})
-
-
 def random_batch(model: PretrainedModel, lengths: Sequence[int], *, segments: int) -> RaggedBatch:
     """Draws sequences without `[PAD]`, which the reference would not count as a position, in segments."""
     generator = torch.Generator().manual_seed(1)
@@ -199,17 +182,6 @@ def random_batch(model: PretrainedModel, lengths: Sequence[int], *, segments: in
     ids = [torch.randint(first, model.config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
     types = [[int(place * segments >= length) for place in range(length)] for length in lengths]
     return RaggedBatch.from_sequences(ids, types if segments > 1 else None)
-
-
-def break_folder(folder: Path, *, tensors: Mapping[str, Tensor | None], config: Mapping[str, Any]) -> None:
-    """Damages a model folder: replaces tensors (None takes one out) and fields of its configuration."""
-    from safetensors.torch import save_file
-
-    values = load_file(folder / "model.safetensors")
-    changed: dict[str, Tensor | None] = {**values, **tensors}
-    save_file({name: value for name, value in changed.items() if value is not None}, folder / "model.safetensors")
-    fields = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**fields, **config}))
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -1,21 +1,20 @@
 """ALBERT: one narrow embedding, one block that runs L times; everything that changes a model knows that."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 import transformers
-from against_transformers import check
+from against_transformers import HEADS, check, random_model
 from safetensors.torch import load_file, save_file
 
 from bertsmith import RaggedBatch, load_pipeline
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.interop.onnx import export_onnx
 from bertsmith.kernels.layers import Linear
 from bertsmith.model import (
     ModelConfig,
-    architectures_by_name,
     extend_positions,
     freeze,
     keep_layers,
@@ -29,6 +28,7 @@ from bertsmith.model.peft import AdapterSettings, add_adapter, merge_adapter
 from bertsmith.model.sizes import MatmulWeights, ParameterCounts
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
+from typed_command import typed
 
 SHAPE = {
     "vocab_size": 90,
@@ -38,22 +38,8 @@ SHAPE = {
     "num_attention_heads": 4,
     "intermediate_size": 96,
 }
-LABELS = {0: "a", 1: "b", 2: "c"}
-HEADS = [
-    *("Model", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
-    *("ForQuestionAnswering", "ForMultipleChoice"),
-]
 BATCH = RaggedBatch.from_sequences([[2, 7, 30, 3], [2, 3], [2, 5, 6, 7, 39, 9, 3]])
-
-
-def random_model(suffix="ForMaskedLM", **changes):
-    torch.manual_seed(0)
-    labels = {"id2label": LABELS} if "Classification" in suffix else {}
-    model = architectures_by_name()[f"Albert{suffix}"](AlbertConfig(**{**SHAPE, **labels, **changes})).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+make = partial(random_model, AlbertConfig, SHAPE)
 
 
 @torch.no_grad()
@@ -75,20 +61,20 @@ def assert_the_reference_agrees(model, folder):
     assert logits_of(again).equal(logits_of(model))
 
 
-@pytest.mark.parametrize("suffix", HEADS)
+@pytest.mark.parametrize("suffix", [*HEADS, "ForPreTraining"])
 def test_it_is_the_one_of_transformers(suffix, tmp_path):
     labels = {} if suffix in ("ForPreTraining", "ForQuestionAnswering") else {"num_labels": 3}
     check(transformers.AlbertConfig(**SHAPE, **labels), suffix, tmp_path, reads_segments=True)
 
 
 def test_a_decoder_of_its_own_and_an_embedding_as_wide_as_the_states(tmp_path):
-    assert_the_reference_agrees(random_model(tie_word_embeddings=False), tmp_path / "untied")
-    assert_the_reference_agrees(random_model(embedding_size=64), tmp_path / "wide")
+    assert_the_reference_agrees(make(tie_word_embeddings=False), tmp_path / "untied")
+    assert_the_reference_agrees(make(embedding_size=64), tmp_path / "wide")
 
 
 @torch.no_grad()
 def test_every_layer_and_every_map_is_that_of_the_reference(tmp_path):
-    model = random_model("Model")
+    model = make("Model")
     model.save_pretrained(tmp_path)
     reference = transformers.AlbertModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     output = model(BATCH, need_layers=True, need_maps=True)
@@ -113,7 +99,7 @@ def test_the_layers_are_one_block_counted_saved_and_trained_once(tmp_path):
     assert counts.total - counts.heads == published == 11_683_584
     block = 4 * 768**2 + 2 * 768 * 3072
     assert MatmulWeights.of(config).encoder == 12 * block + 128 * 768
-    model = random_model()
+    model = make()
     assert len(model.backbone.encoder.blocks) == 3
     assert len(set(model.backbone.encoder.blocks)) == 1
     model.save_pretrained(tmp_path)
@@ -130,10 +116,10 @@ def test_it_is_changed_like_any_model(tmp_path):
         "pieces": lambda model: resize_vocabulary(model, 93, sources=[[7, 8], [], [9]]),
         "positions": lambda model: extend_positions(model, 600),
     }.items():
-        model = random_model()
+        model = make()
         change(model)
         assert_the_reference_agrees(model, tmp_path / name)
-    deep, shallow = random_model(), random_model()
+    deep, shallow = make(), make()
     keep_layers(shallow, 2)
     with torch.no_grad():
         expected = deep.backbone(BATCH, need_layers=True).layers[2]
@@ -142,7 +128,7 @@ def test_it_is_changed_like_any_model(tmp_path):
 
 @torch.no_grad()
 def test_heads_are_pruned_in_every_layer_or_in_none(tmp_path):
-    model, silent = random_model(), random_model()
+    model, silent = make(), make()
     silent.backbone.encoder.block.attention.output.weight[:, 16:32] = 0.0
     prune_heads(model, {layer: [1] for layer in range(3)})
     assert model.backbone.encoder.block.attention.num_heads == 3
@@ -155,7 +141,7 @@ def test_heads_are_pruned_in_every_layer_or_in_none(tmp_path):
 
 
 def test_int8_adapters_and_frozen_layers():
-    model = random_model()
+    model = make()
     exact = logits_of(model)
     model.set_int8(True)
     assert sum(module.int8 for module in model.modules() if isinstance(module, Linear)) == 4
@@ -181,7 +167,7 @@ def test_int8_adapters_and_frozen_layers():
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", pytest.param("ForPreTraining", marks=pytest.mark.slow)])
 def test_it_is_exported_to_onnx(suffix, tmp_path):
-    random_model(suffix, max_position_embeddings=24).save_pretrained(tmp_path / "model")
+    make(suffix, max_position_embeddings=24).save_pretrained(tmp_path / "model")
     assert export_onnx(tmp_path / "model", tmp_path / "model.onnx") < 1e-4
     if suffix == "ForPreTraining":
         import onnx
@@ -202,7 +188,7 @@ def test_it_is_exported_to_onnx(suffix, tmp_path):
     ],
 )
 def test_a_folder_of_another_network_is_refused_in_one_line(tmp_path, changes, message):
-    random_model().save_pretrained(tmp_path)
+    make().save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, **changes}))
     with pytest.raises((CheckpointError, ConfigError), match=message) as caught:
@@ -211,7 +197,7 @@ def test_a_folder_of_another_network_is_refused_in_one_line(tmp_path, changes, m
 
 
 def test_a_folder_that_is_half_a_bert_is_refused(tmp_path):
-    random_model().save_pretrained(tmp_path)
+    make().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     renamed = {
         name.replace("encoder.albert_layer_groups.0.albert_layers", "encoder.layer"): value
@@ -223,7 +209,7 @@ def test_a_folder_that_is_half_a_bert_is_refused(tmp_path):
 
 
 def test_its_folder_says_what_it_is(tmp_path):
-    model = random_model("ForSequenceClassification", classifier_dropout=None, hidden_dropout_prob=0.3)
+    model = make("ForSequenceClassification", classifier_dropout=None, hidden_dropout_prob=0.3)
     model.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     assert (values["model_type"], values["classifier_dropout_prob"]) == ("albert", 0.3)
@@ -247,9 +233,7 @@ def test_it_is_pretrained_fine_tuned_and_used(village_small, tmp_path, capsys):
     data = tmp_path / "data.tsv"
     data.write_text("text\tlabel\n" + "the man eats .\tfood\nthe woman reads .\tbook\n" * 4, encoding="utf-8")
     words = f"finetune classify --model {model} --train {data} --dev {data} --out {tmp_path / 'tuned'} --epochs 1"
-    with pytest.raises(SystemExit) as caught:
-        main([*words.split(), "--batch-size", "8", "--precision", "float32"])
-    assert caught.value.code == 0, capsys.readouterr().err
+    typed(capsys, *words.split(), "--batch-size", "8", "--precision", "float32")
     assert {one.label for one in load_pipeline("classify", tmp_path / "tuned" / "model")(["the man ."])} <= {
         "food",
         "book",

@@ -2,16 +2,17 @@
 
 import json
 import tempfile
+from functools import partial
 
 import pytest
 import torch
 import transformers
-from against_transformers import check
+from against_transformers import HEADS, check, random_model
 
 from bertsmith import RaggedBatch
 from bertsmith.errors import CheckpointError
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import Backbone, architectures_by_name, keep_layers, load_any, prune_heads
+from bertsmith.model import Backbone, keep_layers, load_any, prune_heads
 from bertsmith.model.families.distilbert import DistilBertConfig
 
 SHAPE = {"vocab_size": 90, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 96}
@@ -22,10 +23,7 @@ OURS = {
     "num_attention_heads": 4,
     "intermediate_size": 96,
 }
-HEADS = [
-    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-    "ForMultipleChoice",
-]
+make = partial(random_model, DistilBertConfig, OURS)
 
 
 @pytest.mark.parametrize("suffix", HEADS)
@@ -33,12 +31,6 @@ def test_it_is_the_one_of_transformers(suffix, tmp_path):
     labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
     config = transformers.DistilBertConfig(**SHAPE, **labels)
     check(config, suffix, tmp_path)
-
-
-def random_model(suffix="ForMaskedLM"):
-    torch.manual_seed(0)
-    labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
-    return architectures_by_name()[f"DistilBert{suffix}"](DistilBertConfig(**OURS, **labels)).eval()
 
 
 def test_it_drops_out_where_the_published_one_does():
@@ -68,7 +60,7 @@ def test_it_drops_out_where_the_published_one_does():
 
 @torch.no_grad()
 def test_segments_are_not_read_and_its_config_has_its_own_names(tmp_path):
-    model, ids = random_model(), [[2, 5, 3, 7, 3]]
+    model, ids = make(), [[2, 5, 3, 7, 3]]
     batch = RaggedBatch.from_sequences(ids, [[0, 0, 0, 1, 1]])
     assert model(batch).equal(model(RaggedBatch.from_sequences(ids)))
     model.save_pretrained(tmp_path)
@@ -83,7 +75,7 @@ def test_segments_are_not_read_and_its_config_has_its_own_names(tmp_path):
 
 @torch.no_grad()
 def test_it_is_changed_like_any_model(tmp_path):
-    model = random_model("ForSequenceClassification")
+    model = make("ForSequenceClassification")
     keep_layers(model, 1)
     prune_heads(model, {0: [1]})
     model.save_pretrained(tmp_path)
@@ -94,5 +86,5 @@ def test_it_is_changed_like_any_model(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", "ForQuestionAnswering"])
 def test_it_is_exported(suffix, tmp_path):
-    random_model(suffix).save_pretrained(tmp_path / "model")
+    make(suffix).save_pretrained(tmp_path / "model")
     assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4

@@ -1,15 +1,15 @@
 """ELECTRA: discriminator and generator, with heads of their own and without a pooler."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 import transformers
-from against_transformers import check
+from against_transformers import HEADS, check, random_model
 from safetensors.torch import load_file
 
 from bertsmith import RaggedBatch, load_pipeline
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.interop.onnx import export_onnx
@@ -17,7 +17,6 @@ from bertsmith.model import (
     BertConfig,
     ModelForPreTraining,
     ModelForReplacedTokenDetection,
-    architectures_by_name,
     extend_positions,
     keep_layers,
     layer_numbers,
@@ -30,6 +29,7 @@ from bertsmith.model.peft import AdapterSettings, add_adapter
 from bertsmith.model.sizes import ParameterCounts
 from bertsmith.train.choosing import recipe_for
 from bertsmith.train.pretraining import pretrain
+from typed_command import typed
 
 SHAPE = {
     "vocab_size": 90,
@@ -39,22 +39,8 @@ SHAPE = {
     "num_attention_heads": 4,
     "intermediate_size": 96,
 }
-LABELS = {0: "a", 1: "b", 2: "c"}
-HEADS = [
-    *("Model", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
-    *("ForQuestionAnswering", "ForMultipleChoice"),
-]
 BATCH = RaggedBatch.from_sequences([[2, 7, 30, 3], [2, 3], [2, 5, 6, 7, 39, 9, 3]])
-
-
-def random_model(suffix="ForMaskedLM", **changes):
-    torch.manual_seed(0)
-    labels = {"id2label": LABELS} if "Classification" in suffix else {}
-    model = architectures_by_name()[f"Electra{suffix}"](ElectraConfig(**{**SHAPE, **labels, **changes})).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+make = partial(random_model, ElectraConfig, SHAPE)
 
 
 @torch.no_grad()
@@ -62,7 +48,7 @@ def logits_of(model):
     return next(iter(model.published(BATCH).values()))
 
 
-@pytest.mark.parametrize("suffix", HEADS)
+@pytest.mark.parametrize("suffix", [*HEADS, "ForPreTraining"])
 @pytest.mark.parametrize("embedding_size", [24, 64])
 def test_it_is_the_one_of_transformers(suffix, embedding_size, tmp_path):
     labels = {} if suffix == "ForQuestionAnswering" else {"num_labels": 3}
@@ -95,7 +81,7 @@ def test_it_is_changed_like_any_model(tmp_path):
         "positions": lambda model: extend_positions(model, 600),
         "heads": lambda model: prune_heads(model, {1: [0, 2]}),
     }.items():
-        model = random_model()
+        model = make()
         change(model)
         model.save_pretrained(tmp_path / name)
         again = load_any(tmp_path / name).eval()
@@ -108,12 +94,12 @@ def test_it_is_changed_like_any_model(tmp_path):
 
 
 def test_there_is_no_pooler_to_adapt_or_to_miss(tmp_path):
-    model = random_model("ForSequenceClassification")
+    model = make("ForSequenceClassification")
     assert layer_numbers(model)["backbone.embedding.projection.weight"] == 0
     expected = logits_of(model)
     add_adapter(model, AdapterSettings("bottleneck", 4))
     torch.testing.assert_close(logits_of(model), expected)
-    random_model("Model").save_pretrained(tmp_path / "model")
+    make("Model").save_pretrained(tmp_path / "model")
     export_huggingface(tmp_path / "model", tmp_path / "copy")
     assert load_any(tmp_path / "copy").pooler is None
     with pytest.raises(InputError, match="without a pooler; read `cls`"):
@@ -122,7 +108,7 @@ def test_there_is_no_pooler_to_adapt_or_to_miss(tmp_path):
 
 def test_the_labels_of_a_folder_that_names_none_are_counted(tmp_path):
     for suffix in ("ForSequenceClassification", "ForTokenClassification"):
-        random_model(suffix).save_pretrained(tmp_path / suffix)
+        make(suffix).save_pretrained(tmp_path / suffix)
         values = json.loads((tmp_path / suffix / "config.json").read_text())
         for name in ("id2label", "label2id"):
             del values[name]
@@ -133,7 +119,7 @@ def test_the_labels_of_a_folder_that_names_none_are_counted(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", pytest.param("ForPreTraining", marks=pytest.mark.slow)])
 def test_it_is_exported_to_onnx(suffix, tmp_path):
-    random_model(suffix, max_position_embeddings=24).save_pretrained(tmp_path / "model")
+    make(suffix, max_position_embeddings=24).save_pretrained(tmp_path / "model")
     assert export_onnx(tmp_path / "model", tmp_path / "model.onnx") < 1e-4
 
 
@@ -147,7 +133,7 @@ def test_it_is_exported_to_onnx(suffix, tmp_path):
     ],
 )
 def test_a_folder_of_another_network_is_refused_in_one_line(tmp_path, changes, message):
-    random_model("ForPreTraining").save_pretrained(tmp_path)
+    make("ForPreTraining").save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, **changes}))
     with pytest.raises((CheckpointError, ConfigError), match=message) as caught:
@@ -156,7 +142,7 @@ def test_a_folder_of_another_network_is_refused_in_one_line(tmp_path, changes, m
 
 
 def test_what_it_cannot_do_is_said_in_one_line(tmp_path):
-    random_model("ForPreTraining").save_pretrained(tmp_path)
+    make("ForPreTraining").save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="does not fit ElectraForMaskedLM.*load the folder as what it is"):
         load_pipeline("fill-mask", tmp_path)
     with pytest.raises(ConfigError, match="family 'electra' has no next_sentence head, which a ModelForPreTraining"):
@@ -194,9 +180,7 @@ def test_the_discriminator_is_fine_tuned_and_used(village_small, tmp_path, capsy
     data = tmp_path / "data.tsv"
     data.write_text("text\tlabel\n" + "the man eats .\tfood\nthe woman reads .\tbook\n" * 4, encoding="utf-8")
     words = f"finetune classify --model {model} --train {data} --dev {data} --out {tmp_path / 'tuned'} --epochs 1"
-    with pytest.raises(SystemExit) as caught:
-        main([*words.split(), "--batch-size", "8", "--precision", "float32"])
-    assert caught.value.code == 0, capsys.readouterr().err
+    typed(capsys, *words.split(), "--batch-size", "8", "--precision", "float32")
     (found,) = load_pipeline("classify", tmp_path / "tuned" / "model")(["the man eats ."])
     assert found.label in ("food", "book")
     _, report = transformers.ElectraForSequenceClassification.from_pretrained(

@@ -1,16 +1,17 @@
 """ModernBERT: rotary positions, windows, GeGLU, both spellings of its `config.json`."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 import transformers
-from against_transformers import check
+from against_transformers import HEADS, check, random_model
 
 from bertsmith import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import BertConfig, ModelConfig, architectures_by_name, extend_positions, load_any
+from bertsmith.model import BertConfig, ModelConfig, extend_positions, load_any
 from bertsmith.model.families.modernbert import ModernBertConfig
 
 SHAPE = {
@@ -22,10 +23,7 @@ SHAPE = {
     "pad_token_id": 0,
 }
 THEIRS = {**SHAPE, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-HEADS = [
-    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-    "ForMultipleChoice",
-]
+make = partial(random_model, ModernBertConfig, {**SHAPE, "local_attention": 16})
 
 
 @pytest.mark.parametrize("suffix", HEADS)
@@ -44,23 +42,16 @@ def test_long_texts_and_every_switch_of_the_configuration(suffix, tmp_path):
     check(config, suffix, tmp_path, lengths=[2048, 5], attention="eager")
 
 
-def random_model(suffix="ForMaskedLM", **changes):
-    torch.manual_seed(0)
-    labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
-    config = ModernBertConfig(**{**SHAPE, "local_attention": 16, **labels, **changes})
-    return architectures_by_name()[f"ModernBert{suffix}"](config).eval()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM", "ForSequenceClassification"])
 def test_it_is_exported(suffix, tmp_path):
-    random_model(suffix).save_pretrained(tmp_path / "model")
+    make(suffix).save_pretrained(tmp_path / "model")
     assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4
 
 
 @torch.no_grad()
 def test_it_reads_as_far_as_it_is_told_to(tmp_path):
-    model = random_model(max_position_embeddings=20)
+    model = make(max_position_embeddings=20)
     with pytest.raises(InputError, match="21 tokens, but the model has 20 positions"):
         model(RaggedBatch.from_sequences([[5] * 21]))
     extend_positions(model, 100)

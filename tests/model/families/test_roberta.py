@@ -1,16 +1,17 @@
 """RoBERTa and its two variants: positions after the padding's, one segment, heads of their own."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 import transformers
-from against_transformers import check
+from against_transformers import HEADS, check, random_model
 
 from bertsmith import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.interop.onnx import export_onnx
-from bertsmith.model import ModelForPreTraining, architectures_by_name, extend_positions, load_any
+from bertsmith.model import ModelForPreTraining, extend_positions, load_any
 from bertsmith.model.families.roberta import RobertaConfig
 
 SHAPE = {
@@ -22,10 +23,7 @@ SHAPE = {
     "max_position_embeddings": 514,
     "type_vocab_size": 1,
 }
-HEADS = [
-    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-    "ForMultipleChoice",
-]
+make = partial(random_model, RobertaConfig, SHAPE)
 
 
 @pytest.mark.parametrize("suffix", HEADS)
@@ -42,19 +40,9 @@ def test_the_variants_differ_in_their_names_alone(name, suffix, tmp_path):
     check(config, suffix, tmp_path, lengths=[1, 9, 40, 3])
 
 
-def random_model(suffix="ForMaskedLM", **changes):
-    torch.manual_seed(0)
-    labels = {"id2label": {0: "a", 1: "b"}} if "Classification" in suffix else {}
-    model = architectures_by_name()[f"Roberta{suffix}"](RobertaConfig(**{**SHAPE, **labels, **changes})).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
-
-
 @torch.no_grad()
 def test_segments_are_not_read():
-    model, ids = random_model(), [[0, 5, 6, 2, 2, 7, 2]]
+    model, ids = make(), [[0, 5, 6, 2, 2, 7, 2]]
     batch = RaggedBatch.from_sequences(ids, [[0, 0, 0, 0, 1, 1, 1]])
     assert model(batch).equal(model(RaggedBatch.from_sequences(ids)))
     assert model.config.reads_pairs
@@ -62,7 +50,7 @@ def test_segments_are_not_read():
 
 @torch.no_grad()
 def test_its_positions_are_extended_after_the_rows_of_the_padding(tmp_path):
-    model = random_model(max_position_embeddings=12)
+    model = make(max_position_embeddings=12)
     assert model.config.position_limit == 10
     with pytest.raises(InputError, match="11 tokens, but the model has 10 positions"):
         model(RaggedBatch.from_sequences([[5] * 11]))
@@ -95,7 +83,7 @@ def test_there_is_no_next_sentence_to_train():
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["Model", "ForSequenceClassification"])
 def test_it_is_exported(suffix, tmp_path):
-    random_model(suffix).save_pretrained(tmp_path / "model")
+    make(suffix).save_pretrained(tmp_path / "model")
     assert export_onnx(tmp_path / "model", tmp_path / "onnx") < 1e-4
 
 
@@ -109,7 +97,7 @@ def test_choices_drop_out_as_those_of_transformers_do(tmp_path):
 
 
 def test_a_folder_half_of_another_family_is_refused(tmp_path):
-    random_model().save_pretrained(tmp_path)
+    make().save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": "bert", "architectures": ["BertModel"]}))
     with pytest.raises(CheckpointError, match=r"does not fit BertModel: .*missing"):

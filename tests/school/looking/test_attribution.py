@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -320,20 +319,6 @@ def test_a_long_text_fills_lines_and_says_where_the_picture_ends(folder_for, tmp
     found = attribute(explained.score(["the man reads a book . " * 60]), method="gradient-x-input")
     note = write_attribution(found, tmp_path / "long.png")
     assert "shows the first 5 of" in note
-
-
-def test_the_code_of_the_guide_runs(folder_for, tiny_model, tmp_path, monkeypatch):
-    tiny_model.rename(tmp_path / "model")
-    folder_for("classify").rename(tmp_path / "classifier")
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[3] / "docs/en/how-to/look-inside.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    names = {}
-    for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"docs/en/how-to/look-inside.md, block {number}", "exec"), names)
-    assert names["found"].completeness.holds
-    np.testing.assert_allclose(names["attention"].maps.sum(-1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("passage", ["한국", "국한 한", "한 the 음식", "식음 국"])

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.cli import main
 from bertsmith.data.stream.stream import PreTrainingStream, StreamNeeds, StreamSettings
 from bertsmith.errors import CheckpointError, ConfigError, RunFolderError
 from bertsmith_school.neighbours import LstmOptions, TwoWayLSTM, learn_two_ways, lstm, runs
+from typed_command import typed
 
 OPTIONS = LstmOptions(layers=2, size=12, dropout=0.0)
 
@@ -104,12 +104,9 @@ def test_settings_that_cannot_work(change):
 def test_the_command_learns_the_village_and_probes_its_layers(village, tmp_path, capsys):
     corpus, _ = village
     given = ["--corpus", corpus.folder, "--tokenizer", corpus.folder.parent / "vocab", "--out", tmp_path / "run"]
-    with pytest.raises(SystemExit) as ended:
-        main(
-            ["lstm", *map(str, given), "--size", "48", "--epochs", "2", "--learning-rate", "0.01", "--batch-size", "8"]
-        )
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
+    shown = typed(
+        capsys, "lstm", *given, "--size", "48", "--epochs", "2", "--learning-rate", "0.01", "--batch-size", "8"
+    )
     losses = [float(line.split(":")[1].split()[0]) for line in shown.splitlines() if line.startswith("held out")]
     # 只数词频是 4.2 左右：两个方向都该远低于它
     assert len(losses) == 2
@@ -120,7 +117,4 @@ def test_the_command_learns_the_village_and_probes_its_layers(village, tmp_path,
     assert max(tags[1:]) >= tags[0] > 0.5
     bad = tmp_path / "bad.conll"
     bad.write_text("word\n\n", encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        main(["lstm", *map(str, given), "--tagged", str(bad)])
-    assert ended.value.code == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert len(typed(capsys, "lstm", *given, "--tagged", bad, code=2).strip().splitlines()) == 1

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.model import BertConfig
 from bertsmith.seeding import generator
@@ -22,6 +21,7 @@ from bertsmith_school.neighbours.translation import (
     translated,
     village_texts,
 )
+from typed_command import typed
 
 
 def model_of(vocab_size=30, layers=2):
@@ -221,10 +221,7 @@ def test_settings_that_cannot_work(change):
 def test_pairs_that_are_none(tmp_path, capsys, content, message):
     path = tmp_path / "pairs.tsv"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        main(["seq2seq", str(path), "--out", str(tmp_path / "out")])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err.strip()
+    said = typed(capsys, "seq2seq", path, "--out", tmp_path / "out", code=2).strip()
     assert message in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
@@ -235,15 +232,10 @@ def test_the_commands(tmp_path, capsys):
     pairs, out = tmp_path / "pairs.tsv", tmp_path / "out"
     pairs.write_text("".join(f"{a}\t{b}\n" for a, b in village_texts("copy", 0, split="dev")), encoding="utf-8")
     words = ["seq2seq", str(pairs), "--dev", str(pairs), "--out", str(out), "--epochs", "1", "--size", "32"]
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
-    assert "of 200 unseen" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        main(["rewrite", str(out), "the man reads the book", " ", "the cow"])
-    assert ended.value.code == 0
+    assert "of 200 unseen" in typed(capsys, *words)
     model = Rewriter.load(out)
-    assert capsys.readouterr().out.splitlines() == [model("the man reads the book"), "", model("the cow")]
+    written = typed(capsys, "rewrite", out, "the man reads the book", " ", "the cow")
+    assert written.splitlines() == [model("the man reads the book"), "", model("the cow")]
     for bad, message in (
         (["rewrite", str(out), "the cow " * 60], "the model reads 64"),
         (["rewrite", str(tmp_path), "a"], "shape.json"),
@@ -251,10 +243,7 @@ def test_the_commands(tmp_path, capsys):
         (["seq2seq", str(pairs), "--village", "copy", "--out", str(out)], "give one of"),
         (["seq2seq", str(pairs), "--max-length", "4", "--out", str(tmp_path / "short")], "raise --max-length"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(bad)
-        assert ended.value.code == 2
-        said = capsys.readouterr().err.strip()
+        said = typed(capsys, *bad, code=2).strip()
         assert message in said
         assert len(said.splitlines()) == 1
     with pytest.raises(InputError, match="beam 0"):

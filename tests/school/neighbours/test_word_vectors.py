@@ -7,10 +7,10 @@ import pytest
 import torch
 from gensim.models import KeyedVectors, Word2Vec
 
-from bertsmith.cli import main
 from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith_school.neighbours import WordVectorOptions, WordVectors, learn_word_vectors, runs, word2vec
 from bertsmith_school.neighbours.word2vec import NegativeSampling, SentenceStream
+from typed_command import typed
 
 
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
@@ -202,17 +202,8 @@ def test_the_commands(village, tmp_path, capsys):
     corpus, _ = village
     vocab, out = corpus.folder.parent / "vocab", tmp_path / "out"
     given = ["--corpus", corpus.folder, "--tokenizer", vocab, "--out", out, "--size", 8, "--epochs", 1]
-    with pytest.raises(SystemExit) as ended:
-        main(["word-vectors", *map(str, given)])
-    assert ended.value.code == 0
-    assert "vectors of 8 numbers" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        main(["nearest", str(out), "man", "bread", "--minus", "woman", "--count", "3"])
-    assert ended.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert "vectors of 8 numbers" in typed(capsys, "word-vectors", *given)
+    lines = typed(capsys, "nearest", out, "man", "bread", "--minus", "woman", "--count", "3").splitlines()
     expected = WordVectors.load(out).nearest(["man", "bread"], ["woman"], 3)
     assert lines == [f"{cosine:.4f}\t{word}" for word, cosine in expected]
-    with pytest.raises(SystemExit) as ended:
-        main(["nearest", str(out), "zebra"])
-    assert ended.value.code == 2
-    assert "'zebra' has no vector" in capsys.readouterr().err
+    assert "'zebra' has no vector" in typed(capsys, "nearest", out, "zebra", code=2)

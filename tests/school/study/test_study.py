@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bertsmith.cli import main
 from bertsmith.data.corpus.shards import HELDOUT, TRAIN
 from bertsmith.errors import ConfigError, RunFolderError, TrainingError
 from bertsmith.journeys.source import own_text
@@ -23,6 +22,7 @@ from bertsmith.train.pretraining import RunOptions, kept_steps, pretrain
 from bertsmith.train.start import heldout_set
 from bertsmith_school.study import Base, Start, StudyOptions, run_study, studies, study_named, tasks, work
 from bertsmith_school.study.work import StudyText, characters_per_piece, heldout_figures
+from typed_command import typed
 
 BASE = Base("bert", "4/64", 32, 200, has_tags=True)
 SMALL = {"size": "1/64", "vocab_size": 150}
@@ -177,10 +177,7 @@ def test_the_command_says_what_is_wrong_in_a_line(text, tmp_path, capsys):
         (["sizes", "--text", text, "--tasks", str(tmp_path / "no.toml"), "--out", str(tmp_path / "a")], "no.toml"),
         (["sizes", "--text", text, "--family", "gpt", "--out", str(tmp_path / "a")], "gpt"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["study", *arguments])
-        error = capsys.readouterr().err
-        assert ended.value.code == 2
+        error = typed(capsys, "study", *arguments, code=2)
         assert said in error
         assert error.count("\n") == 1
 

@@ -58,7 +58,6 @@ class Manifest:
     """The content of `manifest.json`.
 
     Attributes:
-        words: whether the corpus knows which ids continue a word.
         duplicates: how many documents were dropped as `exact` and as `near` repeats.
         piece_counts: [V] how often each id occurs in the training split.
     """
@@ -73,7 +72,6 @@ class Manifest:
     piece_counts: Any
 
     def __post_init__(self) -> None:
-        """Checks that both splits are there."""
         if set(self.splits) != set(SPLITS):
             raise ValueError(f"splits are {', '.join(self.splits) or 'none'}, not {' and '.join(SPLITS)}")
 
@@ -124,11 +122,7 @@ def different_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[
 
 
 def checksum_of(path: Path) -> str:
-    """Returns the checksum of a file as hex digits.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Returns the checksum of a file as hex digits."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while chunk := file.read(1 << 22):

@@ -44,17 +44,12 @@ class TokenCorpus:
 
     Attributes:
         piece_counts: [V] int64, how often each id occurs in the training split.
-        counts: how much each split holds, `train` and `heldout`.
         has_words: the corpus knows which ids continue a word.
         fingerprint: of the manifest, and so of the shards, their settings and their tokenizer.
     """
 
     def __init__(self, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
-        """Opens a corpus; shards that were touched since they were last checked are checked against the manifest.
-
-        Args:
-            tokenizer: when given, must be the one that made the ids.
-        """
+        """Opens a corpus; shards that were touched since they were last checked are checked against the manifest."""
         self.folder = Path(folder)
         manifest = read_manifest(self.folder)
         if tokenizer is not None and manifest.tokenizer != tokenizer.fingerprint:
@@ -128,7 +123,6 @@ class TokenizedDocuments:
     """D documents of S sentences of T ids, one behind the other.
 
     Attributes:
-        tokens: [T] int32, the ids.
         sentence_lengths: [S] int64, ids per sentence, none 0.
         document_lengths: [D] int64, sentences per document, none 0.
         texts: [D] uint64, the number of the text that a document is a part of.

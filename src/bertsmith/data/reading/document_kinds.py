@@ -42,7 +42,6 @@ class Block(NamedTuple):
     """A stretch of a document.
 
     Attributes:
-        text: a paragraph, a heading, a row of a table, or code.
         level: of a heading, from 1; 0 for what is none.
         place: its line in the file or its page, from 1; 0 where the kind has neither.
         aside: whether it is no running text: code, or a bookmark of a PDF.

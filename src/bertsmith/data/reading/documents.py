@@ -95,11 +95,7 @@ def readable_sources(paths: Sequence[str | Path], encoding: str = "auto") -> tup
 
 
 def readable_files(paths: Sequence[str | Path], encoding: str = "auto", beside: Path | None = None) -> list[Path]:
-    """Finds text files and documents that can be read; one warning counts what is left out.
-
-    Args:
-        beside: a folder in which nothing is read.
-    """
+    """Finds text files and documents that can be read; one warning counts what is left out."""
     found = find_text_files(paths, text_endings())
     if beside is not None:
         found = [file for file in found if beside.resolve() not in file.resolve().parents]

@@ -71,9 +71,6 @@ def split_sentences(paragraph: str) -> list[str]:
     sentence. Chinese stops end a sentence wherever they stand. A stretch of more than `MAX_SENTENCE_LENGTH` characters
     without any end is cut at white space, after a comma, or hard, in this order of preference.
 
-    Args:
-        paragraph: text of one paragraph; line breaks in it count as white space.
-
     Returns:
         The sentences in order, none empty, with each stretch of white space as one space. Put together again they
         have every character of the paragraph but white space.

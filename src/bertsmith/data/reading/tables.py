@@ -66,8 +66,6 @@ class Cell(NamedTuple):
     """What stands in a row for one part of an example.
 
     Attributes:
-        place: the file and the row.
-        what: names the cell in messages.
         names: of the classes that a whole number in the cell stands for; empty where it is a number.
     """
 
@@ -125,7 +123,6 @@ class Table:
     """Rows that can be read once.
 
     Attributes:
-        path: the file, or the name of a table in memory.
         first: the column names, or the first row of a file that may be without a header.
         has_names: whether `first` is names by the form of the file; a TSV or CSV must be looked at.
         rows: all rows; where `has_names` is False, `first` is among them.

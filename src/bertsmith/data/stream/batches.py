@@ -33,7 +33,6 @@ class PreTrainingBatch:
         masked_draws: [M] float32, a random number in [0, 1) for each masked position, where the objective samples;
             drawn with the batch, so that a share of it, or the batch after a crash, has the same. None otherwise.
         global_masked: M of the global batch.
-        global_labelled: labelled sequences of the global batch.
         global_tokens: T of the global batch. These three are counted here where the batch is the whole one.
     """
 
@@ -48,7 +47,6 @@ class PreTrainingBatch:
     global_tokens: int = -1
 
     def __post_init__(self) -> None:
-        """Counts what was not given."""
         if self.global_masked < 0:
             object.__setattr__(self, "global_masked", len(self.masked_labels))
         if self.global_labelled < 0:

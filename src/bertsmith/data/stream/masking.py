@@ -49,7 +49,6 @@ class MaskingSettings:
     )
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if not 0.0 < self.rate < 1.0:
             raise ConfigError(f"mask rate {self.rate} is outside (0, 1)")
         # 正着写条件：nan 与什么比较都不成立

@@ -61,7 +61,6 @@ def draw_pairs(
     """Cuts one document into pairs.
 
     Args:
-        document: at least one sentence, none of them empty.
         draw_other: returns another document for a random B.
         max_tokens: most ids in A and B together, special tokens not counted; at least 2.
         short_probability: share of documents whose pairs aim at a random shorter length, so that the model also

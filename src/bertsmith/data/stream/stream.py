@@ -78,7 +78,6 @@ class StreamSettings:
     masking: MaskingSettings = field(default_factory=MaskingSettings)
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if self.sequence_length < 5:
             raise ConfigError(f"sequence length {self.sequence_length} is too short for [CLS] A [SEP] B [SEP]; use 5+")
         if self.batch_size < 1:
@@ -169,11 +168,9 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
         """Opens the stream at its beginning.
 
         Args:
-            tokenizer: the one that made the corpus.
             needs: what the objective asks of them; None is masked LM with next-sentence pairs.
             split: `train` or `heldout`.
             rank: which share of each global batch is returned, in [0, `world_size`).
-            world_size: how many ranks share the batches.
         """
         self.needs = needs or StreamNeeds()
         self.needs.require_fit(settings)

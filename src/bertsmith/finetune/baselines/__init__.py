@@ -88,10 +88,8 @@ def add_baselines(
     """Trains the baselines that a run folder has no scores of, and keeps each as soon as it is scored.
 
     Args:
-        run: the folder of a finished run over the same files.
         dev: scored where there is no test file.
         test: scored where there is one.
-        model_folder: gives the tokenizer and the embeddings of the neural ones.
 
     Returns:
         Name → evaluation, of all that are in the file now.

@@ -181,12 +181,9 @@ def train_neural_baseline(
     """Trains one of the classifiers.
 
     Args:
-        name: a key of `NEURAL_BASELINES`.
-        train: N texts.
         labels: N classes, in [0, num_labels).
         on_dev: how good the classifier is by now; the best epoch is kept, the earliest of equal ones.
         class_weights: of each class, as in `ClassificationObjective`; empty for all alike.
-        seed: of the weights, the order and dropout; the same seed gives the same classifier.
 
     Returns:
         The classifier of the best epoch, and that epoch, from 1.

@@ -137,11 +137,9 @@ class Column:
     """A column that a reader looks for.
 
     Attributes:
-        role: the field of the example that it fills.
         option: the field of `ReadingOptions` by which the user names it, such as `text_column`.
         names: header names that are understood, in lower case, the preferred one first.
         value: reads a cell; of a repeated column, one that holds the list of all its cells.
-        required: whether a table without it is refused.
         exclusive: whether two of its names in one header are refused, because either could be meant.
         numbered: the header names of a repeated column, with the number that orders them as group 1; None for a
             column that occurs once.
@@ -200,7 +198,6 @@ class InputForms:
 
     Attributes:
         layouts: of tables; the first whose columns are all told or named in the header, else the last.
-        texts_of: the texts of a row, of the values of its columns by role.
         other: reads forms that are no tables; gives None for other files.
     """
 
@@ -214,7 +211,6 @@ class Reader(Generic[ExampleT]):
     """Reads the labelled files of a task.
 
     Attributes:
-        holds: what its files hold, for messages.
         options: the fields of `ReadingOptions` that it knows, besides the encoding.
         inputs: how files of the same forms are read whose rows need no label, see `datasets.inputs`.
     """
@@ -233,8 +229,6 @@ class Reader(Generic[ExampleT]):
         Args:
             source: the file or its URL, plain or packed (`.gz`, `.zst`); or a data frame, a `datasets.Dataset` or a
                 list of dictionaries.
-            task: whose files these are, for messages.
-            name: stands in messages for the file, where there is none.
         """
         options = options or ReadingOptions()
         require_used(options, (*self.options, "faults"), task or self.holds)

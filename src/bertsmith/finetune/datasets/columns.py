@@ -52,7 +52,6 @@ def table_reader(
 
     Args:
         make: makes an example of the values of its columns, by role, and `place`, the file and line.
-        check: refuses files that could be read but must not be.
         folder: reads a folder; None where only files are read.
         options: fields of `ReadingOptions` that it knows besides those of its columns.
         texts_of: see `InputForms`.

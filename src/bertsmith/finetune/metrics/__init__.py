@@ -57,7 +57,6 @@ def bootstrap_interval(
     Args:
         values: [N] or [N, K], what each example contributes.
         statistic: turns the means of R resamples, [R, K], into R scores, [R]; None takes the mean of the only column.
-        resamples: R, how many sets are drawn.
         confidence: share of the drawn scores inside the interval, in (0, 1).
     """
     table = np.asarray(values, dtype=np.float64)

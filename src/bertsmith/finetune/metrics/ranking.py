@@ -36,7 +36,6 @@ def average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
     """Returns the average precision of one query: the mean, over its right candidates, of the precision down to each.
 
     Args:
-        scores: [N], higher is better.
         relevant: [N], 1 or True at the right candidates, one at least.
     """
     values, right = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=bool)
@@ -53,7 +52,6 @@ def ranking_scores(queries: Iterable[tuple[ArrayLike, ArrayLike]], k: int = 10) 
 
     Args:
         queries: for each query the scores [N] of all its candidates, and their grades [N], 0 for a wrong one.
-        k: the depth of those figures that have one.
 
     Returns:
         `ndcg_at_K`, `mrr`, `recall_at_1`, `recall_at_K` (the share of a query's right candidates that are among the

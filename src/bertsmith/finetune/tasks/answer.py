@@ -100,7 +100,6 @@ class AnsweringTask(Task[QuestionExample, Answered]):
     metric: ClassVar[str] = "f1"
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
         if self.stride < 0 or self.max_answer_tokens < 1:
             raise ConfigError(
                 f"stride {self.stride} and max_answer_tokens {self.max_answer_tokens}:"

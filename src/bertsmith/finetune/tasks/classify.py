@@ -303,7 +303,6 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
 
     Attributes:
         labels: all of them, in the order of the model's outputs.
-        threshold: labels likelier than this are predicted.
         temperature: that makes the probabilities true on dev, see `metrics.calibration`.
         thresholds: of each label, with the best F1 on dev; empty before the end of a run.
     """

@@ -106,7 +106,6 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     """Vectors of texts that say how alike the texts are.
 
     Attributes:
-        loss_name: of the loss, see `objectives.vectors`.
         pooling: how a text becomes a vector; None as the model's folder says, until a run begins.
         query_prompt: what is put before a query, or a text that is compared; None as the folder says.
         passage_prompt: what is put before a text that answers a query; None as the folder says.
@@ -115,9 +114,7 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
         teacher: folder of the model whose judgement is learned; empty for none.
         low: score that counts as 0.
         high: score that counts as 1.
-        similarity: how vectors are compared; what is trained here has cosines.
         unit_length: whether they are scaled to length 1 before.
-        default_prompt: what is put before a text of neither role.
         dims: how many numbers of a vector are used, the first ones; 0 for all. Learned from are all.
     """
 
@@ -160,7 +157,6 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
     )
 
     def __post_init__(self) -> None:
-        """Checks the loss and the ranges."""
         self.objective  # noqa: B018 - 组不起来的选项要在训练之前就报
         if self.mini_batch_size < 0:
             raise ConfigError(f"mini-batch size {self.mini_batch_size} cannot be negative; 0 encodes all at once")

@@ -58,7 +58,6 @@ class FeatureTaggingTask(TaggingTask):
         layers: which states are the features, as in `LayerFeatures`; the default was the paper's best.
         tagger_head: what learns: `bilstm`, the paper's two layers, or `linear`.
         tagger_head_size: width of each direction of a BiLSTM; 768 unless given.
-        train_encoder: the encoder learns with the head.
         packs: filled by `encode`: which sequences of the training file are encoded together.
     """
 

@@ -70,9 +70,7 @@ class CardText:
     """What the model card says about a task.
 
     Attributes:
-        hub_task: the hub's name of the task.
         does: completes "This model …".
-        limit: what it does with an input that does not fit, as a sentence.
         ours: the arguments of a call of the pipeline; of a task over texts or pairs, the second form is for pairs.
         theirs: a call with the field's libraries, `FOLDER` for the model, in the same forms.
     """
@@ -165,9 +163,7 @@ class EncodedExample:
     """What is never divided between two batches: one sequence, or all choices of a question, with its label.
 
     Attributes:
-        input_ids: ids of each sequence, special tokens included.
         label: as the task's `batch` understands it.
-        weight: of its loss, for tasks over whole texts.
     """
 
     input_ids: list[list[int]]
@@ -418,11 +414,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     def scored(
         self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT], learned: Collection[Hashable] = ()
     ) -> Evaluation:
-        """Evaluates, and says besides what the file cannot tell.
-
-        Args:
-            learned: the `fingerprints` of what was learned from.
-        """
+        """Evaluates, and says besides what the file cannot tell."""
         found = replace(self.evaluate(examples, predictions), cautions=self.cautions(examples))
         new = [number for number, example in enumerate(examples) if fingerprint_of(example) not in learned]
         if len(new) == len(examples):
@@ -459,11 +451,7 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @classmethod
     @abstractmethod
     def records(cls, pipeline: Any, rows: Rows) -> Iterator[Record]:
-        """Predicts inputs with a `spec.pipeline`; each has as many fields as `spec.inputs` says.
-
-        Yields:
-            A record for each, in order.
-        """
+        """Yields a record for each input, by a `spec.pipeline`; each has as many fields as `spec.inputs` says."""
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:

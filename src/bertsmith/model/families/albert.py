@@ -82,11 +82,7 @@ class FactorisedEmbedding(BertEmbedding):
 
 
 class SharedEncoder(BertEncoder):
-    """One block that runs L times (§3.1).
-
-    Attributes:
-        block: the one there is.
-    """
+    """One block that runs L times (§3.1)."""
 
     def __init__(self, config: AlbertConfig) -> None:
         nn.Module.__init__(self)
@@ -100,7 +96,6 @@ class AlbertModel(BertModel):
     """The factorised embedding, the shared block, and BERT's pooler."""
 
     def __init__(self, config: AlbertConfig, *, need_pooler: bool = True) -> None:
-        """Builds the network with fresh weights."""
         Backbone.__init__(self, config)
         self.embedding = FactorisedEmbedding(config)
         self.encoder = SharedEncoder(config)

@@ -32,12 +32,7 @@ from bertsmith.model.heads import ACTIVATION_FUNCTIONS, HEADS
 
 @dataclass(frozen=True)
 class BertConfig(ModelConfig):
-    """The architecture of a BERT; see the paper's §3, and `ModelConfig` for the fields that all families have.
-
-    Attributes:
-        max_position_embeddings: longest sequence the model can read.
-        type_vocab_size: number of segments.
-    """
+    """The architecture of a BERT; see the paper's §3, and `ModelConfig` for the fields that all families have."""
 
     model_type: ClassVar[str] = "bert"
     only: ClassVar[Mapping[str, Any]] = {"position_embedding_type": "absolute", "add_cross_attention": False}

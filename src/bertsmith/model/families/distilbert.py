@@ -42,7 +42,6 @@ class DistilBertConfig(ModelConfig):
 
     Attributes:
         sinusoidal_pos_embds: whether the position table was sines at first; they were trained like any other weights.
-        qa_dropout: dropout before the span scores, in [0, 1).
     """
 
     model_type: ClassVar[str] = "distilbert"

@@ -55,9 +55,7 @@ class ModernBertConfig(ModelConfig):
         local_attention: tokens in a window, half of them on either side.
         global_attn_every_n_layers: every so many layers, from the first, read the whole text.
         global_rope_theta: base of the angles in those layers; `local_rope_theta` that in the others.
-        embedding_dropout: after the embeddings, in [0, 1).
         attention_bias: biases in attention; `mlp_bias`, `norm_bias`, `classifier_bias` in the other parts.
-        classifier_activation: the function of the layer below the heads.
         bos_token_id: kept for `transformers`, as are the three below; None where the vocabulary is our own.
         classifier_pooling: what a classifier of sequences reads: the state of `[CLS]`, or the mean of all.
     """
@@ -106,7 +104,6 @@ class ModernBertConfig(ModelConfig):
     is_decoder: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what no model can be built from."""
         super().__post_init__()
         if self.classifier_pooling not in ("cls", "mean"):
             raise ConfigError(f"classifier_pooling {self.classifier_pooling!r} is unknown; use cls or mean")

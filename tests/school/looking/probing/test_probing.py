@@ -9,7 +9,6 @@ import pytest
 import torch
 import transformers
 
-from bertsmith.cli import main
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.inference import Candidate, FillMask, Generate
@@ -28,6 +27,7 @@ from bertsmith_school.looking.pairs import (
     village_pairs,
 )
 from bertsmith_school.looking.probes import facts_known, probe, probe_layers
+from typed_command import typed
 
 
 def save(folder, *, is_decoder=False, vocab_size=1200):
@@ -114,9 +114,7 @@ def test_a_tie_counts_half_and_is_counted(folder, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("the man reads\tThe Man reads\tcase\nthe man\tthe mán\tcase\n", "utf-8")
     pipeline = FillMask.load(folder, precision="float32")
     assert judged(pipeline, read_pairs(tmp_path / "pairs.tsv")) == [{"case": (0.5, 2, 2)}]
-    with pytest.raises(SystemExit):
-        main(["probe", str(folder), "--pairs", str(tmp_path / "pairs.tsv")])
-    assert "ties" in capsys.readouterr().out
+    assert "ties" in typed(capsys, "probe", folder, "--pairs", tmp_path / "pairs.tsv")
 
 
 def test_the_villages_pairs_differ_in_what_they_say():
@@ -245,20 +243,14 @@ def test_the_command_with_files_of_ones_own(folder, tmp_path, capsys):
              [*zip(sentence.words, sentence.tags, strict=True), ("", "")]]  # fmt: skip
     (tmp_path / "words.conll").write_text("\n".join(line.strip() for line in lines) + "\n", encoding="utf-8")
     given = ["--pairs", tmp_path / "pairs.tsv", "--tagged", tmp_path / "words.conll", "--out", tmp_path / "out"]
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", str(folder), *map(str, given)])
-    shown = capsys.readouterr()
-    assert ended.value.code == 0, shown.err
-    assert "order" in shown.out
-    assert "Facts" not in shown.out
+    shown = typed(capsys, "probe", folder, *given)
+    assert "order" in shown
+    assert "Facts" not in shown
     found = json.loads((tmp_path / "out/probe.json").read_text())
     assert found["pairs"]["order"][1] == 1
     assert np.isfinite(found["layers"]["tags"]).all()
     assert "Layer by layer" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", str(folder), "--tagged", str(tmp_path / "none.conll")])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert typed(capsys, "probe", folder, "--tagged", tmp_path / "none.conll", code=2).count("\n") == 1
 
 
 def literal_score(peer, tokenizer, text, *, within_words):
@@ -314,12 +306,9 @@ def test_blimp_is_judged_by_both_scores_as_their_papers_have_them(tmp_path, caps
         assert found.judged[source] == expected
         assert found.together(source, "islands") == ((hits[2] + 1) / 3, 3, 2)
         assert found.together(source) == ((sum(hits) + 1) / 5, 5, 2)
-    with pytest.raises(SystemExit) as ended:
-        main(["probe", str(model), "--blimp", str(tmp_path / "blimp"), "--out", str(tmp_path / "out")])
-    shown = capsys.readouterr()
-    assert ended.value.code == 0, shown.err
-    assert "Kauf & Ivanova 2023" in shown.out
-    assert "subject verb" in shown.out
+    shown = typed(capsys, "probe", model, "--blimp", tmp_path / "blimp", "--out", tmp_path / "out")
+    assert "Kauf & Ivanova 2023" in shown
+    assert "subject verb" in shown
     assert found.same == 1
     kept = json.loads((tmp_path / "out/probe.json").read_text())["judged"]["Salazar et al. 2020"]
     assert kept["case"] == [0.5, 2, 2]
@@ -348,7 +337,4 @@ def test_blimp_needs_a_head_and_nothing_beside_it(folder, tmp_path, capsys):
     WordPieceTokenizer.load(folder).save(tmp_path)
     write_blimp(tmp_path / "blimp")
     for model, more in ((tmp_path, []), (folder, ["--pairs", "pairs.tsv"])):
-        with pytest.raises(SystemExit) as ended:
-            main(["probe", str(model), "--blimp", str(tmp_path / "blimp"), *more])
-        assert ended.value.code == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        assert typed(capsys, "probe", model, "--blimp", tmp_path / "blimp", *more, code=2).count("\n") == 1
