@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bertsmith.batch import FULL, AttentionMask, RaggedBatch
+from bertsmith.batch import RaggedBatch
 from bertsmith.kernels.layers import LayerNorm
 from bertsmith.model.attention import AttentionOutput
 from bertsmith.model.backbone import initialize_weights
@@ -38,10 +38,12 @@ class PreNormBlock(TransformerBlock):
     """x ← x + Dropout(sublayer(LayerNorm(x))), for attention and for the feed-forward layer."""
 
     def forward(
-        self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, mask: AttentionMask = FULL
+        self, hidden: Tensor, batch: RaggedBatch, *, places: Tensor | None = None, **asked: Any
     ) -> AttentionOutput:
         """Refines the states [T, H] by one layer."""
-        mixed, maps = self.attention(self.attention_norm(hidden), batch, need_maps=need_maps, mask=mask)
+        mixed, maps = self.attention(self.attention_norm(hidden), batch, places=places, **asked)
+        if places is not None:
+            hidden = hidden.index_select(0, places)
         # 残差路径上没有归一化：梯度直通到底，不必靠预热来稳住
         hidden = hidden + self.dropout(mixed)
         expanded = self.activation(self.intermediate(self.output_norm(hidden)))

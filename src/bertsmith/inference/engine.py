@@ -172,7 +172,7 @@ class Engine:
     def run(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> Tensor:
         """Maps every sequence to one row, see `SequenceRunner`."""
         rows: Tensor | None = None
-        for pack, _, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
+        for pack, _, found in self.passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
             # 结果只分配一次，逐批写到调用者的次序上：不留下成千上万个小张量
             rows = found.new_empty(len(sequences), *found.shape[1:]) if rows is None else rows
             rows[torch.tensor(pack)] = found
@@ -184,7 +184,7 @@ class Engine:
     def run_tokens(self, sequences: Ids, token_type_ids: Ids | None, read: Read) -> list[Tensor]:
         """Maps every token to one row, see `SequenceRunner`."""
         rows: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for pack, batch, found in self._passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
+        for pack, batch, found in self.passes(sequences, token_type_ids, lambda _, batch: read(self.model, batch)):
             for index, part in zip(pack, found.split(batch.lengths), strict=True):
                 rows[index] = part
         return rows
@@ -200,16 +200,23 @@ class Engine:
             return read(self.model, batch, torch.tensor(places, dtype=torch.long, device=self.device))
 
         rows: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for pack, _, found in self._passes(sequences, token_type_ids, read_places):
+        for pack, _, found in self.passes(sequences, token_type_ids, read_places):
             counts = [len(positions[index]) for index in pack]
             for index, part in zip(pack, found.split(counts), strict=True):
                 rows[index] = part
         return rows
 
-    def _passes(
+    def passes(
         self, sequences: Ids, token_type_ids: Ids | None, read: Callable[[list[int], RaggedBatch], Tensor]
     ) -> Iterator[Pass]:
-        """Computes the sequences pack by pack; on a CPU several packs at once."""
+        """Computes the sequences pack by pack, as they come; on a CPU several packs at once.
+
+        Args:
+            sequences: as in `run`.
+            token_type_ids: as in `run`.
+            read: is told which sequences a batch is of, in its order, and returns what is to be known of them; it may
+                be called from several threads.
+        """
 
         @torch.inference_mode()
         def compute(pack: list[int]) -> Pass:

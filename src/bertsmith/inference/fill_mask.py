@@ -132,8 +132,12 @@ class FillMask(Pipeline, name="fill-mask"):
 
 def mask_logits(model: ModelForMaskedLM | ModelForPreTraining, batch: RaggedBatch, places: Tensor) -> Tensor:
     """Reads [M, V] float32, the logits at M places among the tokens of a batch."""
+    return piece_logits(model, model.backbone(batch).hidden_states.index_select(0, places))
+
+
+def piece_logits(model: ModelForMaskedLM | ModelForPreTraining, states: Tensor) -> Tensor:
+    """Maps states [M, H] of the last layer to logits [M, V] in float32."""
     head = model.masked_lm
-    states = model.backbone(batch).hidden_states.index_select(0, places)
     # 解码用 float32：词嵌入本就是 float32，不必每次把整张表转成 bf16
     transformed = head.transformed(states).float()
     logits: Tensor = head.decode(transformed, model.backbone.embedding.word.weight).logits

@@ -62,13 +62,20 @@ class MultiHeadSelfAttention(nn.Module):
         self.gradient_checkpointing: Checkpointing = "none"
 
     def forward(
-        self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, mask: AttentionMask = FULL
+        self,
+        hidden: Tensor,
+        batch: RaggedBatch,
+        *,
+        need_maps: bool = False,
+        mask: AttentionMask = FULL,
+        places: Tensor | None = None,
     ) -> AttentionOutput:
         """Mixes each token with its sequence, weighted by query-key similarity.
 
         Args:
             hidden: [T, H] float, the states of the T real tokens.
             need_maps: also return the attention probabilities (slower; for looking, not for training).
+            places: [M] int64, the tokens among the T whose states are wanted; None is all of them.
         """
         qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_size)  # [T, 3, A, D]
         if self.rotary_base is not None:
@@ -86,6 +93,8 @@ class MultiHeadSelfAttention(nn.Module):
                 ),
                 None,
             )
+        if places is not None:
+            mixed = mixed.index_select(0, places)
         # 拼接后的各头再混合一次：每个头只看到自己那 D 维，靠这个矩阵合成一个状态
         return AttentionOutput(self.output(mixed), maps)  # [T, A D] → [T, H]
 

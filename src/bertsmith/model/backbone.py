@@ -238,6 +238,11 @@ class Backbone(PretrainedModel):
         """Itself: so that every model has its backbone under this name."""
         return self
 
+    def states_at(self, batch: RaggedBatch, places: Tensor) -> Tensor:
+        """Returns [M, H], the last layer's states of the tokens at `places` [M]; the last block computes no others."""
+        states: Tensor = self.encoder(self.embedding(batch), batch, mask=self.config.mask, places=places).states
+        return states
+
     def published(self, batch: RaggedBatch) -> dict[str, Tensor]:
         """Returns the states of the last layer, and the pooled ones where there is a pooler."""
         output: BackboneOutput = self(batch)

@@ -10,6 +10,7 @@ The contract of a family's modules:
   with the L blocks, `blocks`, in the order in which they run; `pooler`, or None
 - `blocks` is a `ModuleList`; where layers share their weights it is a plain list that names a module several times, and
   the module itself is registered once, under another name, so that it is counted, saved and moved once
+- a block given `places` [M] returns the states [M, H] of these tokens alone; the encoder asks its last one for them
 - a block has its heads in `attention`, a `MultiHeadSelfAttention`, and names its matrices in `BlockLayers`
 - `backbone(batch)` returns a `BackboneOutput`
 """

@@ -13,26 +13,31 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
+from bertsmith import best_device
+from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.hub import model_folder
-from bertsmith.inference import FillMask, Generate
-from bertsmith.inference.fill_mask import mask_logits
+from bertsmith.inference import Engine, FillMask, Generate
+from bertsmith.inference.fill_mask import piece_logits
 from bertsmith.model import ModelConfig
 from bertsmith.model.folder import stored_heads
 from bertsmith.reporting.page import Table
 from bertsmith.seeding import generator
 from bertsmith.tinyworld.stories import CAPTIONS, draw_facts, fill_pattern
 
-SENTENCES_AT_ONCE = 16
-"""Sentences scored together: each brings a sequence for every piece of it."""
+NUMBERS_AT_ONCE = 2**22
+"""Ids that are laid out together, of sentences of one length: each brings a sequence for every piece of it."""
+
+GPU_BATCH_TOKENS = 2**15
 
 Hidden = Literal["piece", "word"]
 """What is hidden at a time: a piece alone, or with the pieces of its word that follow."""
@@ -58,65 +63,86 @@ class Judged(NamedTuple):
     ties: int
 
 
-class _Question(NamedTuple):
-    """A sequence, places in it and the true pieces there; the sentence and the scores that they count for."""
-
-    ids: list[int]
-    places: list[int]
-    truths: list[int]
-    sentence: int
-    scores: list[int]
-
-
 def load_judge(model: str | Path, left_out: str) -> FillMask | Generate:
     """Loads a model that predicts pieces; the refusal of another one names the option to be left out."""
     folder = model_folder(model)
     if "masked_lm" not in stored_heads(folder):
         raise ConfigError(f"{folder}: has no head that predicts pieces, which judge the pairs; leave out {left_out}")
     kind: type[FillMask | Generate] = Generate if ModelConfig.load(folder).is_decoder else FillMask
-    return kind.load(folder, precision="float32")
+    # 遮住的序列都很短：GPU 上一批要装得多，时间才不花在启动内核上
+    batch_tokens = 0 if best_device().type == "cpu" else GPU_BATCH_TOKENS
+    return kind.load(folder, precision="float32", batch_tokens=batch_tokens)
 
 
 def sentence_scores(
     pipeline: FillMask | Generate, sentences: Sequence[str], hidden: Sequence[Hidden] = ("piece",)
 ) -> NDArray[np.float64]:
     """Returns the log probability of N sentences, in nats; of a masked LM, K pseudo-log-likelihoods: [N, K]."""
+    encoded, template = pipeline.tokenizer(list(sentences)), pipeline.tokenizer.template
+    begin = len(template.before)
+    alike: dict[int, list[int]] = {}
+    for number, ids in enumerate(encoded["input_ids"]):
+        if not template.size(pair=False) < len(ids) <= pipeline.max_length:
+            long = f"has {len(ids)} tokens, the model reads {pipeline.max_length}"
+            why = long if len(ids) > pipeline.max_length else "has no pieces"
+            raise InputError(f"{sentences[number][:60]!r} {why}; write another sentence")
+        alike.setdefault(len(ids), []).append(number)
     scores = np.zeros((len(sentences), len(hidden)))
-    for start in range(0, len(sentences), SENTENCES_AT_ONCE):
-        chosen = range(start, min(start + SENTENCES_AT_ONCE, len(sentences)))
-        asked = [question for number in chosen for question in _questions(pipeline, sentences[number], number, hidden)]
-        ids, places, truths, *_ = (list(column) for column in zip(*asked, strict=True))
-        logits = torch.cat(pipeline.engine.run_positions(ids, None, places, mask_logits))
-        truth = torch.tensor([piece for row in truths for piece in row])
-        found = logits.gather(1, truth[:, None])[:, 0].double() - logits.logsumexp(1).double()
-        for question, part in zip(asked, found.split([len(row) for row in truths]), strict=True):
-            scores[question.sentence, question.scores] += float(part.sum())
+    for length, numbers in alike.items():
+        # 同长的一起算：一批就是一个矩形，没有填充
+        step, pieces = max(1, NUMBERS_AT_ONCE // (len(hidden) * length**2)), slice(begin, length - len(template.after))
+        for some in (numbers[start : start + step] for start in range(0, len(numbers), step)):
+            ids = np.array([encoded["input_ids"][number] for number in some])
+            words = np.array([encoded["word_ids"][number][pieces] for number in some])
+            scores[some] = _scores_of_one_length(pipeline, ids, words, hidden)
     return scores
 
 
-def _questions(
-    pipeline: FillMask | Generate, sentence: str, number: int, hidden: Sequence[Hidden]
-) -> Iterator[_Question]:
-    """Yields what is asked of a model to score a sentence."""
-    tokenizer = pipeline.tokenizer
-    pieces = tokenizer.encode(sentence)
-    ids, before = tokenizer.template.wrap(pieces), len(tokenizer.template.before)
-    if not pieces or len(ids) > pipeline.max_length:
-        why = "has no pieces" if not pieces else f"has {len(ids)} tokens, the model reads {pipeline.max_length}"
-        raise InputError(f"{sentence[:60]!r} {why}; write another sentence")
-    places = range(before, before + len(pieces))
+def _scores_of_one_length(
+    pipeline: FillMask | Generate, ids: NDArray[np.int64], words: NDArray[np.int64], hidden: Sequence[Hidden]
+) -> NDArray[np.float64]:
+    """Scores n sentences [n, S] by their pieces, each with the number of its word [n, P]; returns [n, K]."""
+    begin, place = len(pipeline.tokenizer.template.before), np.arange(words.shape[1])
+    engine = pipeline.engine
+    assert isinstance(engine, Engine)
+    model: Any = engine.model
+    truths = ids[:, begin : begin + len(place)]  # [n, P]
+    # rows [R, S]：模型读的序列；places [R, m]：每条里要读的位置；cells [K, n, P]：每个词片由其中哪一个预测
     if pipeline.config.is_decoder:
-        # 从左到右：第 i 个词片由它前一个位置预测，一次前向给出整句
-        yield _Question(ids, [place - 1 for place in places], pieces, number, list(range(len(hidden))))
-        return
-    words = tokenizer(sentence)["word_ids"]
-    for place in places:
-        # 同一个词里后面的词片也遮住：否则词尾会泄露词头。词尾的词片两种做法相同，只算一次
-        following = [n for n in range(place, places.stop) if words[n] == words[place]]
-        gone = [following if how == "word" else [place] for how in hidden]
-        for chosen in {tuple(one): one for one in gone}.values():
-            read = [tokenizer.mask_token_id if n in chosen else index for n, index in enumerate(ids)]
-            yield _Question(read, [place], [ids[place]], number, [k for k, one in enumerate(gone) if one == chosen])
+        # 从左到右：每个词片由它前一个位置预测，一次前向给出整句
+        rows, places = ids, np.tile(place + begin - 1, (len(ids), 1))
+        cells = np.arange(places.size).reshape(1, *places.shape)
+    else:
+        # 同一个词里后面的词片也遮住：否则词尾会泄露词头
+        following = (words[:, :, None] == words[:, None]) & (place[:, None] <= place)
+        alone = np.broadcast_to(np.eye(len(place), dtype=bool), following.shape)
+        gone = np.stack([following if how == "word" else alone for how in hidden])  # [K, n, P, P]
+        copies = np.tile(ids[:, None], (len(hidden), 1, len(place), 1))  # [K, n, P, S]
+        copies[..., begin : begin + len(place)][gone] = pipeline.tokenizer.mask_token_id
+        # 两句只差一处，遮住那一处便是同一条序列；词尾的词片两种遮法相同：每条只算一次
+        rows, cells = np.unique(copies.reshape(-1, ids.shape[1]), axis=0, return_inverse=True)
+        places, cells = (rows == pipeline.tokenizer.mask_token_id).argmax(1)[:, None], cells.reshape(gone.shape[:-1])
+    truths = np.broadcast_to(truths, cells.shape)
+    order = cells.argsort(axis=None, kind="stable")
+    sorted_cells, sorted_truths = cells.ravel()[order], truths.ravel()[order]
+
+    def read(pack: list[int], batch: RaggedBatch) -> Tensor:
+        """Returns the log probabilities of the true pieces that the rows of a pack predict, in the order of cells."""
+        first, last = pack[0] * places.shape[1], (pack[-1] + 1) * places.shape[1]
+        asked = slice(*np.searchsorted(sorted_cells, (first, last)))
+        at = (places[pack] + ids.shape[1] * np.arange(len(pack))[:, None]).ravel()
+        logits = piece_logits(model, model.backbone.states_at(batch, _tensor(at)))
+        cell, truth = _tensor(sorted_cells[asked] - first), _tensor(sorted_truths[asked])
+        return logits[cell, truth] - logits.logsumexp(1)[cell]
+
+    def _tensor(numbers: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(numbers).to(engine.device)
+
+    # 长度都相同：各批的序列编号相连，依次接上就是排好的次序
+    found = np.empty(cells.size)
+    found[order] = np.concatenate([part.numpy() for _, _, part in engine.passes(list(rows), None, read)])
+    scores: NDArray[np.float64] = found.reshape(cells.shape).sum(-1).T
+    return scores
 
 
 def judged(

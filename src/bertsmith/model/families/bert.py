@@ -117,10 +117,12 @@ class TransformerBlock(nn.Module):
         self.attention_dropout = self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, mask: AttentionMask = FULL
+        self, hidden: Tensor, batch: RaggedBatch, *, places: Tensor | None = None, **asked: Any
     ) -> AttentionOutput:
         """Refines the states [T, H] by one layer; the options are those of `MultiHeadSelfAttention`."""
-        mixed, maps = self.attention(hidden, batch, need_maps=need_maps, mask=mask)  # [T, H]
+        mixed, maps = self.attention(hidden, batch, places=places, **asked)  # [T, H], or [M, H] at places
+        if places is not None:
+            hidden = hidden.index_select(0, places)
         # 残差：子层只学对输入的修正，梯度也有一条不经过子层的路，层数多了仍传得下去
         hidden = self.attention_norm(hidden + self.attention_dropout(mixed))
         expanded = self.activation(self.intermediate(hidden))  # [T, 4 H]
@@ -160,17 +162,21 @@ class BertEncoder(nn.Module):
         need_layers: bool = False,
         need_maps: bool | Collection[int] = False,
         mask: AttentionMask = FULL,
+        places: Tensor | None = None,
     ) -> EncoderOutput:
-        """Runs the blocks over embeddings [T, H]; the options are those of `BertModel`."""
+        """Runs the blocks over embeddings [T, H]; the options are those of `BertModel`, and of `Backbone.states_at`."""
         layers: list[Tensor] = []
         attentions: list[list[Tensor]] = []
-        for number, block in enumerate(self.blocks):
+        blocks = list(self.blocks)
+        for number, block in enumerate(blocks):
             look = need_maps if isinstance(need_maps, bool) else number in need_maps
+            # 最后一层之后只有要读的位置还有用；之前的各层，别的位置还要看它们
+            asked: dict[str, Any] = {} if places is None or number < len(blocks) - 1 else {"places": places}
             if self.gradient_checkpointing == "blocks" and self.training and not look:
                 # 反向时重算本层：随机数状态一并恢复，dropout 的取舍与前向相同
-                hidden, maps = checkpoint(block, hidden, batch, mask=mask, use_reentrant=False)
+                hidden, maps = checkpoint(block, hidden, batch, mask=mask, **asked, use_reentrant=False)
             else:
-                hidden, maps = block(hidden, batch, need_maps=look, mask=mask)
+                hidden, maps = block(hidden, batch, need_maps=look, mask=mask, **asked)
             if need_layers:
                 layers.append(hidden)
             if maps is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith.batch import FULL, AttentionMask, RaggedBatch
+from bertsmith.batch import AttentionMask, RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError
 from bertsmith.kernels.layers import Dropout, Embedding, LayerNorm, Linear, gated
 from bertsmith.model.attention import AttentionOutput, MultiHeadSelfAttention, rotary_angles
@@ -213,10 +213,12 @@ class ModernBertBlock(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, hidden: Tensor, batch: RaggedBatch, *, need_maps: bool = False, mask: AttentionMask = FULL
+        self, hidden: Tensor, batch: RaggedBatch, *, places: Tensor | None = None, **asked: Any
     ) -> AttentionOutput:
         """Refines the states [T, H] by one layer; see `bert.TransformerBlock`."""
-        mixed, maps = self.attention(self.attention_norm(hidden), batch, need_maps=need_maps, mask=mask)
+        mixed, maps = self.attention(self.attention_norm(hidden), batch, places=places, **asked)
+        if places is not None:
+            hidden = hidden.index_select(0, places)
         # 归一化在子层之前（pre-norm）：残差主干不被缩放，梯度直达底层，学习率可以大几倍
         hidden = hidden + self.attention_dropout(mixed)
         # GeGLU：一半经过激活，与另一半逐元素相乘，由后者决定放多少过去

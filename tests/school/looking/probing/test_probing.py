@@ -315,6 +315,19 @@ def test_blimp_is_judged_by_both_scores_as_their_papers_have_them(tmp_path, caps
     assert "BLiMP by paradigm" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
 
 
+def test_a_masked_sentence_is_read_once_whoever_asks(folder, monkeypatch):
+    """Hiding the word in which two sentences differ makes them the same; a word of one piece has no rest to hide."""
+    pipeline, read = FillMask.load(folder, precision="float32"), []
+    passes = pipeline.engine.passes
+    monkeypatch.setattr(pipeline.engine, "passes", lambda rows, *rest: read.extend(rows) or passes(rows, *rest))
+    texts = ["the man reads the book", "the man reads the hay", "the man reads the book"]
+    assert all(len(pipeline.tokenizer.encode(text)) == 5 for text in texts)
+    found = sentence_scores(pipeline, texts, ["piece", "word"])
+    assert len(read) == 9
+    assert (found[0] == found[2]).all()
+    assert (found[:, 0] == found[:, 1]).all()
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
