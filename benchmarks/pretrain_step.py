@@ -10,7 +10,7 @@ first, with dropout off. In bf16, peers run under bf16 autocast.
   SDPA, fused AdamW
 - expert: compiled: the same under `torch.compile`, where there is a C++ compiler
 
-Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith sizes` counts them, over the step's
+Model FLOPs utilisation: the operations of a step in closed form, as `bertsmith plan` counts them, over the step's
 time and over the rate of the feed-forward layer's matmul, measured right before.
 
     python benchmarks/pretrain_step.py [--rounds 7] [--only bert-mini] [--precision bf16]

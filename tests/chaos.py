@@ -139,17 +139,17 @@ COMMANDS = (
     ),
     Command(
         "word-vectors",
-        "word-vectors --corpus {in}/corpus --tokenizer {in}/vocab --epochs 20 --out {out}/run",
+        "compare word-vectors --corpus {in}/corpus --tokenizer {in}/vocab --epochs 20 --out {out}/run",
         ("run/vectors.bin",),
     ),
     Command(
         "lstm",
-        "lstm --corpus {in}/corpus --tokenizer {in}/vocab --size 64 --epochs 2 --out {out}/run",
+        "compare lstm --corpus {in}/corpus --tokenizer {in}/vocab --size 64 --epochs 2 --out {out}/run",
         ("run/*.safetensors",),
     ),
     Command(
         "seq2seq",
-        "seq2seq --village reverse --size 64 --epochs 1 --out {out}/run",
+        "compare seq2seq --village reverse --size 64 --epochs 1 --out {out}/run",
         ("run/*.safetensors",),
     ),
 )

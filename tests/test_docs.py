@@ -174,7 +174,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_the_size_table_of_the_guides_is_what_the_command_prints(capsys):
 
-    rows = [line.split() for line in typed(capsys, "sizes", "--no-measure").splitlines()]
+    rows = [line.split() for line in typed(capsys, "plan", "--family", "bert", "--no-measure").splitlines()]
     printed = {row[0]: row[1:] for row in rows if len(row) == 12}
     for language in SITE:
         page = ROOT / "docs" / language / "explanation/model.md"

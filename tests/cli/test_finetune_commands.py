@@ -14,6 +14,16 @@ from typed_command import typed
 RECIPE = ["--epochs", 2, "--batch-size", 4, "--learning-rate", 1e-3]
 
 
+def test_the_help_of_a_task_shows_its_own_options_alone(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    tagging = typed(capsys, "finetune", "tag", "--help")
+    assert "--constrained" in tagging
+    assert "Column of the words" in tagging
+    assert not {"--matryoshka", "--scoring", "--unlabelled", "--choice-column"} & set(tagging.split())
+    assert {"--matryoshka", "--scoring", "--constrained"} <= set(typed(capsys, "finetune", "--help").split())
+    assert "--choice-column" in typed(capsys, "finetune", "choose", "--help")
+
+
 def questions(count):
     """Returns SQuAD JSON about who reads what."""
     paragraphs = []

@@ -1,21 +1,12 @@
-"""`fill-mask`, `embed`, `similarity` and `next-sentence` on the command line."""
+"""`fill-mask`, `embed` and `predict --next-sentence` on the command line."""
 
 import numpy as np
 import pytest
-import typer
 
-from bertsmith.cli import predict
 from bertsmith.inference import load_pipeline
 from bertsmith.model import BertConfig, BertForMaskedLM
 from bertsmith.tokenizer import WordPieceTokenizer
 from typed_command import typed
-
-
-def run_alone(capsys, command, *words):
-    app = typer.Typer()
-    app.command()(command)
-    app([str(word) for word in words], standalone_mode=False)
-    return capsys.readouterr().out
 
 
 def test_embedding_a_file_keeps_a_row_for_every_line(tiny_model, tmp_path, capsys):
@@ -60,8 +51,8 @@ def test_bad_requests_are_one_line(tiny_model, tmp_path, capsys, monkeypatch, wo
     [
         ["predict", "the man", "caf\udce9"],
         ["fill-mask", "caf\udce9 [MASK]"],
-        ["similarity", "the man", "caf\udce9"],
-        ["next-sentence", "the man", "caf\udce9"],
+        ["embed", "--compare", "the man", "--compare", "caf\udce9"],
+        ["predict", "--next-sentence", "caf\udce9"],
     ],
     ids=lambda words: words[0],
 )
@@ -81,17 +72,45 @@ def test_filling_from_candidates(tiny_model, capsys):
 
 
 def test_similarity_lists_the_most_alike_first(minilm_folder, capsys):
-    words = ["The man eats bread.", "Stock markets fell.", "A person is eating.", "--model", minilm_folder]
-    lines = run_alone(capsys, predict.similarity, *words).splitlines()
+    texts = ("The man eats bread.", "Stock markets fell.", "A person is eating.")
+    compared = [word for text in texts for word in ("--compare", text)]
+    lines = typed(capsys, "embed", *compared, "--model", minilm_folder).splitlines()
     scores = [float(line.split("\t")[0]) for line in lines]
     assert [line.split("\t")[1] for line in lines] == ["A person is eating.", "Stock markets fell."]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_next_sentence_prints_the_pipelines_probability(tiny_model, capsys):
-    said = run_alone(capsys, predict.next_sentence, "the man eats .", "a book !", "--model", tiny_model)
+    said = typed(capsys, "predict", "--next-sentence", "the man eats .\ta book !", "--model", tiny_model)
     expected = load_pipeline("next-sentence", tiny_model)(["the man eats ."], ["a book !"])[0]
     assert float(said) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["embed", "--compare", "a", "--out", "v.npy"], "--compare prints"),
+        (["embed", "--compare", "a", "--dims", "4"], "--compare prints"),
+        (["predict", "a\tb", "--next-sentence", "--calibrated"], "--next-sentence takes texts"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words, message, tiny_model, capsys):
+    assert message in typed(capsys, *words, "--model", tiny_model, code=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sizes", "plan"),
+        ("similarity", "embed --compare"),
+        ("next-sentence", "predict --next"),
+        ("lstm", "compare lstm"),
+    ],
+)
+def test_an_old_name_is_refused_in_one_line_with_the_new_one(old, new, capsys):
+    said = typed(capsys, old, "anything", "--model", "x", code=2)
+    assert said.count("\n") == 1
+    assert f"{old} is now: bertsmith {new}" in said
 
 
 def test_pieces_in_brackets_are_no_markup(tiny_model, capsys):

@@ -72,12 +72,12 @@ def test_every_predicting_command_reads_a_pipe_and_prints_json(run, tiny_model, 
     np.testing.assert_allclose([found[0]["vector"], found[2]["vector"]], vectors, atol=1e-5)
     assert found[1] == {"text": "", "vector": None}
 
-    found = run("similarity", "the man", "-", "--model", tiny_model, "--json", piped="\n".join(LINES))
+    found = run("embed", "-", "--compare", "the man", "--model", tiny_model, "--json", piped="\n".join(LINES))
     assert [row["other"] for row in found] == LINES
     scores = load_pipeline("similarity", tiny_model)(["the man"], LINES)[0]
     assert [row["similarity"] for row in found] == pytest.approx(scores.tolist(), abs=1e-5)
 
-    found = run("next-sentence", "--model", tiny_model, "--json", piped="\t".join(LINES) + "\n")
+    found = run("predict", "--next-sentence", "--model", tiny_model, "--json", piped="\t".join(LINES) + "\n")
     assert found[0]["probability"] == pytest.approx(
         float(load_pipeline("next-sentence", tiny_model)(LINES[:1], LINES[1:])[0]), abs=1e-5
     )
@@ -105,7 +105,7 @@ def test_generating_and_words_and_searching_from_a_pipe(run, tiny_model, tmp_pat
     (tmp_path / "words").mkdir()
     words = WordVectors(["man", "woman", "bread"], np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], dtype=np.float32))
     words.save(tmp_path / "words")
-    found = run("nearest", tmp_path / "words", "-", "--count", 1, "--json", piped="man\nwoman\n")
+    found = run("compare", "nearest", tmp_path / "words", "-", "--count", 1, "--json", piped="man\nwoman\n")
     assert [(row["plus"], row["word"]) for row in found] == [(["man"], "woman"), (["woman"], "man")]
 
     (tmp_path / "notes").mkdir()
@@ -118,7 +118,7 @@ def test_generating_and_words_and_searching_from_a_pipe(run, tiny_model, tmp_pat
 def test_what_is_wrong_with_a_pipe_is_one_line(run, tiny_model, classifier, monkeypatch):
     said = run("predict", "-", "--model", classifier, piped="the man\nthe\twoman\n", code=2)
     assert said == "bertsmith: standard input: line 2 has 2 field(s) instead of 1: 'the\\twoman'\n"
-    said = run("next-sentence", "--model", tiny_model, piped="the man\n", code=2)
+    said = run("predict", "--next-sentence", "--model", tiny_model, piped="the man\n", code=2)
     assert said == "bertsmith: standard input: line 1 has no tab between text A and text B\n"
     assert "leave --out" in run("embed", "-", "--model", tiny_model, "--json", "--out", "v.npy", code=2)
     assert "print them with --json" in run("embed", "-", "--model", tiny_model, code=2)

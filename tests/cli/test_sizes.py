@@ -1,10 +1,14 @@
-"""`bertsmith sizes`, as a user reads it."""
+"""`bertsmith plan` without text: the table of sizes, as a user reads it."""
 
 import re
 
 import pytest
 
 from typed_command import typed
+
+
+def of(*sizes):
+    return [word for size in sizes for word in ("--size", size)]
 
 
 def rows(text):
@@ -19,7 +23,7 @@ def rows(text):
 
 
 def test_every_name_has_a_row_with_the_published_count(capsys):
-    table = typed(capsys, "sizes", "--no-measure")
+    table = typed(capsys, "plan", "--family", "bert", "--no-measure")
     found = rows(table)
     assert [cells[0] for cells in found.values()] == ["tiny", "mini", "small", "medium", "base", "large"]
     # 109,482,240 without the heads, 110,106,428 with them, in float32
@@ -30,14 +34,14 @@ def test_every_name_has_a_row_with_the_published_count(capsys):
 
 
 def test_all_adds_the_small_published_models(capsys):
-    found = rows(typed(capsys, "sizes", "--all", "--no-measure"))
+    found = rows(typed(capsys, "plan", "--family", "bert", "--all", "--no-measure"))
     assert len(found) == 25
     assert {"2/128", "12/512", "10/768", "24/1024"} <= set(found)
 
 
 def test_any_size_once_with_the_options_applied(capsys):
-    words = ["tiny", "3/192", "2/128", "--vocab-size", 1000, "--batch", 4, "--length", 512]
-    table = typed(capsys, "sizes", *words, "--no-measure")
+    words = [*of("tiny", "3/192", "2/128"), "--vocab-size", 1000, "--batch", 4, "--length", 512]
+    table = typed(capsys, "plan", "--family", "bert", *words, "--no-measure")
     assert list(rows(table)) == ["2/128", "3/192"]
     assert "1,000 pieces, batches of 4 x 512 tokens" in table
     # (1000 + 512 + 2 + 2) x 128
@@ -45,7 +49,7 @@ def test_any_size_once_with_the_options_applied(capsys):
 
 
 def test_speeds_are_shown_and_called_an_upper_estimate(capsys):
-    table = typed(capsys, "sizes", "1/64", "tiny", "--batch", 2, "--length", 16)
+    table = typed(capsys, "plan", "--family", "bert", *of("1/64", "tiny"), "--batch", 2, "--length", 16)
     assert "tok/s" in table
     assert "an upper estimate" in " ".join(table.split())
     found = rows(table)
@@ -55,7 +59,7 @@ def test_speeds_are_shown_and_called_an_upper_estimate(capsys):
 @pytest.mark.parametrize("columns", [40, 100, 140])
 def test_the_table_is_plain_and_whole_where_there_is_no_terminal(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    table = typed(capsys, "sizes", "tiny", "large", "1/64", "--batch", 1, "--length", 8)
+    table = typed(capsys, "plan", "--family", "bert", *of("tiny", "large", "1/64"), "--batch", 1, "--length", 8)
     assert "\x1b" not in table
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 100
@@ -64,16 +68,18 @@ def test_the_table_is_plain_and_whole_where_there_is_no_terminal(capsys, monkeyp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["huge"], "'huge' is unknown"),
-        (["tiny", "2/100"], "multiple of 64"),
-        (["--vocab-size", 0], "vocab_size is 0"),
+        (["--size", "huge"], "'huge' is unknown"),
+        (["--size", "tiny", "--size", "2/100"], "multiple of 64"),
+        (["--vocab-size", 0], "--vocab-size"),
         (["--batch", 0], "batch_size is 0"),
         (["--length", 0], "sequence_length is 0"),
         (["--length", 600], "sequence_length is 600, but the model has 512 positions"),
         (["--batch", "many"], "--batch"),
+        (["--minutes", 5], "--minutes is for a plan: name its --text"),
+        (["--text", "a.txt", "--batch", 8], "without --text"),
     ],
 )
 def test_impossible_requests_end_with_one_line(capsys, words, message):
-    lines = typed(capsys, "sizes", *words, code=2).strip().splitlines()
+    lines = typed(capsys, "plan", "--family", "bert", *words, code=2).strip().splitlines()
     assert len(lines) == 1
     assert message in lines[0]

@@ -230,7 +230,7 @@ def test_an_adapter_by_name(named, run):
 def test_export_attention_and_similarity_by_name(named, run):
     run("export", "huggingface", "org/tiny", "--out", "copy")
     run("attention", "the man", "--model", "org/tiny", "--out", "maps")
-    run("similarity", "the man", "the woman", "--model", "org/tiny")
+    run("embed", "--compare", "the man", "--compare", "the woman", "--model", "org/tiny")
     assert Path("copy/model.safetensors").is_file()
 
 

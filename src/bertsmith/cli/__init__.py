@@ -46,15 +46,12 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "distil": training.distil,
         "compress": training.compress,
         "plan": training.plan,
-        "sizes": training.sizes,
         "report": training.report,
     },
     "Use and measure": {
         "evaluate": finetune.evaluate,
         "embed": predict.embed,
-        "similarity": predict.similarity,
         "fill-mask": predict.fill_mask,
-        "next-sentence": predict.next_sentence,
         "generate": predict.generate,
         "mine": search.mine,
         "topics": search.topics,
@@ -72,6 +69,7 @@ _FILES_INTO_FILES = ("look", "vocab", "corpus", "report", "models", "import", "p
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         _kind = Command if _name in _FILES_INTO_FILES else DeviceCommand
+        _kind = finetune.TaskCommand if _name == "finetune" else _kind
         app.command(_name, cls=_kind, rich_help_panel=_panel)(_command)
 app.add_typer(text.inspect, name="inspect", rich_help_panel="Train")
 app.add_typer(folders.export, name="export", rich_help_panel="Files and reading")
@@ -91,9 +89,16 @@ ENVIRONMENT = {
 _INTERRUPTED = 130
 _RESUMING = frozenset(
     {"quickstart", "solve", "adapt", "distil", "corpus", "pretrain", "finetune", "embed", "index", "topics"}
-    | {"study", "word-vectors", "lstm", "seq2seq"}
+    | {"study", "compare word-vectors", "compare lstm", "compare seq2seq"}
 )
 """Commands that keep what is done and go on from there."""
+_MOVED = {
+    **{name: f"compare {name}" for name in ("word-vectors", "nearest", "lstm", "seq2seq", "rewrite")},
+    "sizes": "plan, without --text",
+    "similarity": "embed --compare TEXT",
+    "next-sentence": "predict --next-sentence",
+}
+"""Names of 0.2 → where the command is now."""
 
 
 @app.callback(invoke_without_command=True)
@@ -136,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: Sequence[str], *, debug: bool) -> int:
+    if words and words[0] in _MOVED:
+        return _fail(f"{words[0]} is now: bertsmith {_MOVED[words[0]]}", 2)
     try:
         outcome = all_commands()(list(words), standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -158,7 +165,7 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
         return _fail(f"{explain()} See --help.", 2) if explain() else 2
     # typer 自己接住 Ctrl-C，只把退出码交回来
     if outcome == _INTERRUPTED:
-        goes_on = bool(words) and words[0] in _RESUMING
+        goes_on = not _RESUMING.isdisjoint((" ".join(words[:1]), " ".join(words[:2])))
         return _fail("interrupted" + ("; run the same command again to go on" if goes_on else ""), _INTERRUPTED)
     return outcome if isinstance(outcome, int) else 0
 

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import re
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertsmith.cli.options import declares
+from bertsmith.cli.options import DeviceCommand, declares
 
 if TYPE_CHECKING:
     from bertsmith.finetune.tasks.task import Evaluation
+
+
+class TaskCommand(DeviceCommand):
+    """`finetune`, whose help after a task shows the options of that task alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the words; notes the task that help is asked for."""
+        from bertsmith.finetune.tasks import all_tasks
+
+        ctx.meta["tasks"] = tuple(all_tasks()) if "--help" in args else ()
+        ctx.meta["task"] = next((word for word in args if word in ctx.meta["tasks"]), None)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the options: those whose help begins with other tasks' names are left out."""
+        params, task = super().get_params(ctx), ctx.meta.get("task")
+        return [one for one in map(partial(_narrowed, ctx.meta), params) if one] if task else params
+
+
+def _narrowed(meta: dict[str, Any], param: Any) -> Any:
+    begins, colon, rest = (getattr(param, "help", None) or "").partition(": ")
+    names = re.split(", | and ", begins)
+    if not colon or not set(names) <= set(meta["tasks"]):
+        return param
+    if meta["task"] not in names:
+        return None
+    param = copy(param)
+    param.help = rest[:1].upper() + rest[1:]
+    return param
 
 
 def _task() -> Any:
@@ -42,7 +74,10 @@ def finetune(
     ] = None,
     **settings: Any,
 ) -> None:
-    """Fine-tune a model on labelled files; interrupted, the same command resumes."""
+    """Fine-tune a model on labelled files; interrupted, the same command resumes.
+
+    `bertsmith finetune TASK --help` shows the options of that task alone.
+    """
     from rich.console import Console
 
     from bertsmith.finetune.job import finetune as run_finetuning

@@ -1,10 +1,10 @@
-"""`bertsmith fill-mask`, `generate`, `predict`, `embed`, `similarity` and `next-sentence`: using a model."""
+"""`bertsmith fill-mask`, `generate`, `predict` and `embed`: using a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -144,6 +144,9 @@ def predict(
         Literal["words", "encoder"] | None, typer.Option(help="One part of a folder of `bertsmith solve`.")
     ] = None,
     precision: Precision = None,
+    next_sentence: Annotated[
+        bool, typer.Option("--next-sentence", help="Probability that text B follows A, by the head of pre-training.")
+    ] = False,
     as_json: JsonOption = False,
     **settings: Any,
 ) -> None:
@@ -155,7 +158,6 @@ def predict(
     """
     import json
     from functools import partial
-    from itertools import chain
 
     from bertsmith.data.reading.lines import require_file
     from bertsmith.data.reading.sources import is_url
@@ -166,6 +168,17 @@ def predict(
     from bertsmith.settings import built
 
     require_readable(*(given or []))
+    if next_sentence:
+        if (
+            settings
+            or (adapter, file, pairs, out, only) != (None,) * 5
+            or calibrated
+            or class_thresholds
+            or constrained
+        ):
+            raise ConfigError("--next-sentence takes texts, --model, --precision and --json, and nothing else")
+        _print_next_sentences(given or [], model, precision, as_json=as_json)
+        return
     if as_json and out is not None:
         raise ConfigError("--json prints; for a file give it a name that ends in .jsonl with --out")
     options = built(ReadingOptions, settings)
@@ -236,12 +249,16 @@ def embed(
     normalize: Annotated[bool, typer.Option("--normalize/--raw", help="Scale every vector to length 1.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes; each takes one file at a time.")] = 1,
     engine: Engine = "local",
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of --out: a text; print how alike it is to every line, and to a second --compare."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Instead of --out: print a JSON line with text and vector for each text.")
     ] = False,
     **settings: Any,
 ) -> None:
-    """Turn every line of files into a vector; a blank line gives a row of zeros."""
+    """Turn every line of files into a vector, a blank line into zeros; or compare texts by their vectors."""
     from rich.console import Console
 
     from bertsmith.errors import ConfigError
@@ -250,6 +267,13 @@ def embed(
     from bertsmith.settings import built
 
     chosen = replace(built(EmbedSettings, settings), normalize=normalize)
+    if compare:
+        require_readable(*compare)
+        how = {name: settings.pop(name, None) for name in ("pooling", "precision")}
+        if out is not None or workers != 1 or engine != "local" or not normalize or settings.keys() - {"encoding"}:
+            raise ConfigError("--compare prints: of the options leave --pooling, --precision, --encoding and --json")
+        _print_similarities(compare, files or [], model, as_json=as_json, encoding=chosen.encoding, **how)
+        return
     if as_json:
         if out is not None or workers != 1 or engine != "local":
             raise ConfigError("--json prints, in this process: leave --out, --workers and --engine out")
@@ -266,76 +290,59 @@ def embed(
     print(f"{found.rows} vectors of {found.width} numbers in {out}, computed in {found.precision}{blank}")
 
 
-def _print_vectors(files: Sequence[Path], model: Path, chosen: EmbedSettings) -> None:
+def _lines_of(files: Sequence[Path], encoding: str) -> Iterator[list[str]]:
+    """Yields the lines of files, some at a time; standard input where `-` stands, or where there is no file."""
     from bertsmith.data.reading.lines import numbered_lines
+
+    for file in files or [Path(PIPE)]:
+        if file == Path(PIPE):
+            yield from ([one.text for one in batch] for batch in batches([PIPE] if files else [], encoding))
+            continue
+        lines = (line for _, line in numbered_lines(file, encoding))
+        while part := list(islice(lines, MOST_AT_ONCE)):
+            yield part
+
+
+def _print_vectors(files: Sequence[Path], model: Path, chosen: EmbedSettings) -> None:
     from bertsmith.inference import load_pipeline
 
     pipeline = load_pipeline("embed", model, precision=chosen.precision, batch_tokens=chosen.batch_tokens)
-
-    def show(given: Sequence[str]) -> None:
-        how = {"pooling": chosen.pooling, "normalize": chosen.normalize, "dims": chosen.dims, "prompt": chosen.prompt}
+    how = {"pooling": chosen.pooling, "normalize": chosen.normalize, "dims": chosen.dims, "prompt": chosen.prompt}
+    for given in _lines_of(files, chosen.encoding):
         filled = iter(pipeline([text for text in given if text.strip()], **how).tolist())
         for text in given:
             # 空行也占一行，没有向量：第几行就是输入的第几行
             print_json({"text": text, "vector": next(filled) if text.strip() else None})
 
-    for file in files or [Path(PIPE)]:
-        if file == Path(PIPE):
-            for batch in batches([PIPE] if files else [], chosen.encoding):
-                show([one.text for one in batch])
-            continue
-        lines = (line for _, line in numbered_lines(file, chosen.encoding))
-        while part := list(islice(lines, MOST_AT_ONCE)):
-            show(part)
 
-
-def similarity(
-    text: Annotated[str, typer.Argument(help="A text.")],
-    others: Annotated[
-        list[str] | None, typer.Argument(help="Texts to compare it with; - reads lines of standard input as they come.")
-    ] = None,
-    *,
-    model: ModelOption,
-    precision: Precision = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare a text with others; prints the cosine similarity of each, the most alike first."""
+def _print_similarities(compared: Sequence[str], files: Sequence[Path], model: Path, **how: Any) -> None:
+    """Prints how alike the first text is to the others, the most alike first, and to lines of files as they come."""
     from bertsmith.inference import load_pipeline
 
-    require_readable(text, *(others or []))
-    given = batches(others or [])
+    as_json, encoding, pooling, precision = (how[name] for name in ("as_json", "encoding", "pooling", "precision"))
+    text, *others = compared
     pipeline = load_pipeline("similarity", model, precision=precision)
-    for batch in given:
-        compared = [one.text for one in batch if one.text.strip()]
-        scores = pipeline([text], compared)[0].tolist() if compared else []
-        # 管道里的各行照来的次序；命令行上写的按相似排
-        falling = sorted(range(len(scores)), key=lambda place: -scores[place])
-        for place in range(len(scores)) if not others or PIPE in others else falling:
+    lines = _lines_of(files, encoding) if files or not others else iter(())
+    for given, is_typed in chain([(others, True)], ((part, False) for part in lines)):
+        texts = [one for one in given if one.strip()]
+        scores = pipeline([text], texts, pooling=pooling)[0].tolist() if texts else []
+        rows = list(zip(scores, texts, strict=True))
+        # 管道与文件里的各行照来的次序；命令行上写的按相似排
+        for score, other in sorted(rows, key=lambda row: -row[0]) if is_typed else rows:
             if as_json:
-                print_json({"text": text, "other": compared[place], "similarity": scores[place]})
+                print_json({"text": text, "other": other, "similarity": score})
             else:
-                print(f"{scores[place]:.4f}\t{compared[place]}", flush=True)
+                print(f"{score:.4f}\t{other}", flush=True)
 
 
-def next_sentence(
-    text: Annotated[str | None, typer.Argument(help="Text A; - reads lines of standard input: A, tab, B.")] = None,
-    next_text: Annotated[str | None, typer.Argument(help="Text B.")] = None,
-    *,
-    model: ModelOption,
-    precision: Precision = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Give the probability that text B follows text A, by the head of pre-training."""
+def _print_next_sentences(given: Sequence[str], model: Path, precision: Precision, *, as_json: bool) -> None:
     from bertsmith.errors import InputError
     from bertsmith.inference import load_pipeline
 
-    if (text in (None, PIPE)) != (next_text is None):
-        raise InputError("give two texts, or - for lines of standard input with a tab between the two")
-    require_readable(next_text or "")
-    given = texts(text)
+    inputs = batches(given)
     pipeline = load_pipeline("next-sentence", model, precision=precision)
-    for one in given:
-        first, tab, second = one.text.partition("\t") if next_text is None else (one.text, "\t", next_text)
+    for one in chain.from_iterable(inputs):
+        first, tab, second = one.text.partition("\t")
         if not tab:
             raise InputError(f"{one.place} has no tab between text A and text B")
         probability = float(pipeline([first], [second])[0])

@@ -1,4 +1,4 @@
-"""`bertsmith quickstart`, `pretrain`, `adapt`, `distil`, `compress`, `plan`, `sizes` and `report`: training."""
+"""`bertsmith quickstart`, `pretrain`, `adapt`, `distil`, `compress`, `plan` and `report`: training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import declares
+from bertsmith.cli.options import declares, flag_of
 
 if TYPE_CHECKING:
     import torch
@@ -169,30 +169,59 @@ def pretrain(
             print(result.verdict)
 
 
+_WITHOUT_TEXT = "Without --text: the table of sizes"
+
+
 @declares("bertsmith.journeys.plan.PlanOptions")
 def plan(
     *,
-    text: Annotated[list[str], typer.Option(help="File, folder or glob of text or documents; may be repeated.")],
+    text: Annotated[
+        list[str] | None, typer.Option(help="File, folder or glob of text or documents; may be repeated.")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--all", help="Add the 24 small published models.", rich_help_panel=_WITHOUT_TEXT)
+    ] = False,
+    batch: Annotated[
+        int | None, typer.Option(help="Sequences in a batch. Default: 32.", rich_help_panel=_WITHOUT_TEXT)
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens in a sequence. Default: 128.", rich_help_panel=_WITHOUT_TEXT)
+    ] = None,
+    no_measure: Annotated[
+        bool, typer.Option("--no-measure", help="Measure no matmul on this machine.", rich_help_panel=_WITHOUT_TEXT)
+    ] = False,
     **settings: Any,
 ) -> None:
     """Measure text and machine for half a minute; say which size learns most, and what more would gain.
 
-    Under torchrun the processes measure together, as they would train.
+    Without --text: parameters, operations, memory and the speed to expect of model sizes. Under torchrun the processes
+    measure together, as they would train.
     """
     from rich.console import Console
 
+    from bertsmith.errors import ConfigError
     from bertsmith.journeys.plan import PlanOptions
     from bertsmith.journeys.plan import plan as make_plan
     from bertsmith.settings import built
     from bertsmith.train.distributed import connected_ranks
 
+    chosen = built(PlanOptions, settings)
+    if not text:
+        if others := sorted(settings.keys() - {"size", "family", "vocab_size"}):
+            raise ConfigError(f"{flag_of(others[0])} is for a plan: name its --text, or leave it out")
+        _show_sizes(
+            chosen, published, 32 if batch is None else batch, 128 if length is None else length, not no_measure
+        )
+        return
+    if published or no_measure or (batch, length) != (None, None):
+        raise ConfigError("--all, --batch, --length and --no-measure are for the table of sizes, without --text")
     with connected_ranks() as (ranks, device):
         console = Console(quiet=not ranks.is_first)
         with console.status("measuring text and machine"):
             found = make_plan(text, device=device, ranks=ranks, **settings)
     if ranks.is_first:
         _show(found, console)
-        print(_next_command(found, text, built(PlanOptions, settings), ranks.world_size))
+        print(_next_command(found, text, chosen, ranks.world_size))
 
 
 def _show(found: Plan, console: Console) -> None:
@@ -263,18 +292,8 @@ def _next_command(found: Plan, text: list[str], chosen: PlanOptions, processes: 
     )
 
 
-def sizes(
-    size: Annotated[
-        list[str] | None, typer.Argument(help="Names or L/H such as 6/384; default: all names.", show_default=False)
-    ] = None,
-    family: Annotated[str, typer.Option(help="Architecture: bert, roberta, modernbert and others.")] = "bert",
-    vocab_size: Annotated[int, typer.Option(help="Pieces in the vocabulary.")] = 30522,
-    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 32,
-    length: Annotated[int, typer.Option(help="Tokens in a sequence, at most 512.")] = 128,
-    published: Annotated[bool, typer.Option("--all", help="Add the 24 small published models.")] = False,
-    measure: Annotated[bool, typer.Option(help="Measure the matmul speed of this machine.")] = True,
-) -> None:
-    """Show parameters, operations, memory and the speed to expect of model sizes."""
+def _show_sizes(chosen: PlanOptions, published: bool, batch: int, length: int, measure: bool) -> None:
+    """Shows parameters, operations, memory and the speed to expect of model sizes."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -283,9 +302,10 @@ def sizes(
     from bertsmith.model import NAMED_SIZES, family_named
     from bertsmith.model.sizes import PUBLISHED_SHAPES, BatchCosts
 
-    asked = list(size or ([] if published else NAMED_SIZES))
+    vocab_size = chosen.vocab_size or 30522
+    asked = list(chosen.sizes or ([] if published else NAMED_SIZES))
     asked += [f"{layers}/{hidden}" for layers, hidden in PUBLISHED_SHAPES] if published else []
-    shape = family_named(family).config
+    shape = family_named(chosen.family).config
     configs = [shape.named(name, vocab_size=vocab_size, pad_token_id=0) for name in asked]
     # 同一形状只占一行：tiny 与 2/128 是同一个模型
     costs = {(c.num_hidden_layers, c.hidden_size): BatchCosts(c, batch, length) for c in configs}

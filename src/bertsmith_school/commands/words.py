@@ -1,4 +1,4 @@
-"""`bertsmith word-vectors`, `nearest`, `lstm`, `seq2seq` and `rewrite`: what BERT is compared with."""
+"""`bertsmith compare word-vectors`, `nearest`, `lstm`, `seq2seq` and `rewrite`: what BERT is compared with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _learned(learn: Callable[..., T], *given: Any) -> T | None:
 
 
 def nearest(
-    model: Annotated[Path, typer.Argument(help="Folder that word-vectors wrote.")],
+    model: Annotated[Path, typer.Argument(help="Folder that `compare word-vectors` wrote.")],
     words: Annotated[
         list[str] | None, typer.Argument(help="Words to add; - reads lines of words, each line by itself.")
     ] = None,
@@ -92,7 +92,7 @@ def lstm(
     from bertsmith_school.neighbours.lstm import SEQUENCE, LstmOptions
 
     # 标注文件先读：写错一行不该在训练之后才说
-    options, reading = divided(settings, LstmOptions, ReadingOptions, command="lstm")
+    options, reading = divided(settings, LstmOptions, ReadingOptions, command="compare lstm")
     sentences, pieces = tagged_sentences(tagged, built(ReadingOptions, reading)), load_tokenizer(tokenizer)
     learned = _learned(learn_two_ways, out, TokenCorpus(corpus, pieces), pieces, built(LstmOptions, options))
     if learned is None:

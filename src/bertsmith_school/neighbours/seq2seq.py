@@ -187,7 +187,9 @@ class Rewriter:
     def load(cls, run: str | Path) -> Rewriter:
         """Reads a finished run; `CheckpointError` for one that is not there, or damaged."""
         run = Path(run)
-        options = read_json(run / SHAPE, Seq2SeqOptions, CheckpointError, "train it again with bertsmith seq2seq")
+        options = read_json(
+            run / SHAPE, Seq2SeqOptions, CheckpointError, "train it again with bertsmith compare seq2seq"
+        )
         tokenizer = load_tokenizer(run / "tokenizer")
         model = _model_of(options, tokenizer)
         read_modules(run / TENSOR_FILE, {"seq2seq": model})

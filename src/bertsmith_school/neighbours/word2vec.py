@@ -145,7 +145,7 @@ class WordVectors:
             content = path.read_bytes()
         except OSError as error:
             raise CheckpointError(
-                f"{path}: cannot be read ({error.strerror}); train with bertsmith word-vectors"
+                f"{path}: cannot be read ({error.strerror}); train with bertsmith compare word-vectors"
             ) from None
         try:
             head, _, rest = content.partition(b"\n")

@@ -105,7 +105,18 @@ def test_the_command_learns_the_village_and_probes_its_layers(village, tmp_path,
     corpus, _ = village
     given = ["--corpus", corpus.folder, "--tokenizer", corpus.folder.parent / "vocab", "--out", tmp_path / "run"]
     shown = typed(
-        capsys, "lstm", *given, "--size", "48", "--epochs", "2", "--learning-rate", "0.01", "--batch-size", "8"
+        capsys,
+        "compare",
+        "lstm",
+        *given,
+        "--size",
+        "48",
+        "--epochs",
+        "2",
+        "--learning-rate",
+        "0.01",
+        "--batch-size",
+        "8",
     )
     losses = [float(line.split(":")[1].split()[0]) for line in shown.splitlines() if line.startswith("held out")]
     # 只数词频是 4.2 左右：两个方向都该远低于它
@@ -117,4 +128,4 @@ def test_the_command_learns_the_village_and_probes_its_layers(village, tmp_path,
     assert max(tags[1:]) >= tags[0] > 0.5
     bad = tmp_path / "bad.conll"
     bad.write_text("word\n\n", encoding="utf-8")
-    assert len(typed(capsys, "lstm", *given, "--tagged", bad, code=2).strip().splitlines()) == 1
+    assert len(typed(capsys, "compare", "lstm", *given, "--tagged", bad, code=2).strip().splitlines()) == 1

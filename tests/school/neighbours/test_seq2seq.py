@@ -221,7 +221,7 @@ def test_settings_that_cannot_work(change):
 def test_pairs_that_are_none(tmp_path, capsys, content, message):
     path = tmp_path / "pairs.tsv"
     path.write_text(content, encoding="utf-8")
-    said = typed(capsys, "seq2seq", path, "--out", tmp_path / "out", code=2).strip()
+    said = typed(capsys, "compare", "seq2seq", path, "--out", tmp_path / "out", code=2).strip()
     assert message in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
@@ -231,17 +231,20 @@ def test_pairs_that_are_none(tmp_path, capsys, content, message):
 def test_the_commands(tmp_path, capsys):
     pairs, out = tmp_path / "pairs.tsv", tmp_path / "out"
     pairs.write_text("".join(f"{a}\t{b}\n" for a, b in village_texts("copy", 0, split="dev")), encoding="utf-8")
-    words = ["seq2seq", str(pairs), "--dev", str(pairs), "--out", str(out), "--epochs", "1", "--size", "32"]
+    words = ["compare", "seq2seq", str(pairs), "--dev", str(pairs), "--out", str(out), "--epochs", "1", "--size", "32"]
     assert "of 200 unseen" in typed(capsys, *words)
     model = Rewriter.load(out)
-    written = typed(capsys, "rewrite", out, "the man reads the book", " ", "the cow")
+    written = typed(capsys, "compare", "rewrite", out, "the man reads the book", " ", "the cow")
     assert written.splitlines() == [model("the man reads the book"), "", model("the cow")]
     for bad, message in (
-        (["rewrite", str(out), "the cow " * 60], "the model reads 64"),
-        (["rewrite", str(tmp_path), "a"], "shape.json"),
-        (["seq2seq", "--out", str(out)], "give one of"),
-        (["seq2seq", str(pairs), "--village", "copy", "--out", str(out)], "give one of"),
-        (["seq2seq", str(pairs), "--max-length", "4", "--out", str(tmp_path / "short")], "raise --max-length"),
+        (["compare", "rewrite", str(out), "the cow " * 60], "the model reads 64"),
+        (["compare", "rewrite", str(tmp_path), "a"], "shape.json"),
+        (["compare", "seq2seq", "--out", str(out)], "give one of"),
+        (["compare", "seq2seq", str(pairs), "--village", "copy", "--out", str(out)], "give one of"),
+        (
+            ["compare", "seq2seq", str(pairs), "--max-length", "4", "--out", str(tmp_path / "short")],
+            "raise --max-length",
+        ),
     ):
         said = typed(capsys, *bad, code=2).strip()
         assert message in said

@@ -202,8 +202,8 @@ def test_the_commands(village, tmp_path, capsys):
     corpus, _ = village
     vocab, out = corpus.folder.parent / "vocab", tmp_path / "out"
     given = ["--corpus", corpus.folder, "--tokenizer", vocab, "--out", out, "--size", 8, "--epochs", 1]
-    assert "vectors of 8 numbers" in typed(capsys, "word-vectors", *given)
-    lines = typed(capsys, "nearest", out, "man", "bread", "--minus", "woman", "--count", "3").splitlines()
+    assert "vectors of 8 numbers" in typed(capsys, "compare", "word-vectors", *given)
+    lines = typed(capsys, "compare", "nearest", out, "man", "bread", "--minus", "woman", "--count", "3").splitlines()
     expected = WordVectors.load(out).nearest(["man", "bread"], ["woman"], 3)
     assert lines == [f"{cosine:.4f}\t{word}" for word, cosine in expected]
-    assert "'zebra' has no vector" in typed(capsys, "nearest", out, "zebra", code=2)
+    assert "'zebra' has no vector" in typed(capsys, "compare", "nearest", out, "zebra", code=2)
