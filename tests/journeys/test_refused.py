@@ -1,9 +1,13 @@
 """A command that is refused leaves nothing behind, so that the next try begins afresh, whatever it is about."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
-from bertsmith import WordPieceTokenizer
+from bertsmith import WordPieceTokenizer, quickstart
 from bertsmith.cli import main
+from bertsmith.errors import ConfigError, RunFolderError
 from typed_command import typed
 
 TEXT = "".join(f"The man eats {n} bread. The woman reads the book.\n\n" for n in "abcdefghijklmnopqrst")
@@ -74,3 +78,34 @@ def test_a_refusal_leaves_nothing(place, capsys, words, request):
     assert sorted(place.rglob("*")) == before
     if "organisation" in request.node.name:
         assert "did you mean google-bert/bert-base-uncased" in said or "did you mean FacebookAI/roberta-base" in said
+
+
+class ReachedTraining(Exception):
+    """Ends a quickstart where its training would begin."""
+
+
+def test_a_corpus_that_was_made_outlives_too_few_minutes(place, monkeypatch):
+    module = sys.modules["bertsmith.journeys.quickstart"]
+    asked = []
+
+    def best_size(corpus, tokenizer, family, minutes):
+        asked.append(minutes)
+        raise ConfigError("give 9 minutes")
+
+    def pretrain(out, corpus, tokenizer, recipe, **how):
+        asked.append(recipe.length.minutes)
+        raise ReachedTraining
+
+    monkeypatch.setattr(module, "best_size", best_size)
+    monkeypatch.setattr(module, "pretrain", pretrain)
+    with pytest.raises(ConfigError, match="give 9 minutes"):
+        quickstart("text.txt", "out", minutes=1)
+    made = {path: path.stat().st_mtime_ns for path in (place / "out" / "corpus").iterdir() if path.name[0] != "."}
+    assert made
+    monkeypatch.setattr(module, "best_size", lambda *_: SimpleNamespace(size="1/64", steps=1, loss=1.0))
+    with pytest.raises(ReachedTraining):
+        quickstart("text.txt", "out", minutes=9)
+    assert asked == [1, 9]
+    assert made == {path: path.stat().st_mtime_ns for path in made}
+    with pytest.raises(RunFolderError, match="holds a quickstart with another seed"):
+        quickstart("text.txt", "out", minutes=9, seed=1)

@@ -152,12 +152,7 @@ def _adapted(
     words = ", ".join(before.costliest(EXAMPLES, min_frequency=LEAST_OFTEN))
     console.print(f"    words that cost most pieces: {escape(words) or 'none'}", soft_wrap=True)
 
-    console.print("[bold]2 · token shards[/bold]")
-    corpus = shards_of(source, larger, out / "corpus")
-    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
-    console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
-
-    console.print("[bold]3 · continued pre-training[/bold]")
+    # 不可能的设置，在建分片之前就说
     recipe = recipe_to_continue(
         start,
         minutes=options.minutes,
@@ -166,6 +161,13 @@ def _adapted(
         **native_settings(best_device(), out),
         seed=options.seed,
     )
+
+    console.print("[bold]2 · token shards[/bold]")
+    corpus = shards_of(source, larger, out / "corpus")
+    train, heldout = corpus.counts[TRAIN], corpus.counts[HELDOUT]
+    console.print(f"    {train.tokens:,} tokens to learn from, {heldout.documents:,} documents held out")
+
+    console.print("[bold]3 · continued pre-training[/bold]")
     if fresh := _fresh_heads(start, recipe):
         console.print(
             f"    the model has no {fresh} head: it starts fresh, so the first loss says little", soft_wrap=True

@@ -241,6 +241,11 @@ def _claim(options: QuickstartOptions, recipe: PreTrainingRecipe, kind: Tokenize
         "size": size,
         **{name: getattr(options, name) for name in ("minutes", "vocab_size", "encoding", "seed")},
     }
+    claimed = options.out / "quickstart.json"
+    # 训练还没有开始：时间和大小可以改，词表和分片照用
+    if claimed.exists() and not (options.out / "recipe.toml").exists():
+        noted = read_json(claimed, dict, RunFolderError, "choose another --out")
+        write_json(claimed, noted | {name: request[name] for name in ("minutes", "size")})
     claim_folder(options.out, "quickstart.json", request)
 
 

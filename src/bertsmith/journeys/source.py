@@ -32,8 +32,8 @@ from bertsmith.tokenizer.learn import AlphabetError
 
 HELDOUT_SHARE = 0.04
 
-WORK = ("state", f"corpus/{CHUNKS_MADE}")
-"""What a journey does not take back when it is refused: steps of training, and chunks of a corpus half made."""
+WORK = ("state", f"corpus/{CHUNKS_MADE}", f"corpus/{MANIFEST}")
+"""What a journey does not take back when it is refused: steps of training, and a corpus, made or half made."""
 
 DOCUMENTS_HELP = "Document: a file, or a block between blank lines; auto: file if several."
 ENCODING_HELP = "Encoding: auto, or a codec such as iso-8859-1."

@@ -222,26 +222,5 @@ def demonstrate(*, hidden_size: int = 6, head_size: int = 3, seed: int = 0) -> l
     return shown
 
 
-def describe(demonstrations: list[Demonstration]) -> str:
-    """Writes demonstrations as a few lines of text: what was found, beside what was hidden."""
-    lines = []
-    for shown in demonstrations:
-        known = shown.recovery.identifiable
-        lines += [
-            f"inputs: {shown.name}; span {known.tokens.shape[1]}, of differences {known.differences.shape[1]};"
-            f" {known.free_dimensions} of {shown.product.numel()} numbers of W_Q W_Kᵀ cannot be seen",
-            f"  fit {shown.recovery.error:.1e} after {shown.recovery.steps} gradients; largest relative error of"
-            f" W_Q W_Kᵀ {shown.product_error:.1e}, of its visible part {shown.seen_product_error:.1e},"
-            f" of W_V {shown.value_error:.1e}",
-            f"  first row, true      {_row(shown.product[0])}",
-            f"  first row, recovered {_row(shown.recovery.product[0])}",
-        ]
-    return "\n".join(lines)
-
-
 def _difference(found: Tensor, true: Tensor) -> float:
     return float((found - true).abs().max() / true.abs().max())
-
-
-def _row(row: Tensor) -> str:
-    return " ".join(f"{number:7.3f}" for number in row.tolist())

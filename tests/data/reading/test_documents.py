@@ -122,6 +122,12 @@ def test_a_page_is_decoded_as_it_says_or_as_it_is(blocks, head, codec):
     assert blocks("a.html", f"{head}<p>{word}</p>".encode(codec)) == [(word, 0, 0)]
 
 
+def test_a_word_parted_at_a_line_end_is_joined_and_a_compound_keeps_its_hyphen(blocks):
+    lines = "more infor-\nmation on COVID-\n19 by Smith-\nJones, a well-\nknown and long-\nterm study of re-\nuse"
+    (found,) = blocks("a.pdf", pdf(lines, "The well-known one, and a Reuse of it. Longterm is no word."))[:1]
+    assert found[0] == "more information on COVID-19 by Smith-Jones, a well-known and longterm study of reuse"
+
+
 def test_a_pdf_knows_its_pages_and_bookmarks_and_loses_running_lines(blocks):
     pages = [f"My report\nPart {n} tells of number {n}.\n{n} of 5" for n in range(1, 6)]
     pages[1] = "My report\nEnd of one.\nSecond part\nMore.\n2 of 5"

@@ -33,6 +33,14 @@ CASES = {
     "tag": ("a.jsonl", lines({"id": 1, "tokens": ["a b", "c"]}), [(("a b", "c"),)], {"id": 1}),
     "text of a tagger": ("tag a.csv", "id,text\n1,a b\n", [("a b",)], {"id": "1"}),
     "words alone": ("tag a.conll", "a\nb\n\nc\n", [(("a", "b"),), (("c",),)], {}),
+    "word and tag between tabs": ("tag a.tsv", "a\tX\nb\tO\n\nc\tX\n", [(("a", "b"),), (("c",),)], {}),
+    "word and tag in a text file": ("tag a.txt", "a\tX\nb\tO\n\nc\tX\n", [(("a", "b"),), (("c",),)], {}),
+    "texts with a header and a blank line": (
+        "tag a.tsv",
+        "text\tid\none two\t1\n\nthree\t2\n",
+        [("one two",), ("three",)],
+        {"id": "1"},
+    ),
     "tags not needed": ("tag a.conllu", "1\tdogs\t_\t_\t_\t_\t0\t_\t_\t_\n", [(("dogs",),)], {}),
     "features": ("a.conll", "a\tX\nb\tY\n", [(("a", "b"),)], {}),
     "answer": ("a.json", json.dumps(SQUAD, indent=1), [("who ?", "a b")], {"id": "q1"}),
@@ -59,6 +67,11 @@ def test_texts_are_found_and_other_columns_come_back(name, tmp_path):
     assert [one.texts for one in found] == texts
     assert found[0].others == others
     assert not any(one.fault for one in found)
+
+
+def test_a_single_sentence_of_words_is_told_by_its_column(tmp_path):
+    (tmp_path / "a.tsv").write_text("a\tX\nb\tO\n", encoding="utf-8")
+    assert [one.texts for one in read("tag", tmp_path / "a.tsv", word_column=0)] == [(("a", "b"),)]
 
 
 def test_csv_parquet_and_json_give_the_same(tmp_path):

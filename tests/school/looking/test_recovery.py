@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith_school.learn.recovery import attend, demonstrate, describe, identifiable, recover
+from bertsmith_school.learn.recovery import attend, demonstrate, identifiable, recover
 
 
 def layer(seed, hidden=5, head=3, out=4):
@@ -110,9 +110,6 @@ def test_the_demonstration_says_what_it_found():
     assert all(d.seen_product_error < 1e-5 and d.value_error < 1e-5 for d in shown)
     assert shown[0].product_error < 1e-5
     assert min(d.product_error for d in shown[1:]) > 1e-2
-    text = describe(shown)
-    assert "7 of 16 numbers" in text
-    assert text.count("recovered") == 3
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def _pdf(content: bytes) -> Blocks:
         raise InputError("protected by a password" if "assword" in str(error) else "damaged") from None
     if not any(page.strip() for page in pages):
         raise InputError("no text: scanned? run OCR over it, such as ocrmypdf")
-    for number, page in enumerate(_without_running_lines(pages)):
+    for number, page in enumerate(_without_running_lines(_rejoined(pages))):
         start = 0
         for level, title in bookmarks.get(number, ()):
             # 书签只说第几页：标题的文字在页中哪里，就从哪里分开
@@ -288,8 +288,23 @@ def _page_text(document: Any, number: int) -> str:
         # 坏了一页，其余的照读
         return ""
     page.close()
-    # \x02 是行末的断词连字符：断开的词重新接上
-    return str(text).replace("\x02", "").replace("\r\n", "\n").strip()
+    return str(text).replace("\r\n", "\n").strip()
+
+
+def _rejoined(pages: list[str]) -> list[str]:
+    """Joins words that a line's end parts: with the hyphen where it is a compound's, as far as the text tells."""
+    # pdfium 把行末的连字符写成 \x02，并去掉换行；是断词还是复合词，先看同一份文件里别处怎样写
+    if not any("\x02" in page for page in pages):
+        return pages
+    words = {word.lower() for page in pages for word in re.findall(r"\w+(?:-\w+)*", page)}
+
+    def whole(found: re.Match[str]) -> str:
+        first, second = found.groups()
+        joined, compound = first + second, f"{first}-{second}"
+        is_compound = compound.lower() in words or (joined.lower() not in words and not second[0].islower())
+        return compound if is_compound else joined
+
+    return [re.sub(r"(\w+)\x02(\w+)", whole, page).replace("\x02", "") for page in pages]
 
 
 def _without_running_lines(pages: list[str]) -> list[str]:

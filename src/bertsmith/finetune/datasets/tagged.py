@@ -18,6 +18,7 @@ import warnings
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from bertsmith.data.reading.lines import Placed, numbered_lines
@@ -138,17 +139,29 @@ _TEXTS = Layout((Column("text", "text_column", TEXT_NAMES),), has_any(*((name,) 
 
 
 def _sentences(path: Path, options: ReadingOptions) -> Iterator[Input] | None:
-    """Reads the words of CoNLL files, which may stand alone."""
+    """Reads the words of CoNLL files, which may stand alone where the ending says that they are words."""
     ending = ending_of(path)
     if ending == ".conllu":
         # feats 一列允许空着：没有标注过的文件也能读
         sentences = list(_conllu(path, replace(options, tag_column="feats")))
     elif ending in (".conll", ".bio", ".iob"):
         sentences = _conll(path, options, least=1)
+    elif ending not in TABLE_KINDS and (isinstance(options.word_column, int) or _is_word_a_line(path, options)):
+        sentences = _conll(path, options)
     else:
         return None
     return (Input(sentence.place, (sentence.words,)) for sentence in sentences)
 
+
+def _is_word_a_line(path: Path, options: ReadingOptions) -> bool:
+    """Tells words with tags by the blank lines between sentences, with as many cells in every line."""
+    lines = [line for _, line in islice(numbered_lines(path, options.encoding), _LINES_TO_TELL)]
+    widths = {line.count("\t") for line in lines if line.strip() and not line.startswith(_DOCUMENT_MARK)}
+    blank = any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
+    return blank and len(widths) == 1 and widths != {0} and not _TEXTS.is_header(lines[0].lower().split("\t"), options)
+
+
+_LINES_TO_TELL = 1000
 
 _OF_WORDS = ("word_column", "tag_column", "alternatives")
 
