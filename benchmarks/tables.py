@@ -47,6 +47,7 @@ ROOMS = {
     "labelled_tables": "data/reading finetune/datasets",
     "latency": f"{CORE} inference tokenizer",
     "learning_curves": TRAINED,
+    "few_labels": f"{CORE} {TUNED} journeys",
     "learning_curves_gpu": TRAINED,
     "model_forward": CORE,
     "own_text": f"{TRAINED} journeys tokenizer",
@@ -687,6 +688,12 @@ TABLES: dict[str, Comparisons | Figures | Ratios] = {
             "seconds": "{:,.0f}",
         },
         over="seed",
+    ),
+    "few_labels": Figures(
+        "few_labels",
+        ("labels", "contender"),
+        {"score": "{:.3f}", "seconds": "{:,.1f}"},
+        over="draw",
     ),
     "tasks_from_nothing": Figures(
         "tasks_from_nothing", ("task", "contender"), {"score": "{:.3f}", "mlm_loss": "{:.3f}"}, {}, "seed"

@@ -325,7 +325,7 @@ class _Job:
         for called, model in self.models.items():
             name = f"fine-tuned {called}"
             if best in ("", f"frozen {called}"):
-                self._encoder(name, model)
+                self._encoder(name, model, f"frozen {called}")
             else:
                 # 特征已经输得超出偶然：调它只会占掉赢家的时间
                 self._skip(name, f"its features do worse than those of {best.removeprefix('frozen ')}")
@@ -456,8 +456,8 @@ class _Job:
         size = sum(file.stat().st_size for file in model.iterdir() if file.is_file() and file.suffix != ".npy")
         return self._scored(name, pipeline.told(outputs), size=size, milliseconds=speed, note=note)
 
-    def _encoder(self, name: str, start: str | Path) -> None:
-        """Fine-tunes a folder as far as the time allows."""
+    def _encoder(self, name: str, start: str | Path, frozen: str) -> None:
+        """Fine-tunes a folder as far as the time allows, and where folds say that it pays beside its frozen states."""
 
         def work(path: Path) -> Try:
             settings = FineTuningSettings(learning_rate=usual_rate(self.task.name, start, None), seed=self.options.seed)
@@ -481,6 +481,10 @@ class _Job:
                 best.append(result.epoch)
                 seconds += result.seconds
                 outputs.append(self._outputs(place / "model", own))
+                if len(outputs) == 1 and not self._gains(own, part, outputs[0], frozen):
+                    # 六次训练太贵：第一份都赢不了冻结的特征，就到此为止
+                    shutil.rmtree(place)
+                    return Try(name, note=f"stopped: no better than {frozen} on the first of {len(parts)} parts")
             if parts:
                 # 全部数据上再训一次：没有留出的部分来选轮数，用各折选出的平均
                 settings = replace(settings, epochs=max(1, round(float(np.mean(best)))))
@@ -496,6 +500,15 @@ class _Job:
             return replace(found, seconds=seconds + result.seconds)
 
         self._do(name, work)
+
+    def _gains(self, examples: Sequence[Any], part: Any, outputs: Tensor, other: str) -> bool:
+        """Tells whether outputs for a part score better than another method did; True where that has not run."""
+        if other not in self.outputs:
+            return True
+        kind: Any = load_pipeline(self.task.name, self.folder / "parts" / "words")
+        both = (outputs, self.outputs[other][torch.from_numpy(part)])
+        ours, theirs = (self.task.metrics(examples, kind.told(one))[self.task.metric] for one in both)
+        return ours > theirs
 
     def _outputs(self, model: Path, examples: Sequence[Any]) -> Tensor:
         outputs: Tensor = load_pipeline(self.task.name, model).logits(*columns_of(examples, self.task.paired))
@@ -561,7 +574,7 @@ class _Job:
         self._do(name, pretrained)
         if (place / "model" / "config.json").exists():
             self._frozen("frozen from nothing", place / "model")
-            self._encoder("fine-tuned from nothing", place / "model")
+            self._encoder("fine-tuned from nothing", place / "model", "frozen from nothing")
 
     def _mixes(self, names: Sequence[str]) -> dict[str, tuple[tuple[float, float, float], float]]:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
