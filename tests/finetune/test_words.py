@@ -19,7 +19,8 @@ from bertsmith.finetune.tasks.classify import ClassificationTask, MultiLabelTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.words import mix_of, train_words
 from bertsmith.inference.classify import MULTI, REGRESSION, SINGLE
-from bertsmith.inference.words import WORDS_FILE, ngrams, read_words
+from bertsmith.inference.linear import WORDS_FILE, read_words
+from bertsmith.inference.words import Words, ngrams
 
 SENTENCE = "the man reads Ada's book, quickly!! 我们喜欢这本书。 ภาษา naïve straße 3,5 :-) कक्षा"
 
@@ -130,16 +131,16 @@ def test_a_folder_gives_the_same_and_a_damaged_file_is_refused(tmp_path):
     examples = [LabelledText(text, None, "ab"[number % 2]) for number, text in enumerate(texts(40, 5))]
     words, _ = train_words(ClassificationTask.of(examples), examples, examples)
     words.save(tmp_path)
-    found = read_words(tmp_path)
+    found = read_words(tmp_path, Words)
     given = ["", *texts(3000, 6)]
     assert torch.equal(found.logits(given), words.logits(given))
     assert torch.equal(found.logits(given)[1:2], words.logits(given[1:2]))
     assert torch.equal(found.logits([""])[:, 1], torch.from_numpy(words.bias))
-    assert read_words(tmp_path.parent) is None
+    assert read_words(tmp_path.parent, Words) is None
     file = tmp_path / WORDS_FILE
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(CheckpointError, match="damaged"):
-        read_words(tmp_path)
+        read_words(tmp_path, Words)
 
 
 def grid_of(encoder, words, truth):

@@ -14,7 +14,8 @@ import torch
 import bertsmith
 from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.words import read_words
+from bertsmith.inference.linear import read_words
+from bertsmith.inference.words import Words
 from bertsmith.journeys import solve as journey
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
@@ -31,6 +32,16 @@ def rows_of(count, seed, *, noise=0.1):
         said = label if draws.random() > noise else draws.choice(["good", "bad"])
         text = f"{draws.choice(PEOPLE)} reads a {draws.choice(WORDS[said])} book {draws.randrange(90)} {number}"
         found.append({"text": text, "label": label})
+    return found
+
+
+def tagged_rows(count, seed):
+    """What a person does is a verb where it is not a noun: the word before tells. Some tags are drawn."""
+    draws, found = random.Random(seed), []
+    for number in range(count):
+        words = ["the", draws.choice(("man", "boy")), draws.choice(("walks", "runs")), "the", "walks", str(number)]
+        tags = ["DET", "NOUN", "VERB", "DET", "NOUN", "NUM"]
+        found.append({"words": words, "tags": [tag if draws.random() > 0.05 else "NOUN" for tag in tags]})
     return found
 
 
@@ -154,8 +165,39 @@ def test_both_parts_are_kept_where_both_are_asked_for(encoder, tmp_path, monkeyp
     whole, words, alone = (load_pipeline("classify", kept, only=only) for only in (None, "words", "encoder"))
     expected = 0.5 * alone.logits(texts, None) + 0.8 * words.logits(texts, None)
     torch.testing.assert_close(whole.logits(texts, None), expected)
-    assert read_words(found.model_folder).mix == (0.5, 0.8, 0.0)
+    assert read_words(found.model_folder, Words).mix == (0.5, 0.8, 0.0)
     assert "Where the parts differ" in found.report.read_text()
+
+
+def test_tags_of_a_file_are_solved_by_words(tmp_path):
+    """Entities that only their neighbours tell; most words are outside, and the odds against that are lowered."""
+    draws, lines = random.Random(0), []
+    for number in range(300):
+        called = draws.choice(("Ada", "Ben", f"N{number}"))
+        said = f"meet O\n{called} B-PER\n" if draws.random() < 0.3 else f"see O\n{called} O\n"
+        lines.append(said + f"x{draws.randrange(50)} O\n")
+    file = tmp_path / "names.conll"
+    file.write_text("\n".join(lines))
+    found = bertsmith.solve(file, tmp_path / "out")
+    assert found.details.task == "tag"
+    assert found.details.answer == "words"
+    assert found.metrics["f1"] > 0.9
+    pipeline = load_pipeline("tag", found.model_folder)
+    assert pipeline.tag_words([["meet", "Zoe", "x1"], ["see", "Zoe", "x1"]]) == [["O", "B-PER", "O"], ["O", "O", "O"]]
+    assert [(one.type, one.text) for one in pipeline("meet Zoe")] == [("PER", "Zoe")]
+
+
+def test_tags_of_both_parts_are_added_up(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    rows = tagged_rows(120, 0)
+    found = bertsmith.solve(rows[:80], tmp_path / "out", dev=rows[80:], model=[encoder], minutes=5.0)
+    words = [row["words"] for row in rows[80:]]
+    parts = (load_pipeline("tag", found.model_folder, only=only) for only in (None, "words", "encoder"))
+    whole, ours, theirs = (one.logits(words) for one in parts)
+    torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
+    assert [one.name for one in found.details.tries][2:] == ["fine-tuned encoder", "answer: words + fine-tuned encoder"]
+    assert bertsmith.evaluate(found.model_folder, rows[80:]).metrics == pytest.approx(found.metrics, abs=1e-6)
+    assert "»walks«" in found.report.read_text()
 
 
 def test_an_encoder_that_knows_nothing_stays_out(tmp_path, encoder):
@@ -220,7 +262,15 @@ def test_the_worse_features_are_not_fine_tuned(tmp_path, encoder, monkeypatch):
         ([{"text": f"a {n}", "label": "x"} for n in range(20)], {}, InputError, "one class only"),
         ([{"text": f"a {n}", "label": f"x{n}"} for n in range(20)], {}, InputError, "a class of its own"),
         ([{"text": "same", "label": "ab"[n % 2]} for n in range(20)], {}, InputError, "too few to hold some out"),
-        (rows_of(40, 0), {"task": "tag"}, ConfigError, "bertsmith finetune tag"),
+        (rows_of(40, 0), {"task": "rank"}, ConfigError, "bertsmith finetune rank"),
+        ([{"words": ["a", "b"], "tags": ["X", "X"]}] * 20, {}, InputError, "no more than one tag"),
+        (
+            tagged_rows(40, 0),
+            {"dev": [{"words": ["a"], "tags": ["NEW"]}]},
+            InputError,
+            "does not occur in the training",
+        ),
+        ([{"words": ["a"], "tags": ["X", "Y"]}] * 20, {"task": "tag"}, InputError, "each word has one tag"),
         (rows_of(40, 0), {"task": "odd"}, ConfigError, "is unknown; use classify, multilabel, regress"),
         (rows_of(40, 0), {"dev": [{"text": "a", "label": "new"}]}, InputError, "does not occur in the training file"),
         (rows_of(40, 0), {"task": "regress"}, InputError, "not a finite number"),

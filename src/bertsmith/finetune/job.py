@@ -27,10 +27,10 @@ from bertsmith.finetune.tasks import all_tasks, load_task, options_of_all_tasks,
 from bertsmith.finetune.tasks.task import Evaluation, Task
 from bertsmith.finetune.teaching import TeachingOptions, labelled_by_teacher
 from bertsmith.finetune.trials import RUNS, SearchResult
+from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.classify import Part
 from bertsmith.inference.engine import InferenceConfig, Precision
-from bertsmith.inference.words import read_words
+from bertsmith.inference.linear import WORDS_FILE, Part
 from bertsmith.kernels.layers import on_device
 from bertsmith.model import ModelConfig
 from bertsmith.settings import Result, built, divided, option
@@ -318,7 +318,7 @@ def evaluate(
         # 这里的 auto 不测量：同一个文件的分数不该随机器的忙闲而变
         inference = InferenceConfig(place, None if precision == "auto" else cast("Precision", precision), max_length)
         examples = task.spec.reader.read(data, options, task=task.name)
-        if adapter is None and (only is not None or read_words(described) is not None):
+        if adapter is None and (only is not None or (model_folder(described) / WORDS_FILE).exists()):
             pipeline = load_pipeline(task.name, described, precision=inference.precision, device=place, only=only)
             predictions = task.predicted(pipeline, examples)
         else:

@@ -25,6 +25,7 @@ from bertsmith.finetune.datasets import DataSource, Reader, ReadingOptions, name
 from bertsmith.finetune.datasets.columns import find_columns
 from bertsmith.finetune.datasets.inputs import names_all
 from bertsmith.finetune.datasets.questions import is_one_document
+from bertsmith.finetune.datasets.tagged import WORD_LINES
 from bertsmith.finetune.languages import WITHOUT_SPACES, languages_in, scripts_in
 from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import fingerprint_of, fingerprints
@@ -36,7 +37,6 @@ _TASKS = ("choose", "rank", "classify", "multilabel", "regress", "embed")
 """Tasks whose files are tables; the first that can read a file is the one it is most likely for."""
 _BY_NAME = ("choose", "rank")
 _LINES = ("classify", "multilabel", "regress", "embed")
-_WORD_LINES = (".conll", ".conllu", ".bio", ".iob")
 _SHOWN = 12
 
 
@@ -212,7 +212,7 @@ def _examples(source: DataSource, task: str | None, options: ReadingOptions) -> 
     """Reads a source with the reader of the task it is for; None for text without labels."""
     if task == "text":
         return None, []
-    if task is None and isinstance(source, (str, Path)) and ending_of(Path(source)) in _WORD_LINES:
+    if task is None and isinstance(source, (str, Path)) and ending_of(Path(source)) in WORD_LINES:
         task = "tag"
     if task is not None:
         return task, task_named(task).spec.reader.read(source, options, task=task)

@@ -25,8 +25,8 @@ from bertsmith.finetune.datasets.inputs import Input, read_inputs
 from bertsmith.finetune.tasks import load_task, task_named
 from bertsmith.finetune.tasks.task import Record, Task
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.classify import Part
 from bertsmith.inference.engine import PART, Precision
+from bertsmith.inference.linear import Part
 from bertsmith.inference.pipeline import task_of_folder
 from bertsmith.inference.task_file import paired_of
 from bertsmith.tokenizer import load_tokenizer

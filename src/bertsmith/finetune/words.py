@@ -14,35 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.finetune.datasets.texts import columns_of
+from bertsmith.finetune.linear import STRENGTHS, Fit, Floats, Losses, fitted, most_frequent, scores_of
 from bertsmith.finetune.tasks.classify import TextTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference.classify import REGRESSION, SINGLE
 from bertsmith.inference.words import PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
 
-STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""The values of `C`, by which the loss of the examples is multiplied beside the penalty, among which dev chooses."""
-MOST_WEIGHTS = 4_000_000
-"""Of the n-grams the most frequent ones are kept, as many as make this many weights: 16 MB."""
-ROUGH, EXACT = 1e-4, 1e-8
-"""Least relative gain of a step of the optimizer: to compare strengths, and for the weights that are kept."""
 CHANCE = 1.92
 """Half the 95 % quantile of chi squared with one degree of freedom."""
-
-Floats = NDArray[np.float64]
-
-
-class Fit(NamedTuple):
-    """How a linear model was found: the strength, and its outputs [N, K] for examples it had not learned from."""
-
-    strength: float
-    outputs: Tensor
 
 
 def train_words(
@@ -137,24 +123,25 @@ def _learned(
     else:
         pieces, order, wanted = [(every, held)], np.arange(len(dev)), np.asarray(task.targets(dev), dtype=np.float64)
     measured = _example_weights(task, wanted)
-    found = [np.zeros((features.shape[1] + 1) * columns)] * len(pieces)
-    best: tuple[float, float, list[Any], Floats] | None = None
-    for strength in strengths:
-        found = [
-            _fitted(problem, features[rows], target[rows], each[rows] * strength, start, ROUGH)
-            for (rows, _), start in zip(pieces, found, strict=True)
-        ]
-        tables = [one.reshape(-1, columns) for one in found]
-        scores = np.concatenate([_scores(part, table) for (_, part), table in zip(pieces, tables, strict=True)])
-        loss = float(_losses(problem, scores, wanted)[0] @ measured)
-        # 由强到弱，一变差就停：再弱只会更差
-        if best is not None and loss >= best[0]:
-            break
-        best = (loss, strength, found, scores)
-    assert best is not None
-    _, strength, starts, scores = best
-    learned = _fitted(problem, features, target, each * strength, np.mean(starts, axis=0), EXACT).reshape(-1, columns)
-    outputs = _scores(held, learned) if dev is not None else scores[np.argsort(order)]
+
+    def losses(rows: NDArray[np.int64]) -> Losses:
+        def weighed(scores: Floats, rest: Floats) -> tuple[float, Floats, Floats]:
+            found, slopes = _losses(problem, scores, target[rows])
+            return float(found @ each[rows]), slopes * each[rows][:, None], rest
+
+        return weighed
+
+    def held_scores(tables: Sequence[Floats]) -> Floats:
+        return np.concatenate([scores_of(part, table) for (_, part), table in zip(pieces, tables, strict=True)])
+
+    learned, strength, tables = fitted(
+        [(features[rows], losses(rows)) for rows, _ in pieces],
+        (features, losses(every)),
+        lambda tables: float(_losses(problem, held_scores(tables), wanted)[0] @ measured),
+        strengths,
+        (features.shape[1] + 1, columns),
+    )
+    outputs = scores_of(held, learned) if dev is not None else held_scores(tables)[np.argsort(order)]
     weights, bias = learned[:-1], learned[-1]
     if isinstance(task, RegressionTask):
         weights, bias, outputs = (
@@ -176,10 +163,7 @@ def _known(task: TextTask[Any, Any], train: Sequence[Any], outputs: int) -> Word
             found += np.bincount(features, minlength=len(found))
     if pairs is not None:
         found[SIMILARITIES:] = len(texts)
-    most = max(MOST_WEIGHTS // outputs, 1)
-    known = np.flatnonzero(found)
-    if len(known) > most:
-        known = np.sort(known[np.argsort(-found[known], kind="stable")[:most]])
+    known = most_frequent(found, outputs)
     rarity = 1 + np.log((1 + len(texts)) / (1 + found[known]))
     nothing = np.zeros((len(known), 1), dtype=np.float32)
     return Words("", (), task.paired, known.astype(np.int32), rarity.astype(np.float32), nothing, nothing[:1, 0])
@@ -202,31 +186,6 @@ def _example_weights(task: TextTask[Any, Any], target: Floats) -> Floats:
     """Returns the weight of each example: that of its class, where classes are balanced."""
     weights = getattr(task, "class_weights", ())
     return np.asarray(weights)[target.astype(np.int64)] if weights else np.ones(len(target))
-
-
-def _fitted(problem: str, features: Any, target: Floats, each: Floats, start: Floats, tolerance: float) -> Floats:
-    """Returns weights and biases [(F + 1) x C] with the least sum of weighted losses and half the squared weights."""
-    from scipy.optimize import minimize
-
-    transposed = features.T.tocsr() if hasattr(features, "tocsr") else features.T
-
-    def objective(parameters: Floats) -> tuple[float, Floats]:
-        table = parameters.reshape(features.shape[1] + 1, -1)
-        losses, slopes = _losses(problem, _scores(features, table), target)
-        slopes *= each[:, None]
-        # 偏置不受惩罚：先验概率不该被压向一半
-        gradient = np.concatenate([transposed @ slopes.astype(np.float32) + table[:-1], slopes.sum(0, keepdims=True)])
-        return float(losses @ each + 0.5 * np.square(table[:-1]).sum()), gradient.ravel()
-
-    how = {"maxiter": 300, "maxcor": 6, "gtol": 1e-4, "ftol": tolerance}
-    found: Any = minimize(objective, start, method="L-BFGS-B", jac=True, options=how)
-    return np.asarray(found.x)
-
-
-def _scores(features: Any, table: Floats) -> Floats:
-    """Returns outputs [N, C] from weights and biases [F + 1, C]."""
-    scores: Floats = np.asarray(features @ table[:-1].astype(np.float32), dtype=np.float64) + table[-1]
-    return scores
 
 
 def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Floats]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bertsmith.inference.classify import LabelsPrediction as LabelsPrediction
     from bertsmith.inference.classify import MultiLabel as MultiLabel
     from bertsmith.inference.classify import NextSentence as NextSentence
-    from bertsmith.inference.classify import Part
     from bertsmith.inference.classify import Prediction as Prediction
     from bertsmith.inference.classify import Rank as Rank
     from bertsmith.inference.classify import Ranked as Ranked
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.fill_mask import Generate as Generate
     from bertsmith.inference.fill_mask import Generated as Generated
     from bertsmith.inference.graph_cache import EngineKind
+    from bertsmith.inference.linear import Part
     from bertsmith.inference.pipeline import Device
     from bertsmith.inference.pipeline import Pipeline as Pipeline
     from bertsmith.inference.tag import FeatureTag as FeatureTag

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -22,9 +22,10 @@ from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import READS, Pooling, check_pooling
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.pipeline import Pipeline, label_names, one_or_many, parts, require_list, require_pairs
+from bertsmith.inference.linear import LinearPipeline, LinearPipelineT
+from bertsmith.inference.pipeline import Pipeline, one_or_many, parts, require_list, require_pairs
 from bertsmith.inference.task_file import USAGE_FILE, TaskFile, read_told, stated_prompts
-from bertsmith.inference.words import Words, read_words
+from bertsmith.inference.words import Words
 from bertsmith.model import (
     Backbone,
     ModelConfig,
@@ -39,11 +40,8 @@ from bertsmith.tokenizer.encoding import Encoding
 
 SINGLE, MULTI, REGRESSION = PROBLEM_TYPES
 
-Part = Literal["words", "encoder"]
-"""A part of a folder that `bertsmith solve` made."""
 TextModel = ModelForSequenceClassification | Backbone | Words
 """What gives the outputs for a text: an encoder with its head or without, or a linear model over words."""
-TextPipelineT = TypeVar("TextPipelineT", bound="TextPipeline")
 
 _PIPELINE_OF = {SINGLE: "classify", MULTI: "multilabel", REGRESSION: "regress"}
 
@@ -84,36 +82,21 @@ class ClassSettings(TextSettings):
     positive_threshold: float | None = None
 
 
-@dataclass
-class WordsEngine:
-    """Stands where a pipeline of words alone has no engine: what a server says of it."""
-
-    batch_tokens: int = 0
-    precision: str = "float32"
-    kind: str = "words"
-    choice: None = None
-    device: str = "cpu"
-
-
-class TextPipeline(Pipeline):
+class TextPipeline(LinearPipeline):
     """What the pipelines over texts or pairs of texts share: what they take, and what the model's outputs must mean.
-
-    A folder that `bertsmith solve` made may hold words alone, or words beside the encoder, whose outputs are added.
 
     Attributes:
         problem_type: what `config.problem_type` says of such a model.
         paired: whether the model was trained on pairs; None where that is not known.
-        words: the linear model over words, alone or beside the encoder; None for none.
     """
 
     architectures = (ModelForSequenceClassification,)
     settings: ClassVar[type[TaskFile]] = TextSettings
-    has_parts = True
+    words_kind = Words
     endpoints = ("/predict",)
     problem_type: ClassVar[str]
 
-    labels: list[str]
-    words: Words | None = None
+    words: Words | None
 
     def __init__(
         self,
@@ -125,44 +108,21 @@ class TextPipeline(Pipeline):
     ) -> None:
         """Takes a model whose `problem_type` is one of the pipeline's."""
         self.paired = paired
-        if tokenizer is None or isinstance(model, Words):
-            assert isinstance(model, Words)
-            self.words, self.labels, self.max_length = model, list(model.labels), 0
-            self.tokenizer, self.engine = cast("Any", None), cast("Any", WordsEngine())
-            return
-        self.require_problem(model.config)
+        if not isinstance(model, Words):
+            self.require_problem(model.config)
         super().__init__(model, tokenizer, inference)
-        self.labels = label_names(model.config)
 
     @classmethod
-    def load(cls: type[TextPipelineT], folder: str | Path, *, only: Part | None = None, **how: Any) -> TextPipelineT:
-        """Loads a folder as `Pipeline.load` does; with `only`, one part of those that `bertsmith solve` put there."""
-        words = read_words(folder)
-        # 两部分各自是否在：没有词，或者词独自成为答案
-        holds = {"words": words is not None and bool(words.mix[1]), "encoder": words is None or bool(words.mix[0])}
-        if only is not None and not holds[only]:
-            raise ConfigError(f"{folder}: holds {'an encoder' if only == 'words' else 'words'} alone; leave --only out")
-        if words is not None and words.problem != cls.problem_type:
-            raise CheckpointError(f"{folder}: its words are for {_PIPELINE_OF[words.problem]!r}, not for {cls.name!r}")
-        if words is not None and only is not None:
-            words = words.only(only)
-        if words is None:
-            return super().load(folder, **how)
-        if not words.mix[0]:
-            return cls(words, None, InferenceConfig(**how), **cls.settings_in(folder).arguments())
+    def load_beside(cls: type[LinearPipelineT], folder: str | Path, words: Words, **how: Any) -> LinearPipelineT:
+        """Loads the encoder beside words: with its head, or without for the layer that reads its states."""
         if words.states is None:
-            pipeline = super().load(folder, **how)
-            if tuple(pipeline.labels) != words.labels:
-                raise CheckpointError(f"{folder}: its words have other labels than its encoder; run solve again")
-        else:
-            check_pooling(words.states.pooling, ModelConfig.load(folder))
-            encoder = Backbone.from_pretrained(folder, need_pooler=False)
-            # 编码器自己没有头：输出的名字与意思由这一层来说
-            names = dict(enumerate(words.labels))
-            encoder.config = encoder.config.changed(id2label=names, problem_type=words.problem)
-            pipeline = cls.over(encoder, load_tokenizer(folder), cls.settings_in(folder), **how)
-        pipeline.words = words
-        return pipeline
+            return super().load_beside(folder, words, **how)
+        check_pooling(words.states.pooling, ModelConfig.load(folder))
+        encoder = Backbone.from_pretrained(folder, need_pooler=False)
+        # 编码器自己没有头：输出的名字与意思由这一层来说
+        names = dict(enumerate(words.labels))
+        encoder.config = encoder.config.changed(id2label=names, problem_type=words.problem)
+        return cls.over(encoder, load_tokenizer(folder), cls.settings_in(folder), **how)
 
     @classmethod
     def is_for(cls, architecture: str, config: ModelConfig) -> bool:
@@ -195,16 +155,14 @@ class TextPipeline(Pipeline):
         if self.paired is not None and self.paired != (pairs is not None):
             trained, wanted = ("pairs of texts", "give") if self.paired else ("single texts", "leave out")
             raise InputError(f"the model was trained on {trained}; {wanted} the second texts")
-        if self.words is None:
-            return sequence_logits(self, texts, pairs)
-        if self.tokenizer is None:
-            return self.words.logits(texts, pairs)
-        layer = self.words.states
+        return self.together((texts, pairs), lambda: self._encoded(texts, pairs))
+
+    def _encoded(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
+        layer = None if self.words is None else self.words.states
         if layer is None:
-            return self.words.beside(sequence_logits(self, texts, pairs), texts, pairs)
-        read, width = READS[cast("Pooling", layer.pooling)], len(layer.weights)
-        vectors = sequence_rows(self, texts, pairs, read, width)
-        return self.words.beside(layer.logits(vectors, len(self.labels)), texts, pairs)
+            return sequence_logits(self, texts, pairs)
+        vectors = sequence_rows(self, texts, pairs, READS[cast("Pooling", layer.pooling)], len(layer.weights))
+        return layer.logits(vectors, len(self.labels))
 
     def smallest_input(self) -> tuple[Any, ...]:
         """Returns a text, or a pair where the model was trained on pairs."""

@@ -26,18 +26,21 @@ from torch import Tensor
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import CheckpointError, ConfigError, InputError
 from bertsmith.inference.answer import behind_marks
+from bertsmith.inference.chain import Chain, words_in
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.entities import (
     IOB1,
     OUTSIDE,
     Entity,
+    Transitions,
     best_path,
     entities_of,
     is_iob1,
     is_plain,
     transitions_of,
 )
-from bertsmith.inference.pipeline import Pipeline, label_names, one_or_many, parts, require_list
+from bertsmith.inference.linear import LinearPipeline
+from bertsmith.inference.pipeline import one_or_many, parts, require_list
 from bertsmith.inference.task_file import TaskFile, read_settings
 from bertsmith.model import ModelConfig, ModelForTokenClassification, PretrainedModel
 from bertsmith.model.features import FeatureTagger, Top
@@ -70,11 +73,13 @@ class TextEntity:
 class TagSettings(TaskFile):
     """What `task.json` tells `Tag`: whether a sentence's tags are chosen together, to keep to their scheme.
 
-    `scheme` is `IOB1` where entities begin with `I-`; empty where the tags themselves say it.
+    `scheme` is `IOB1` where entities begin with `I-`; empty where the tags themselves say it. By `outside` (nats) must
+    `O` be likelier than another tag to be chosen.
     """
 
     constrained: bool = False
     scheme: str = ""
+    outside: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,32 +106,32 @@ class WordWindow:
     positions: list[int]
 
 
-class Tag(Pipeline, name="tag"):
+class Tag(LinearPipeline, name="tag"):
     """Tags words, or finds entities in texts.
 
     Attributes:
         constrained: as in `TagSettings`; may be set where the labels have a scheme.
+        outside: as in `TagSettings`; may be set.
     """
 
     settings = TagSettings
+    words_kind = Chain
     constrained = False
     architectures: ClassVar[tuple[type[PretrainedModel], ...]] = (ModelForTokenClassification,)
     endpoints = ("/tag",)
 
-    labels: list[str]
-
     def __init__(
         self,
-        model: PretrainedModel,
-        tokenizer: Tokenizer,
+        model: PretrainedModel | Chain,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         constrained: bool = False,
         scheme: str = "",
+        outside: float = 0.0,
     ) -> None:
         super().__init__(model, tokenizer, inference)
-        self.labels = label_names(model.config)
-        self.constrained, self.scheme = constrained, scheme
+        self.constrained, self.scheme, self.outside = constrained, scheme, outside
 
     @one_or_many
     def __call__(self, texts: Sequence[str]) -> list[list[TextEntity]]:
@@ -139,8 +144,12 @@ class Tag(Pipeline, name="tag"):
         found: list[list[TextEntity]] = []
         for part in parts(len(texts)):
             chosen = list(texts[part])
-            sentences, places = words_in_texts(self.tokenizer, chosen)
-            tagged = self._read(sentences)
+            if self.tokenizer is None:
+                pieces, places = None, [words_in(text) for text in chosen]
+            else:
+                pieces, places = words_in_texts(self.tokenizer, chosen)
+            words = [[text[start:end] for start, end in row] for text, row in zip(chosen, places, strict=True)]
+            tagged = self.told(self._outputs(words, pieces), [len(row) for row in words])
             found += [self._entities(*row) for row in zip(chosen, places, tagged, strict=True)]
         return found
 
@@ -150,53 +159,67 @@ class Tag(Pipeline, name="tag"):
 
     def score_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTags]:
         """Returns a tag and its probability for each word of N lists of words."""
-        if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
-            raise InputError("give lists of words: [['the', 'man'], ...]; call the pipeline itself for raw texts")
         found: list[WordTags] = []
         for part in parts(len(sentences)):
-            found += self._read(pieces_of_words(self.tokenizer, sentences[part]))
+            found += self.told(self.logits(sentences[part]), [len(words) for words in sentences[part]])
         return found
 
-    def _read(self, sentences: Sequence[WordPieces]) -> list[WordTags]:
-        windows = list(word_windows(self.tokenizer, sentences, self.max_length))
-        if self.constrained:
-            return self._read_together(sentences, windows)
-        rows = self.engine.run_tokens([window.input_ids for window in windows], None, _best_tags)
-        tags: list[list[str]] = [[] for _ in sentences]
-        probabilities: list[list[float]] = [[] for _ in sentences]
-        # 窗口按句子和词的先后排列，各读各的词：依次接上就是整句
-        for window, row in zip(windows, rows, strict=True):
-            for probability, label in row[window.positions].tolist():
-                tags[window.sentence].append(self.labels[int(label)])
-                probabilities[window.sentence].append(probability)
-        return [WordTags(tuple(one), tuple(two)) for one, two in zip(tags, probabilities, strict=True)]
+    def logits(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """Returns [W, K] float32, the log-probability of each tag for each of the W words of N lists of words.
 
-    def _read_together(self, sentences: Sequence[WordPieces], windows: Sequence[WordWindow]) -> list[WordTags]:
-        """Chooses the tags of each sentence together, among those that its scheme allows."""
+        Where words stand beside an encoder, these are sums of such. Errors as in `score_words`.
+        """
+        if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
+            raise InputError("give lists of words: [['the', 'man'], ...]; call the pipeline itself for raw texts")
+        pieces = None if self.tokenizer is None else pieces_of_words(self.tokenizer, sentences)
+        return self._outputs(sentences, pieces)
+
+    def _outputs(self, sentences: Sequence[Sequence[str]], pieces: Sequence[WordPieces] | None) -> Tensor:
+        return self.together((sentences,), lambda: self._read(pieces or []))
+
+    def _read(self, sentences: Sequence[WordPieces]) -> Tensor:
+        windows = list(word_windows(self.tokenizer, sentences, self.max_length))
+        rows = self.engine.run_tokens([window.input_ids for window in windows], None, _log_probabilities)
+        # 窗口按句子和词的先后排列，各读各的词：依次接上就是整句
+        read = [row[window.positions] for window, row in zip(windows, rows, strict=True)]
+        return torch.cat([torch.zeros(0, len(self.labels)), *read])
+
+    def told(self, outputs: Tensor, sizes: Sequence[int]) -> list[WordTags]:
+        """Returns what outputs [W, K] say of sentences of `sizes` words, W together."""
+        scores = outputs.double().log_softmax(-1).numpy()
+        chosen = scores.copy()
+        if self.outside:
+            chosen[:, self.labels.index(OUTSIDE)] -= self.outside
+        ends = list(accumulate(sizes))
+        places = chosen.argmax(-1) if len(chosen) else np.zeros(0, dtype=np.int64)
+        if self.constrained:
+            allowed = self._transitions()
+            paths = (best_path(chosen[end - size : end], allowed) for size, end in zip(sizes, ends, strict=True))
+            places = np.fromiter(chain.from_iterable(paths), dtype=np.int64, count=len(chosen))
+        tags = [self.labels[place] for place in places.tolist()]
+        sure = np.exp(scores[np.arange(len(places)), places]).tolist()
+        return [
+            WordTags(tuple(tags[end - size : end]), tuple(sure[end - size : end]))
+            for size, end in zip(sizes, ends, strict=True)
+        ]
+
+    def _transitions(self) -> Transitions:
+        """Returns what the scheme of the tags allows."""
         transitions = transitions_of(self.labels, iob1=self.scheme == IOB1 or is_iob1(self.labels))
         if transitions is None:
             raise ConfigError(f"tags without a scheme such as BIO ({', '.join(self.labels[:4])}) constrain nothing")
-        rows = self.engine.run_tokens([window.input_ids for window in windows], None, _log_probabilities)
-        scores: list[list[NDArray[np.float64]]] = [[] for _ in sentences]
-        # 一句可能分在几窗里：先把各窗读到的词接成整句，再一起选
-        for window, row in zip(windows, rows, strict=True):
-            scores[window.sentence].append(row[window.positions].double().numpy())
-        found = []
-        for parts_of_one in scores:
-            sentence = np.concatenate(parts_of_one) if parts_of_one else np.zeros((0, len(self.labels)))
-            path = best_path(sentence, transitions)
-            sure = np.exp(sentence[np.arange(len(path)), path])
-            found.append(WordTags(tuple(self.labels[place] for place in path), tuple(map(float, sure))))
-        return found
+        return transitions
 
-    def _entities(self, text: str, places: NDArray[np.int64], tagged: WordTags) -> list[TextEntity]:
+    def _entities(
+        self, text: str, places: Sequence[Sequence[int]] | NDArray[np.int64], tagged: WordTags
+    ) -> list[TextEntity]:
         if marks_entities(self.labels):
             entities = entities_of(tagged.tags, plain=is_plain([self.labels]))
         else:
             entities = [Entity(tag, number, number) for number, tag in enumerate(tagged.tags)]
         found = []
         for entity in entities:
-            start, end = int(places[entity.first, 0]), int(places[entity.last, 1])
+            start, end = int(places[entity.first][0]), int(places[entity.last][1])
             probability = float(np.mean(tagged.probabilities[entity.first : entity.last + 1]))
             found.append(TextEntity(entity.type, start, end, text[start:end], probability))
         return found
@@ -350,10 +373,3 @@ def _log_probabilities(model: ModelForTokenClassification, batch: RaggedBatch) -
     """Returns [T, K]: the log-probability of each tag of each token."""
     scores: Tensor = model(batch).float().log_softmax(-1)
     return scores
-
-
-def _best_tags(model: ModelForTokenClassification, batch: RaggedBatch) -> Tensor:
-    """Returns [T, 2]: the highest probability of each token, and the number of its label."""
-    # 只带回最好的标签，不带回全部 logits：长文本的内存与标签数无关
-    probabilities, labels = model(batch).float().softmax(-1).max(-1)
-    return torch.stack([probabilities, labels.to(probabilities.dtype)], -1)

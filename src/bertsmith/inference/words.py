@@ -3,38 +3,29 @@
 Notable:
 - features are words and pairs of words, and runs of two to five characters within words with their edges; characters
   of scripts without spaces (Chinese, Japanese, Thai …) are words of their own, so no segmenter is needed
-- an n-gram is a number, its hash (Weinberger et al. 2009): there is no vocabulary, and what is stored is the numbers
-  that training saw, with their weights, as safetensors
+- an n-gram is a number, its hash (Weinberger et al. 2009): there is no vocabulary
 - words and characters are each weighed by 1 + log count and by rarity, and scaled to length 1 (Salton and Buckley
   1988); of pairs so are the second texts, what both texts hold, and how alike the two are
 - everything is done on the code points of many texts at once, in NumPy: no loop over texts, words or n-grams
-- beside an encoder it holds by what the outputs of the two are multiplied before they are added; the encoder may be one
-  that stays as it was, with a linear layer over its states here
+- an encoder beside it may be one that stays as it was, with a linear layer over its states here
 """
 
 from __future__ import annotations
 
-import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor
 
-from bertsmith.errors import CheckpointError
-from bertsmith.files import atomic_path
-from bertsmith.hub import model_folder
+from bertsmith.inference.linear import LinearModel, Mix, Part, write_words
+from bertsmith.model.config import PROBLEM_TYPES
 
-WORDS_FILE = "words.safetensors"
-FORMAT = "1"
 BITS = 18
 """An n-gram is one of 2^18 numbers, in each block of features: a fifth of a million n-grams collide little."""
 PART = 1024
@@ -79,20 +70,17 @@ class StatesLayer:
 
 
 @dataclass(frozen=True)
-class Words:
-    """A linear model over hashed n-grams.
+class Words(LinearModel):
+    """A linear model over hashed n-grams of texts or pairs; C is 1 for two classes, whose log odds it gives.
 
     Attributes:
         problem: one of `PROBLEM_TYPES`: what the outputs mean.
-        labels: their names.
         paired: whether it reads pairs of texts.
-        features: [F] int32, the numbers of the n-grams that it knows, rising.
         rarity: [F] float32, 1 + log((1 + texts) / (1 + texts with it)).
-        weights: [F, C] float32; C is 1 for two classes, whose log odds it gives, else the number of labels.
-        bias: [C] float32.
-        mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
         states: what gives the encoder's outputs where it has no head of its own.
     """
+
+    most = SIMILARITIES + 2
 
     problem: str
     labels: tuple[str, ...]
@@ -101,8 +89,13 @@ class Words:
     rarity: Floats
     weights: Floats
     bias: Floats
-    mix: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    mix: Mix = (0.0, 1.0, 0.0)
     states: StatesLayer | None = None
+
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline that it is for."""
+        return dict(zip(PROBLEM_TYPES, ("classify", "multilabel", "regress"), strict=True))[self.problem]
 
     @classmethod
     def none(cls, problem: str, labels: Sequence[str], *, paired: bool, states: StatesLayer | None = None) -> Words:
@@ -113,17 +106,15 @@ class Words:
         columns = np.zeros((0, len(labels)), dtype=np.float32)
         return cls(problem, tuple(labels), paired, numbers, nothing, columns, columns.sum(0), mix, states)
 
-    def only(self, part: Literal["words", "encoder"]) -> Words | None:
+    def only(self, part: Part) -> Words | None:
         """Returns what gives the outputs of one part; None where the encoder has a head of its own, or is not there."""
         if part == "words":
             return replace(self, mix=(0.0, 1.0, 0.0), states=None) if self.mix[1] else None
         return replace(self, mix=(1.0, 0.0, 0.0)) if self.mix[0] and self.states is not None else None
 
-    @cached_property
-    def _places(self) -> NDArray[np.int32]:
-        places = np.full(SIMILARITIES + 2, -1, dtype=np.int32)
-        places[self.features] = np.arange(len(self.features), dtype=np.int32)
-        return places
+    def beside(self, other: Words | None) -> Words:
+        """Returns the same with the layer over an encoder's states that another model holds."""
+        return self if other is None else replace(self, states=other.states)
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
         """Returns [N, K] float32, as an encoder's head gives them."""
@@ -135,13 +126,6 @@ class Words:
                 scores = np.bincount(rows, values * weights[columns], minlength=len(texts[part]))
                 found[part, column] = scores + self.bias[column]
         return all_outputs(found, len(self.labels))
-
-    def beside(self, encoder: Tensor, texts: Sequence[str], pairs: Sequence[str] | None) -> Tensor:
-        """Returns the outputs of both parts together: log odds, or numbers, times what dev asked for, added up."""
-        ours, theirs, offset = self.mix
-        if theirs:
-            return ours * encoder + theirs * self.logits(texts, pairs) + offset
-        return ours * encoder + offset
 
     def entries(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Entries:
         """Returns the features of N texts: of each entry its text, the place of its feature in `features`, its value.
@@ -155,7 +139,7 @@ class Words:
         return rows, columns, values.astype(np.float32)
 
     def _weighed(self, rows: Ints, features: Ints, values: Floats) -> Entries:
-        places = self._places[features]
+        places = self.places[features]
         known = places >= 0
         rows, columns = rows[known], places[known].astype(np.int64)
         return rows, columns, values[known] * self.rarity[columns]
@@ -167,7 +151,7 @@ class Words:
             sides = []
             for given in (texts, pairs):
                 rows, features, values = list(counted(given, None))[kind]
-                places = self._places[features]
+                places = self.places[features]
                 # 训练没见过的词两边都有，正是最强的相似：按最罕见的算
                 weighed = values * np.where(places >= 0, self.rarity[np.maximum(places, 0)], rare)
                 rows, _, scaled = _scaled(rows, features, weighed)
@@ -175,49 +159,30 @@ class Words:
             _, left, right = np.intersect1d(sides[0][0], sides[1][0], assume_unique=True, return_indices=True)
             products = sides[0][2][left] * sides[1][2][right]
             cosines = np.bincount(sides[0][1][left], products, minlength=len(texts)).astype(np.float32)
-            place = int(self._places[SIMILARITIES + kind])
+            place = int(self.places[SIMILARITIES + kind])
             yield np.arange(len(texts)), np.full(len(texts), place), SIMILARITY_SCALE * cosines
 
     def save(self, folder: Path) -> None:
         """Writes `words.safetensors` into a folder."""
-        tensors = {"features": self.features, "rarity": self.rarity, "weights": self.weights, "bias": self.bias}
+        arrays = {"features": self.features, "rarity": self.rarity, "weights": self.weights, "bias": self.bias}
         told = {"problem": self.problem, "labels": self.labels, "paired": self.paired, "mix": self.mix}
         if self.states is not None:
-            tensors |= {"states": self.states.weights, "states_bias": self.states.bias}
+            arrays |= {"states": self.states.weights, "states_bias": self.states.bias}
             told["pooling"] = self.states.pooling
-        with atomic_path(folder / WORDS_FILE) as temporary:
-            save_file(tensors, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
+        write_words(folder, told, arrays)
 
-
-SIMILARITY_SCALE = np.float32(5.0)
-"""Makes a similarity, one feature among hundreds, cheap to learn under the same penalty."""
-
-
-def read_words(folder: str | Path) -> Words | None:
-    """Returns the linear model of a folder; None where there is none.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    path = model_folder(folder) / WORDS_FILE
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="np") as file:
-            told = file.metadata()
-            if told["format"] != FORMAT:
-                raise ValueError(f"of format {told['format']}")
-            words = json.loads(told["words"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    @classmethod
+    def of(cls, told: Mapping[str, Any], arrays: dict[str, Any]) -> Words:
+        """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
         layer = None
-        if "states" in tensors:
-            layer = StatesLayer(str(words["pooling"]), tensors.pop("states"), tensors.pop("states_bias"))
-        ours, theirs, offset = map(float, words["mix"])
-        found = Words(
-            str(words["problem"]),
-            tuple(words["labels"]),
-            bool(words["paired"]),
-            **tensors,
+        if "states" in arrays:
+            layer = StatesLayer(str(told["pooling"]), arrays.pop("states"), arrays.pop("states_bias"))
+        ours, theirs, offset = map(float, told["mix"])
+        found = cls(
+            str(told["problem"]),
+            tuple(told["labels"]),
+            bool(told["paired"]),
+            **arrays,
             mix=(ours, theirs, offset),
             states=layer,
         )
@@ -227,11 +192,11 @@ def read_words(folder: str | Path) -> Words | None:
             raise ValueError("its layer over states does not fit together")
         if shapes != ((size,), (size,), (size, outputs)) or outputs not in (1, len(found.labels)):
             raise ValueError("its shapes do not fit together")
-        if size and not 0 <= found.features.min() <= found.features.max() < SIMILARITIES + 2:
-            raise ValueError("a feature is out of range")
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error}); copy the folder again, or run solve again") from None
-    return found
+        return found
+
+
+SIMILARITY_SCALE = np.float32(5.0)
+"""Makes a similarity, one feature among hundreds, cheap to learn under the same penalty."""
 
 
 def all_outputs(found: Floats, labels: int) -> Tensor:
@@ -280,18 +245,19 @@ def ngrams(texts: Sequence[str]) -> tuple[tuple[Ints, Hashes], tuple[Ints, Hashe
     """
     joined = "\n".join(text.replace("\n", " ") for text in texts).lower()
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    kinds = _kinds_of(codes)
+    kinds = kinds_of(codes)
     kept = np.flatnonzero(kinds != _SPACE)
     owners, kinds = np.cumsum(codes == ord("\n"))[kept], kinds[kept]
     if not len(kept):
         nothing = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32))
         return nothing, nothing
-    mixed = _mix(codes[kept] * np.uint32(0x9E3779B1))
+    mixed = mixed_bits(codes[kept] * np.uint32(0x9E3779B1))
     begins = (np.diff(kept, prepend=-2) > 1) | (np.diff(kinds, prepend=-1) != 0)
     return _word_grams(mixed, owners, begins | (kinds == _ALONE)), _character_grams(mixed, owners, begins)
 
 
-def _kinds_of(codes: Hashes) -> NDArray[np.int8]:
+def kinds_of(codes: Hashes) -> NDArray[np.int8]:
+    """Returns for each code point 0 for white space, 1 for letters and digits, 2 and 3 for what stands alone."""
     found = _KINDS[codes]
     if (found < 0).any():
         new = np.unique(codes[found < 0])
@@ -311,15 +277,27 @@ def _kind(code: int) -> int:
 def _word_grams(mixed: Hashes, owners: Ints, begins: NDArray[np.bool_]) -> tuple[Ints, Hashes]:
     """Hashes words and pairs of neighbours; a word begins where it says so."""
     starts = np.flatnonzero(begins)
+    words, of = run_hashes(mixed, starts), owners[starts]
+    same = of[:-1] == of[1:]
+    pairs = mixed_bits((words[:-1] * PRIME ^ words[1:])[same])
+    return np.concatenate([of, of[:-1][same]]), np.concatenate([words, pairs])
+
+
+def run_hashes(mixed: Hashes, starts: Ints) -> Hashes:
+    """Hashes runs of characters that lie end to end, of which each has one or more.
+
+    Args:
+        mixed: [C], the hash of each character.
+        starts: [R], where the runs begin.
+
+    Returns:
+        [R].
+    """
     lengths = np.diff(starts, append=len(mixed))
     within = np.arange(len(mixed)) - np.repeat(starts, lengths)
-    # 词的散列是一个多项式：字符散列乘以奇数的幂，按词分段求和（模 2^64）
+    # 散列是一个多项式：字符散列乘以奇数的幂，按段求和（模 2^64）
     powers = np.cumprod(np.full(int(lengths.max()), 0x9E3779B97F4A7C15, dtype=np.uint64))
-    words = _mix((np.add.reduceat(mixed * powers[within], starts) >> np.uint64(32)).astype(np.uint32))
-    of = owners[starts]
-    same = of[:-1] == of[1:]
-    pairs = _mix((words[:-1] * _PRIME ^ words[1:])[same])
-    return np.concatenate([of, of[:-1][same]]), np.concatenate([words, pairs])
+    return mixed_bits((np.add.reduceat(mixed * powers[within], starts) >> np.uint64(32)).astype(np.uint32))
 
 
 def _character_grams(mixed: Hashes, owners: Ints, begins: NDArray[np.bool_]) -> tuple[Ints, Hashes]:
@@ -339,19 +317,19 @@ def _character_grams(mixed: Hashes, owners: Ints, begins: NDArray[np.bool_]) -> 
         count = len(line) - length + 1
         if count <= 0:
             break
-        running = running[:count] * _PRIME ^ line[length - 1 :]
+        running = running[:count] * PRIME ^ line[length - 1 :]
         # 长度每加一，原来的最后一个字符就成了中间的：它不能是边界
         inside = inside[:count] & ~edges[length - 2 : length - 2 + count] if length > 2 else inside[:count]
         chosen = np.flatnonzero(inside)
         # 首字符可能是边界，第二个一定属于这个词；只有两个边界相邻时才不是，而那不会出现
-        found.append((of[np.where(edges[chosen], chosen + 1, chosen)], _mix(running[chosen] + np.uint32(length))))
+        found.append((of[np.where(edges[chosen], chosen + 1, chosen)], mixed_bits(running[chosen] + np.uint32(length))))
     return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
 
 
-_PRIME = np.uint32(16777619)
+PRIME = np.uint32(16777619)
 
 
-def _mix(hashes: Hashes) -> Hashes:
+def mixed_bits(hashes: Hashes) -> Hashes:
     """Spreads what differs in any bit over all bits (the last steps of MurmurHash3)."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         hashes = (hashes ^ (hashes >> np.uint32(shift))) * np.uint32(factor)

@@ -1,7 +1,7 @@
 """The best answer for labels: simple and costly methods tried in the order of cost, then the best two together.
 
     majority    the commonest class, or the mean
-    words       a linear model over n-grams (`finetune.words`): seconds
+    words       a linear model over n-grams, or a chain over tags (`finetune.parts`): seconds
     frozen      a linear model over the states of each encoder that is given, which stays as it is (the feature-based
                 use, Devlin et al. 2019, §5.3): one pass over the texts
     fine-tuned  the encoder whose features did best, and one that was pre-trained from nothing on the text
@@ -31,29 +31,32 @@ from rich.console import Console
 from torch import Tensor
 
 from bertsmith.data.reading.records import FileNames
+from bertsmith.data.reading.tables import ending_of, kind_of
 from bertsmith.errors import BertsmithError, ConfigError, InputError, RunFolderError
 from bertsmith.files import atomic_path, claim_folder, leaving_no_trace, locked, read_json, write_json, write_text
 from bertsmith.finetune.datasets import DataSource, ReadingOptions, name_of
-from bertsmith.finetune.datasets.texts import columns_of, shown
+from bertsmith.finetune.datasets.tagged import WORD_LINES
+from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.job import SPLIT_FILE, usual_rate
+from bertsmith.finetune.linear import in_order
 from bertsmith.finetune.metrics import Interval, in_words
+from bertsmith.finetune.parts import majority, problem_of, train_linear
 from bertsmith.finetune.report import cut, draw_confusion, draw_reliability
 from bertsmith.finetune.run import digest_of, fine_tune
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
-from bertsmith.finetune.tasks.regress import RegressionTask
-from bertsmith.finetune.tasks.task import Evaluation
-from bertsmith.finetune.words import mix_of, train_states, train_words
+from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation
+from bertsmith.finetune.words import mix_of, train_states
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.classify import REGRESSION, SINGLE, TextPipeline, sequence_rows
+from bertsmith.inference.classify import REGRESSION, SINGLE, sequence_rows
 from bertsmith.inference.embed import READS, Embed, Pooling, copy_sentence_files
-from bertsmith.inference.engine import InferenceConfig
+from bertsmith.inference.engine import DEFAULT, InferenceConfig
+from bertsmith.inference.linear import LinearPipeline, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
-from bertsmith.inference.words import Words, read_words
 from bertsmith.journeys.quickstart import quickstart
 from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
@@ -64,9 +67,8 @@ from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 
-TRUTH = {"classify": "label", "multilabel": "labels", "regress": "score"}
-SHAPES = tuple(TRUTH)
-"""The tasks whose labels can be solved for; each is of whole texts, so that outputs can be added up."""
+SHAPES = ("classify", "multilabel", "regress", "tag")
+"""The tasks whose labels can be solved for: their outputs can be added up."""
 
 STEPS = 1200
 """Steps of fine-tuning that few labels get, in at most 20 epochs; many labels get three epochs, as in the paper."""
@@ -97,7 +99,7 @@ class SolveOptions:
 
     panel: ClassVar[str] = "What is tried"
 
-    task: str | None = option(None, help="classify, multilabel or regress; default: by the labels.")
+    task: str | None = option(None, help="classify, multilabel, regress or tag; default: by the labels.")
     minutes: float = option(10.0, min=0.01, help="Minutes for all together; words take seconds and always run.")
     seed: int = option(0, help="Random seed.")
 
@@ -175,7 +177,7 @@ def solve(
     device: torch.device | str | None = None,
     **settings: Any,
 ) -> Result[Solved]:
-    """Finds the best answer for labelled texts: words, an encoder, or both together.
+    """Finds the best answer for labelled texts or words: a linear model, an encoder, or both together.
 
     Examples:
         >>> import bertsmith
@@ -239,7 +241,7 @@ def _read(
     reading: ReadingOptions,
     options: SolveOptions,
     given: Mapping[str, Any],
-) -> tuple[TextTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int]]:
+) -> tuple[AdditiveTask[Any, Any], dict[str, list[Any]], dict[str, list[int]], list[int]]:
     """Reads the files; says which rows of the training file are held out where there is no dev file, and the folds."""
     if options.task is not None and options.task not in SHAPES and options.task in all_tasks():
         raise ConfigError(f"solve finds {', '.join(SHAPES)}; for {options.task}: bertsmith finetune {options.task}")
@@ -248,7 +250,7 @@ def _read(
         raise ConfigError(f"--task {name!r} is unknown; use {', '.join(SHAPES)}")
     reader = task_named(name).spec.reader
     parts = {part: reader.read(source, reading, task=name, name=part) for part, source in sources.items()}
-    task = cast("TextTask[Any, Any]", task_named(name).of(parts["train"], **given))
+    task = cast("AdditiveTask[Any, Any]", task_named(name).of(parts["train"], **given))
     if name == "classify" and len(task.config_fields()["id2label"]) == len(parts["train"]):
         raise InputError("every row of the training file has a class of its own; nothing can be learned from one row")
     split: dict[str, list[int]] = {}
@@ -273,7 +275,9 @@ def _read(
 
 
 def _shape(train: DataSource, reading: ReadingOptions) -> str:
-    """Returns what the labels are: sets where columns or a separator say so, numbers where they are measured, names."""
+    """Returns what the labels are: tags of words, sets where columns or a separator say so, measured numbers, names."""
+    if _has_tags(train, reading):
+        return "tag"
     if reading.separator is not None or len(reading.label_column or ()) > 1:
         return "multilabel"
     labels = {example.label for example in task_named("classify").spec.reader.read(train, reading)}
@@ -285,12 +289,26 @@ def _shape(train: DataSource, reading: ReadingOptions) -> str:
     return "regress" if len(numbers) > 20 or not all(number.is_integer() for number in numbers) else "classify"
 
 
+def _has_tags(train: DataSource, reading: ReadingOptions) -> bool:
+    if isinstance(train, (str, Path)):
+        if ending_of(Path(train)) in WORD_LINES:
+            return True
+        if kind_of(Path(train)) not in ("jsonl", "parquet"):
+            return False
+    # 一行里有等长的两列：词和标签
+    try:
+        task_named("tag").spec.reader.read(train, reading)
+    except BertsmithError:
+        return False
+    return True
+
+
 class _Job:
     """The methods in their folder, from what is there to the end."""
 
     def __init__(
         self,
-        task: TextTask[Any, Any],
+        task: AdditiveTask[Any, Any],
         parts: Mapping[str, list[Any]],
         folds: list[int],
         folder: Path,
@@ -307,7 +325,7 @@ class _Job:
         self.held = "folds" if folds else "dev"
         self.console = console
         self.shown = console if console.is_terminal else None
-        self.problem = str(task.config_fields()["problem_type"])
+        self.problem = problem_of(task)
         notes = folder / "tries.json"
         self.notes = read_json(notes, Notes, RunFolderError, "choose another --out") if notes.exists() else Notes()
         self.outputs: dict[str, Tensor] = {}
@@ -370,44 +388,34 @@ class _Job:
         cells = _cells(found, self.task.metric)
         self.console.print(" · ".join(cell for cell in cells if cell), highlight=False, markup=False, soft_wrap=True)
 
-    def _scored(self, name: str, predictions: Any, **more: Any) -> Try:
-        found = self.task.with_best_threshold(self.dev, predictions).evaluate(self.dev, predictions)
+    def _scored(self, name: str, pipeline: Any, outputs: Tensor, **more: Any) -> Try:
+        task = self.task.decided(pipeline, outputs, self.dev)
+        found = task.evaluate(self.dev, task.told(pipeline, outputs, self.dev))
         metric = self.task.metric
         return Try(name, found.metrics[metric], found.intervals.get(metric), **more)
 
     def _majority(self, _path: Path) -> Try:
         """Scores the commonest class, the share of each label, or the mean: outputs that no text changes."""
-        target = np.asarray(self.task.targets(self.train), dtype=np.float64)
-        count = len(self.dev)
-        if isinstance(self.task, RegressionTask):
-            outputs = torch.full((count, 1), self.task.mean)
-        else:
-            size = len(self.task.config_fields()["id2label"])
-            shares = (
-                target.mean(0) if target.ndim > 1 else np.bincount(target.astype(int), minlength=size) / len(target)
-            )
-            shares = np.clip(shares, 1e-6, 1 - 1e-6)
-            odds = np.log(shares) - (np.log1p(-shares) if target.ndim > 1 else 0)
-            outputs = torch.from_numpy(np.tile(odds, (count, 1))).float()
-        labels = tuple(self.task.config_fields()["id2label"].values())
-        empty = Words.none(self.problem, labels, paired=self.task.paired)
-        pipeline = cast("type[TextPipeline]", self.task.spec.pipeline)(empty, None)
-        return self._scored("majority", cast("Any", pipeline).told(outputs))
+        pipeline = self.task.pipeline(majority(self.task, self.train), cast("Any", None), DEFAULT)
+        return self._scored("majority", pipeline, self.task.outputs(pipeline, self.dev))
 
     def _words(self, path: Path) -> Try:
         path.mkdir(parents=True, exist_ok=True)
-        words, fit = train_words(self.task, self.train, None if self.folds else self.dev, folds=self.folds)
+        words, fit = train_linear(self.task, self.train, None if self.folds else self.dev, folds=self.folds)
         words.save(path)
         save_task(self.task, path, 0)
-        note = f"strength {fit.strength:g}, {len(words.features):,} n-grams"
+        note = f"strength {fit.strength:g}, {len(words.features):,} features"
         return self._measured("words", path, path, note, fit.outputs)
 
     def _frozen(self, name: str, start: str | Path) -> None:
-        """Trains a linear model over the states of an encoder."""
+        """Trains a linear model over the states of an encoder, which are of whole texts."""
+        task = self.task
+        if not isinstance(task, TextTask):
+            return
 
         def work(path: Path) -> Try:
             config = ModelConfig.load(start)
-            if self.task.paired:
+            if task.paired:
                 require_pairs(config, "pairs of texts")
             pooling: Pooling = "last-four" if config.num_hidden_layers >= 4 else "mean"
             model, tokenizer = Backbone.from_pretrained(start, need_pooler=False), load_tokenizer(start)
@@ -415,7 +423,7 @@ class _Job:
             encoder = Embed(model, tokenizer, InferenceConfig(best_device(), max_length=length), pooling=pooling)
 
             def states(examples: Sequence[Any]) -> Tensor:
-                columns = columns_of(examples, self.task.paired)
+                columns = columns_of(examples, task.paired)
                 return sequence_rows(encoder, *columns, READS[pooling], encoder.width())
 
             plan = self.notes.plans.get(name)
@@ -432,13 +440,13 @@ class _Job:
                 self._keep()
             rows = self._rows(plan.rows)
             held, dev = (None, None) if self.folds else (states(self.dev), self.dev)
-            words, fit = train_states(self.task, pooling, states(rows), rows, held, dev, folds=self.folds)
+            words, fit = train_states(task, pooling, states(rows), rows, held, dev, folds=self.folds)
             with atomic_path(path / "model") as made:
                 model.save_pretrained(made)
                 tokenizer.save(made, model_max_length=config.position_limit)
                 copy_sentence_files(model_folder(start), made)
                 words.save(made)
-                save_task(self.task, made, length)
+                save_task(task, made, length)
             note = f"strength {fit.strength:g}, {pooling}{self._some(plan)}"
             return self._measured(name, path, path / "model", note, fit.outputs)
 
@@ -447,14 +455,18 @@ class _Job:
     def _measured(self, name: str, path: Path, model: Path, note: str, outputs: Tensor) -> Try:
         """Scores outputs for what was held out, and keeps them; times the folder that they are of."""
         pipeline = load_pipeline(self.task.name, model)
-        some = columns_of(self.dev[:TIMED_TEXTS], self.task.paired)
-        begun = time.monotonic()
-        pipeline.logits(*some)
-        speed = round(1000 * (time.monotonic() - begun) / len(some[0]), 3)
+        speed = self._speed(pipeline)
         with atomic_path(path / "dev.npy") as temporary, temporary.open("wb") as file:
             np.save(file, outputs.numpy(), allow_pickle=False)
         size = sum(file.stat().st_size for file in model.iterdir() if file.is_file() and file.suffix != ".npy")
-        return self._scored(name, pipeline.told(outputs), size=size, milliseconds=speed, note=note)
+        return self._scored(name, pipeline, outputs, size=size, milliseconds=speed, note=note)
+
+    def _speed(self, pipeline: Any) -> float:
+        """Returns the milliseconds that a pipeline takes for a text."""
+        some = self.dev[:TIMED_TEXTS]
+        begun = time.monotonic()
+        self.task.outputs(pipeline, some)
+        return round(1000 * (time.monotonic() - begun) / len(some), 3)
 
     def _encoder(self, name: str, start: str | Path, frozen: str) -> None:
         """Fine-tunes a folder as far as the time allows, and where folds say that it pays beside its frozen states."""
@@ -490,7 +502,7 @@ class _Job:
                 settings = replace(settings, epochs=max(1, round(float(np.mean(best)))))
             result = fine_tune(self.task, start, self._rows(plan.rows), self.dev, path, settings, **how)
             if parts:
-                told = torch.cat(outputs)[torch.from_numpy(np.argsort(np.concatenate(parts)))]
+                told = in_order(torch.cat(outputs), self.task.rows(self.train), self.folds)
             else:
                 told = self._outputs(path / "model", self.dev)
             note = f"epoch {result.epoch} of {settings.epochs}{self._some(plan)}"
@@ -511,8 +523,7 @@ class _Job:
         return ours > theirs
 
     def _outputs(self, model: Path, examples: Sequence[Any]) -> Tensor:
-        outputs: Tensor = load_pipeline(self.task.name, model).logits(*columns_of(examples, self.task.paired))
-        return outputs
+        return self.task.outputs(load_pipeline(self.task.name, model), examples)
 
     def _some(self, plan: Plan) -> str:
         return "" if plan.rows == len(self.train) else f", {plan.rows:,} of {len(self.train):,} rows"
@@ -606,21 +617,20 @@ class _Job:
                 made.mkdir()
             max_length = read_json(encoder / TASK_FILE, dict, RunFolderError, "")["max_length"] if mix[0] else 0
             save_task(self.task, made, max_length)
-            words, layer = read_words(parts / "words"), read_words(made)
+            kind = cast("type[LinearPipeline]", self.task.spec.pipeline).words_kind
+            words, layer = read_words(parts / "words", kind), read_words(made, kind)
             assert words is not None
             if mix[1]:
-                replace(words, mix=mix, states=None if layer is None else layer.states).save(made)
+                words.beside(layer).mixed(mix).save(made)
             pipeline = load_pipeline(self.task.name, made)
-            outputs = sum(
-                weight * self.outputs[one] for weight, one in zip(mix, (best, "words"), strict=False) if weight
-            )
-            predictions = pipeline.told(outputs + mix[2])
-            begun = time.monotonic()
-            some = columns_of(self.dev[:TIMED_TEXTS], self.task.paired)
-            pipeline.logits(*some)
-            speed = 1000 * (time.monotonic() - begun) / len(some[0])
+            outputs = torch.zeros(())
+            for weight, one in zip(mix, (best, "words"), strict=False):
+                outputs = outputs + weight * self.outputs[one] if weight else outputs
+            speed = self._speed(pipeline)
             # 温度与阈值也只看留出的部分，按两部分合起来的输出定
-            task = self.task.with_best_threshold(self.dev, predictions).calibrated(self.dev, predictions)
+            task = self.task.decided(pipeline, outputs + mix[2], self.dev)
+            predictions = task.told(pipeline, outputs + mix[2], self.dev)
+            task = task.calibrated(self.dev, predictions)
             save_task(task, made, max_length)
             size = sum(file.stat().st_size for file in made.iterdir() if file.is_file())
         found = task.scored(self.dev, predictions)
@@ -686,17 +696,15 @@ class _Job:
     def _only_one(self, solved: Solved) -> Table:
         """Returns the texts of dev of which words and encoder disagree most, and what is true."""
         best = solved.answer.removeprefix("words + ")
-        kind = cast("Any", load_pipeline(self.task.name, self.folder / "model", only="words"))
+        pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
         words, encoder = (self.outputs[name] for name in ("words", best))
         apart = (solved.mix[0] * encoder - solved.mix[1] * words).abs()
         apart = (apart - apart.mean(1, keepdim=True) if self.problem == SINGLE else apart).abs().amax(1)
-        rows = []
-        for number in apart.argsort(descending=True)[:SHOWN].tolist():
-            one, told = self.dev[number], []
-            for outputs in (words, encoder):
-                record = self.task.record(kind.told(outputs[number : number + 1])[0])
-                told.append(str(record["prediction"]))
-            rows.append([cut(shown(one)), str(getattr(one, TRUTH[solved.task])), *told])
+        places, shown = apart.argsort(descending=True)[:SHOWN], self.task.shown(self.dev)
+        told = (self.task.said(pipeline, outputs[places]) for outputs in (words, encoder))
+        rows = [
+            [cut(shown[place][0]), shown[place][1], *said] for place, *said in zip(places.tolist(), *told, strict=True)
+        ]
         note = "Where the two parts differ most. What only one of them knows is why together they do better."
         return Table(
             f"Where the parts differ, on {self.held}", ("text", "true", "words", "encoder"), rows, note, ("text",)

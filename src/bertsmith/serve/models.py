@@ -10,8 +10,8 @@ from typing import Any
 
 from bertsmith.errors import CheckpointError
 from bertsmith.hub import model_folder
+from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.pipeline import Pipeline, all_pipelines, pipeline_named, pipelines_of_folder
-from bertsmith.inference.words import WORDS_FILE
 from bertsmith.model import ModelConfig
 from bertsmith.retrieval.search import SearchIndex
 from bertsmith.retrieval.stored import fingerprint_of, read_claim

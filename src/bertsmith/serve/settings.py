@@ -19,7 +19,7 @@ from bertsmith.files import from_json
 from bertsmith.hub import hub_name, model_folder
 from bertsmith.inference.engine import Precision
 from bertsmith.inference.graph_cache import EngineKind
-from bertsmith.inference.words import WORDS_FILE
+from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.parallel import available_cores
 from bertsmith.settings import option, settings_of
 

@@ -42,6 +42,9 @@ _CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "feats": 5}
 _DOCUMENT_MARK = "-DOCSTART-"
 _STARTS_DOCUMENT = re.compile(r"-DOCSTART-|# ?newdoc\b|# ?begin document\b")
 
+WORD_LINES = (".conll", ".conllu", ".bio", ".iob")
+"""Endings of files with a word in each line."""
+
 
 @dataclass(frozen=True)
 class TaggedWords(Placed):
@@ -144,7 +147,7 @@ def _sentences(path: Path, options: ReadingOptions) -> Iterator[Input] | None:
     if ending == ".conllu":
         # feats 一列允许空着：没有标注过的文件也能读
         sentences = list(_conllu(path, replace(options, tag_column="feats")))
-    elif ending in (".conll", ".bio", ".iob"):
+    elif ending in WORD_LINES:
         sentences = _conll(path, options, least=1)
     elif ending not in TABLE_KINDS and (isinstance(options.word_column, int) or _is_word_a_line(path, options)):
         sentences = _conll(path, options)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.texts import (
@@ -53,6 +54,7 @@ from bertsmith.finetune.metrics.classification import (
     multilabel_scores,
 )
 from bertsmith.finetune.tasks.task import (
+    AdditiveTask,
     CardText,
     EncodedExample,
     Evaluation,
@@ -62,7 +64,6 @@ from bertsmith.finetune.tasks.task import (
     PredictionT,
     Record,
     Rows,
-    Task,
     TaskSpec,
     worst,
 )
@@ -91,16 +92,14 @@ def text_card(does: str, limit: str, *, arguments: str = "", call: str = "") -> 
     )
 
 
-class TextTask(Task[TextT, PredictionT]):
+class TextTask(AdditiveTask[TextT, PredictionT]):
     """What the tasks over a text or a pair share; a field `paired` says which of the two the model reads."""
 
     example: ClassVar[type[TextOrPair]]
     """The class of its examples."""
+    truth: ClassVar[str]
+    """What of an example is predicted."""
     paired: bool
-
-    @abstractmethod
-    def targets(self, examples: Sequence[TextT]) -> Sequence[Any]:
-        """Returns what the loss compares the outputs for each example with."""
 
     @staticmethod
     @abstractmethod
@@ -116,6 +115,23 @@ class TextTask(Task[TextT, PredictionT]):
     def predicted(self, pipeline: Any, examples: Sequence[TextT]) -> list[PredictionT]:
         """Returns what the pipeline says of each text or pair."""
         return list(pipeline(*columns_of(examples, self.paired)))
+
+    def outputs(self, pipeline: Any, examples: Sequence[TextT]) -> Tensor:
+        """Returns [N, K]."""
+        outputs: Tensor = pipeline.logits(*columns_of(examples, self.paired))
+        return outputs
+
+    def told(self, pipeline: Any, outputs: Tensor, _examples: Sequence[TextT]) -> list[PredictionT]:
+        """Returns what the pipeline makes of outputs."""
+        return list(pipeline.told(outputs))
+
+    def shown(self, examples: Sequence[TextT]) -> list[tuple[str, str]]:
+        """Returns each text or pair."""
+        return [(shown(one), str(getattr(one, self.truth))) for one in examples]
+
+    def said(self, pipeline: Any, outputs: Tensor) -> list[str]:
+        """Returns what is predicted for each text."""
+        return [str(self.record(found)["prediction"]) for found in pipeline.told(outputs)]
 
     def example_from(self, record: Record) -> TextT:
         """Returns a text with what a teacher says of it."""
@@ -163,6 +179,7 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
     positive_threshold: float | None = None
 
     example: ClassVar = LabelledText
+    truth: ClassVar = "label"
     spec: ClassVar = TaskSpec(
         "classify",
         ("classification: one class of several", "分类：多个类别里选一个"),
@@ -314,6 +331,7 @@ class MultiLabelTask(TextTask[MultiLabelledText, LabelsPrediction]):
     thresholds: tuple[float, ...] = ()
 
     example: ClassVar = MultiLabelledText
+    truth: ClassVar = "labels"
     spec: ClassVar = TaskSpec(
         "multilabel",
         ("labels, any number of them", "多标签：可以有任意多个"),

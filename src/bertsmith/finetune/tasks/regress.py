@@ -39,6 +39,7 @@ class RegressionTask(TextTask[ScoredText, float]):
     spread: float = 1.0
 
     example: ClassVar = ScoredText
+    truth: ClassVar = "score"
     spec: ClassVar = TaskSpec(
         "regress",
         ("a number", "回归：给出一个数"),

@@ -10,12 +10,13 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertsmith.data.stream.pairs import NO_LABEL
 from bertsmith.errors import ConfigError, InputError
@@ -31,6 +32,7 @@ from bertsmith.finetune.metrics.classification import (
 )
 from bertsmith.finetune.tasks.task import (
     WINDOWS_LIMIT,
+    AdditiveTask,
     CardText,
     EncodedExample,
     Evaluation,
@@ -38,7 +40,6 @@ from bertsmith.finetune.tasks.task import (
     Mistake,
     Record,
     Rows,
-    Task,
     TaskSpec,
     tokens_of,
     worst,
@@ -52,6 +53,8 @@ from bertsmith.tokenizer import Tokenizer
 
 SHOWN_WORDS = 8
 """Words of context on either side of a mistake."""
+OUTSIDES = np.arange(0, 5.01, 0.25)
+"""Nats that `O` must be likelier by, among which dev chooses."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +69,20 @@ class TaggingOptions:
 
 
 @dataclass(frozen=True)
-class TaggingTask(Task[TaggedWords, WordTags]):
+class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
     """A tag for each word.
 
     Attributes:
         labels: the tags, in the order of the model's outputs.
         constrained: predictions keep to the scheme of the tags, see `inference.tag.TagSettings`.
         scheme: `IOB1` where the training file begins entities with `I-`; empty where the tags themselves say it.
+        outside: by how many nats `O` must be likelier than another tag, see `inference.tag.TagSettings`.
     """
 
     labels: tuple[str, ...]
     constrained: bool = field(default=False, kw_only=True)
     scheme: str = field(default="", kw_only=True)
+    outside: float = field(default=0.0, kw_only=True)
 
     spec: ClassVar = TaskSpec(
         "tag",
@@ -107,8 +112,8 @@ class TaggingTask(Task[TaggedWords, WordTags]):
         return cls(labels, constrained=options.constrained, scheme=_scheme_of(labels, train, options.constrained))
 
     def describe(self) -> dict[str, Any]:
-        """Returns the tags, and the scheme where the tags do not say it."""
-        return {name: value for name, value in super().describe().items() if name != "scheme" or value}
+        """Returns the tags, the scheme where the tags do not say it, and what `O` must be likelier by."""
+        return {name: value for name, value in super().describe().items() if name not in ("scheme", "outside") or value}
 
     def cautions(self, examples: Sequence[TaggedWords]) -> list[str]:
         """Says besides where there is no entity to find."""
@@ -164,6 +169,47 @@ class TaggingTask(Task[TaggedWords, WordTags]):
     def predicted(self, pipeline: Tag, examples: Sequence[TaggedWords]) -> list[WordTags]:
         """Tags the sentences."""
         return pipeline.score_words([example.words for example in examples])
+
+    def targets(self, examples: Sequence[TaggedWords]) -> list[int]:
+        """Returns the number of each word's tag, one sentence after the other."""
+        self._require_known(examples)
+        number_of = {label: number for number, label in enumerate(self.labels)}
+        return [number_of[tag] for example in examples for tag in example.tags]
+
+    def rows(self, examples: Sequence[TaggedWords]) -> list[int]:
+        """Returns the number of words of each sentence."""
+        return [len(example.words) for example in examples]
+
+    def outputs(self, pipeline: Tag, examples: Sequence[TaggedWords]) -> Tensor:
+        """Returns [W, K], one row for each word."""
+        return pipeline.logits([example.words for example in examples])
+
+    def told(self, pipeline: Tag, outputs: Tensor, examples: Sequence[TaggedWords]) -> list[WordTags]:
+        """Returns the tags of the sentences."""
+        pipeline.outside = self.outside
+        return pipeline.told(outputs, self.rows(examples))
+
+    def decided(self, pipeline: Tag, outputs: Tensor, examples: Sequence[TaggedWords]) -> TaggingTask:
+        """Returns the task with the odds against `O` that give the best entity F1, the least of equals.
+
+        The best F1 asks for more entities than are likely (Lipton et al. 2014).
+        """
+        if self.metric != "f1" or OUTSIDE not in self.labels:
+            return self
+        tried = [replace(self, outside=float(outside)) for outside in OUTSIDES]
+        return max(tried, key=lambda one: one.metrics(examples, one.told(pipeline, outputs, examples))["f1"])
+
+    def shown(self, examples: Sequence[TaggedWords]) -> list[tuple[str, str]]:
+        """Returns each word in its context."""
+        return [
+            (_in_context(example.words, place, place), tag)
+            for example in examples
+            for place, tag in enumerate(example.tags)
+        ]
+
+    def said(self, pipeline: Tag, outputs: Tensor) -> list[str]:
+        """Returns the likeliest tag of each word."""
+        return [pipeline.labels[place] for place in outputs.argmax(-1).tolist()]
 
     def metrics(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""

@@ -152,6 +152,7 @@ ModelT = TypeVar("ModelT", bound=PretrainedModel)
 ExampleT = TypeVar("ExampleT")
 PredictionT = TypeVar("PredictionT")
 TaskT = TypeVar("TaskT", bound="Task[Any, Any]")
+AdditiveT = TypeVar("AdditiveT", bound="AdditiveTask[Any, Any]")
 Record = dict[str, Any]
 """A prediction for people and for JSON: `prediction`, `probability` where there is one, details, and the `input`."""
 Rows = Sequence[tuple[Any, ...]]
@@ -452,6 +453,38 @@ class Task(ABC, Generic[ExampleT, PredictionT]):
     @abstractmethod
     def records(cls, pipeline: Any, rows: Rows) -> Iterator[Record]:
         """Yields a record for each input, by a `spec.pipeline`; each has as many fields as `spec.inputs` says."""
+
+
+class AdditiveTask(Task[ExampleT, PredictionT]):
+    """A task whose outputs are rows of log odds or numbers, so that those of two models can be added up."""
+
+    @abstractmethod
+    def targets(self, examples: Sequence[ExampleT]) -> Sequence[Any]:
+        """Returns what the loss compares each row of outputs with."""
+
+    def rows(self, examples: Sequence[ExampleT]) -> list[int]:
+        """Returns how many rows of outputs each example has."""
+        return [1] * len(examples)
+
+    @abstractmethod
+    def outputs(self, pipeline: Any, examples: Sequence[ExampleT]) -> Tensor:
+        """Returns the outputs [R, K] of a pipeline for examples."""
+
+    @abstractmethod
+    def told(self, pipeline: Any, outputs: Tensor, examples: Sequence[ExampleT]) -> list[PredictionT]:
+        """Returns what outputs for examples say, decided as the task has it."""
+
+    def decided(self: AdditiveT, pipeline: Any, outputs: Tensor, examples: Sequence[ExampleT]) -> AdditiveT:
+        """Returns the task with the threshold that does best on outputs for dev; itself where it has none."""
+        return self.with_best_threshold(examples, self.told(pipeline, outputs, examples))
+
+    @abstractmethod
+    def shown(self, examples: Sequence[ExampleT]) -> list[tuple[str, str]]:
+        """Returns for each row of outputs what was read, and what is true, for people."""
+
+    @abstractmethod
+    def said(self, pipeline: Any, outputs: Tensor) -> list[str]:
+        """Returns what rows of outputs say, each by itself, for people."""
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:

@@ -1,0 +1,119 @@
+"""Training a linear model over sparse features: what words of texts and chains of tags share.
+
+Notable:
+- L-BFGS (Liu and Nocedal 1989) on the sum of losses, multiplied by a strength, and half the squared weights
+- the strength is chosen on dev, from strong penalty to weak, each start from where the last one ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Losses = Callable[[Floats, Floats], tuple[float, Floats, Floats]]
+"""Takes scores [N, C] and further parameters [R, C]; gives a loss, and its slopes at both."""
+
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""The values of `C`, by which the loss of the examples is multiplied beside the penalty, among which dev chooses."""
+MOST_WEIGHTS = 4_000_000
+"""Of the features the most frequent ones are kept, as many as make this many weights: 16 MB."""
+ROUGH, EXACT = 1e-4, 1e-8
+"""Least relative gain of a step of the optimizer: to compare strengths, and for the weights that are kept."""
+
+
+class Fit(NamedTuple):
+    """How a linear model was found: the strength, and its outputs [N, K] for examples it had not learned from."""
+
+    strength: float
+    outputs: Tensor
+
+
+def fitted(
+    pieces: Sequence[tuple[Any, Losses]],
+    whole: tuple[Any, Losses],
+    held_loss: Callable[[Sequence[Floats]], float],
+    strengths: Sequence[float],
+    shape: tuple[int, int],
+    tolerance: float = EXACT,
+) -> tuple[Floats, float, list[Floats]]:
+    """Fits parameters for each strength, and to all, more exactly, for the one with the least loss on what is held out.
+
+    Args:
+        pieces: what is learned beside each part that is held out: features [N, F], and the losses of their outputs.
+        whole: the same of all that is learned.
+        held_loss: of what is held out, with the parameters of each piece.
+        strengths: to choose from, rising.
+        shape: of the parameters: F rows of weights, one of biases, then further ones, C columns.
+        tolerance: least relative gain of a step of the last fit.
+
+    Returns:
+        The parameters, the strength, and the parameters of each piece.
+    """
+    tables: list[Floats] = [np.zeros(shape)] * len(pieces)
+    best: tuple[float, float, list[Floats]] | None = None
+    for strength in strengths:
+        tables = [_least(*piece, strength, start, ROUGH) for piece, start in zip(pieces, tables, strict=True)]
+        loss = held_loss(tables)
+        # 由强到弱，一变差就停：再弱只会更差
+        if best is not None and loss >= best[0]:
+            break
+        best = (loss, strength, tables)
+    assert best is not None
+    _, strength, tables = best
+    return _least(*whole, strength, np.mean(tables, axis=0), tolerance), strength, tables
+
+
+def _least(features: Any, losses: Losses, strength: float, start: Floats, tolerance: float) -> Floats:
+    """Returns the parameters with the least loss, times the strength, and half the squared weights."""
+    from scipy.optimize import minimize
+
+    transposed, count = features.T.tocsr() if hasattr(features, "tocsr") else features.T, features.shape[1]
+
+    def objective(parameters: Floats) -> tuple[float, Floats]:
+        table = parameters.reshape(start.shape)
+        loss, slopes, rest = losses(scores_of(features, table), table[count + 1 :])
+        # 偏置不受惩罚：先验概率不该被压向一半
+        penalised = table.copy()
+        penalised[count] = 0
+        # 强度先乘进各例的斜率，单精度的乘积才与损失一致
+        slopes, rest = slopes * strength, rest * strength
+        parts = [transposed @ slopes.astype(np.float32), slopes.sum(0, keepdims=True), rest]
+        gradient = np.concatenate(parts) + penalised
+        return loss * strength + 0.5 * float(np.square(penalised).sum()), gradient.ravel()
+
+    how = {"maxiter": 300, "maxcor": 6, "gtol": 1e-4, "ftol": tolerance}
+    found: Any = minimize(objective, start.ravel(), method="L-BFGS-B", jac=True, options=how)
+    return np.asarray(found.x).reshape(start.shape)
+
+
+def scores_of(features: Any, table: Floats) -> Floats:
+    """Returns outputs [N, C] from weights and biases, the first F + 1 rows of a table."""
+    count = features.shape[1]
+    scores: Floats = np.asarray(features @ table[:count].astype(np.float32), dtype=np.float64) + table[count]
+    return scores
+
+
+def most_frequent(counts: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
+    """Returns the numbers of the features that occur, rising; of too many the most frequent ones."""
+    most, known = max(MOST_WEIGHTS // outputs, 1), np.flatnonzero(counts)
+    if len(known) > most:
+        known = np.sort(known[np.argsort(-counts[known], kind="stable")[:most]])
+    return known
+
+
+def in_order(outputs: Tensor, counts: Sequence[int], folds: Sequence[int] | NDArray[np.int64]) -> Tensor:
+    """Puts outputs that were found fold by fold into the order of the examples.
+
+    Args:
+        outputs: [R, K], those of the first fold's examples first.
+        counts: how many rows of outputs each example has.
+        folds: the number of each example's fold.
+    """
+    order = np.argsort(np.repeat(np.asarray(folds), counts), kind="stable")
+    return outputs[torch.from_numpy(np.argsort(order))]

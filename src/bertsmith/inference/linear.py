@@ -1,0 +1,207 @@
+"""A linear model alone or beside an encoder: its file, and the pipelines whose folders may hold one.
+
+Notable:
+- `words.safetensors` holds the numbers of the features that training saw, with their weights: hashes, no vocabulary
+- beside an encoder the outputs of both are multiplied, each by what dev asked for, and added up: log odds or numbers
+- either part can be asked for alone; without an encoder there is no tokenizer, and no engine
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from bertsmith.errors import CheckpointError, ConfigError
+from bertsmith.files import atomic_path
+from bertsmith.hub import model_folder
+from bertsmith.inference.engine import DEFAULT, InferenceConfig
+from bertsmith.inference.pipeline import Pipeline, label_names
+from bertsmith.tokenizer import Tokenizer
+
+WORDS_FILE = "words.safetensors"
+FORMAT = "1"
+
+Part = Literal["words", "encoder"]
+"""A part of a folder that `bertsmith solve` made."""
+Mix = tuple[float, float, float]
+LinearT = TypeVar("LinearT", bound="LinearModel")
+LinearPipelineT = TypeVar("LinearPipelineT", bound="LinearPipeline")
+
+
+class LinearModel:
+    """A linear model over hashed features; each kind is a frozen dataclass.
+
+    Attributes:
+        labels: the names of what it gives.
+        features: [F] int32, the numbers of the features that it knows, rising.
+        weights: [F, C] float32.
+        bias: [C] float32.
+        mix: by what the encoder's outputs and these are multiplied, and what is added; without an encoder 0, 1, 0.
+    """
+
+    most: ClassVar[int]
+    """All numbers of features are below."""
+
+    labels: tuple[str, ...]
+    features: NDArray[np.int32]
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    mix: Mix
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> str:
+        """The name of the pipeline that it is for."""
+
+    @abstractmethod
+    def logits(self, *inputs: Any) -> Tensor:
+        """Returns [R, K] float32, as an encoder's head gives them."""
+
+    def only(self: LinearT, part: Part) -> LinearT | None:
+        """Returns what gives the outputs of one part; None for the encoder, or where there are no words."""
+        return self.mixed((0.0, 1.0, 0.0)) if part == "words" and self.mix[1] else None
+
+    def beside(self: LinearT, _other: LinearT | None) -> LinearT:
+        """Returns the same with what another model of the folder holds for the encoder; here nothing."""
+        return self
+
+    def mixed(self: LinearT, mix: Mix) -> LinearT:
+        """Returns the same with another `mix`."""
+        mixed: Any = replace(cast("Any", self), mix=mix)
+        return cast("LinearT", mixed)
+
+    @cached_property
+    def places(self) -> NDArray[np.int32]:
+        """[most + 1], where each feature is among those that it knows; -1 for the others, and at the end."""
+        places = np.full(self.most + 1, -1, dtype=np.int32)
+        places[self.features] = np.arange(len(self.features), dtype=np.int32)
+        return places
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes `words.safetensors` into a folder."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls: type[LinearT], told: Mapping[str, Any], arrays: dict[str, Any]) -> LinearT:
+        """Puts together what a file holds; ValueError, KeyError or TypeError where it does not fit."""
+
+
+def write_words(folder: Path, told: Mapping[str, Any], arrays: dict[str, Any]) -> None:
+    """Writes the file of a linear model."""
+    with atomic_path(folder / WORDS_FILE) as temporary:
+        save_file(arrays, temporary, metadata={"format": FORMAT, "words": json.dumps(told)})
+
+
+def read_words(folder: str | Path, kind: type[LinearT]) -> LinearT | None:
+    """Returns the linear model of a folder; None where there is none.
+
+    Raises:
+        CheckpointError: the file is damaged, or holds one of another kind.
+    """
+    path = model_folder(folder) / WORDS_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            told = file.metadata()
+            if told["format"] != FORMAT:
+                raise ValueError(f"of format {told['format']}")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        found = kind.of(json.loads(told["words"]), arrays)
+        if len(found.features) and not 0 <= found.features.min() <= found.features.max() < kind.most:
+            raise ValueError("a feature is out of range")
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); copy the folder again, or run solve again") from None
+    return found
+
+
+@dataclass
+class LinearEngine:
+    """Stands where a pipeline of words alone has no engine: what a server says of it."""
+
+    batch_tokens: int = 0
+    precision: str = "float32"
+    kind: str = "words"
+    choice: None = None
+    device: str = "cpu"
+
+
+class LinearPipeline(Pipeline):
+    """A pipeline whose folders may hold words alone, or words beside the encoder, whose outputs are added.
+
+    Attributes:
+        words: the linear model, alone or beside the encoder; None for none.
+    """
+
+    has_parts = True
+    words_kind: ClassVar[type[LinearModel]]
+
+    labels: list[str]
+    words: LinearModel | None = None
+
+    def __init__(self, model: Any, tokenizer: Tokenizer | None, inference: InferenceConfig = DEFAULT) -> None:
+        """Takes an encoder with its tokenizer, or a linear model without one."""
+        if tokenizer is None:
+            self.words, self.labels, self.max_length = model, list(model.labels), 0
+            self.tokenizer, self.engine = cast("Any", None), cast("Any", LinearEngine())
+            return
+        super().__init__(model, tokenizer, inference)
+        self.labels = label_names(model.config)
+
+    @classmethod
+    def load(
+        cls: type[LinearPipelineT], folder: str | Path, *, only: Part | None = None, **how: Any
+    ) -> LinearPipelineT:
+        """Loads a folder as `Pipeline.load` does; with `only`, one part of those that `bertsmith solve` put there."""
+        words = read_words(folder, cls.words_kind)
+        # 两部分各自是否在：没有词，或者词独自成为答案
+        holds = {"words": words is not None and bool(words.mix[1]), "encoder": words is None or bool(words.mix[0])}
+        if only is not None and not holds[only]:
+            raise ConfigError(f"{folder}: holds {'an encoder' if only == 'words' else 'words'} alone; leave --only out")
+        if words is not None and words.pipeline != cls.name:
+            raise CheckpointError(f"{folder}: its words are for {words.pipeline!r}, not for {cls.name!r}")
+        if words is not None and only is not None:
+            words = words.only(only)
+        if words is None:
+            return super().load(folder, **how)
+        if not words.mix[0]:
+            made = cast("Any", cls)(words, None, InferenceConfig(**how), **cls.settings_in(folder).arguments())
+            return cast("LinearPipelineT", made)
+        pipeline = cls.load_beside(folder, words, **how)
+        pipeline.words = words
+        return pipeline
+
+    @classmethod
+    def load_beside(cls: type[LinearPipelineT], folder: str | Path, words: Any, **how: Any) -> LinearPipelineT:
+        """Loads the encoder beside a linear model."""
+        pipeline = super().load(folder, **how)
+        if tuple(pipeline.labels) != words.labels:
+            raise CheckpointError(f"{folder}: its words have other labels than its encoder; run solve again")
+        return pipeline
+
+    def together(self, inputs: Sequence[Any], encoder: Callable[[], Tensor]) -> Tensor:
+        """Returns the outputs of the parts that there are.
+
+        Args:
+            inputs: what the linear model reads.
+            encoder: gives the outputs of the encoder when it is called.
+        """
+        if self.words is None:
+            return encoder()
+        if self.tokenizer is None:
+            return self.words.logits(*inputs)
+        ours, theirs, offset = self.words.mix
+        found = ours * encoder() + offset
+        return found + theirs * self.words.logits(*inputs) if theirs else found
