@@ -11,6 +11,7 @@ masks. Stopped, the script resumes where it was.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,14 @@ def learned(name: str, corpus: TokenCorpus, tokenizer: WordPieceTokenizer, optio
     return figures
 
 
-def prepare(out: Path, *, quick: bool = False) -> tuple[TokenCorpus, WordPieceTokenizer]:
-    """Learns the vocabulary and tokenizes the corpus, once; `quick` reads a twelfth of its files."""
-    files = find_text_files([str(DATA / "corpus")])[:: 12 if quick else 1]
+def prepare(
+    out: Path, *, quick: bool = False, folders: Sequence[str] = ("corpus",), vocab_size: int = VOCAB_SIZE
+) -> tuple[TokenCorpus, WordPieceTokenizer]:
+    """Learns the vocabulary and tokenizes the text, once; `quick` reads a twelfth of its files."""
+    files = find_text_files([str(DATA / folder) for folder in folders])[:: 12 if quick else 1]
     if not (out / "tokenizer" / "tokenizer.json").exists():
         lines = (line for file in files for line in read_lines(file))
-        WordPieceTokenizer.train(lines, vocab_size=VOCAB_SIZE).save(out / "tokenizer")
+        WordPieceTokenizer.train(lines, vocab_size=vocab_size).save(out / "tokenizer")
     tokenizer = WordPieceTokenizer.load(out / "tokenizer")
     return build_shards(files, tokenizer, out / "shards", CorpusOptions(keep_duplicates=True)), tokenizer
 
