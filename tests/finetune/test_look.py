@@ -99,6 +99,22 @@ def test_spreadsheets_and_folders(tmp_path):
     assert bertsmith.look(tmp_path / "t", task="classify", faults="skip").labels == {"neg": 1, "pos": 1}
 
 
+def test_a_guess_is_no_better_than_its_columns(tmp_path):
+    rows = [
+        f"a long sentence of number {n},another sentence with number {n},{'x' if n % 2 else 'y'}" for n in range(20)
+    ]
+    (tmp_path / "two.csv").write_text("\n".join(["title,comment,label", *rows]))
+    with pytest.raises(InputError, match="columns title, comment may all be the text; say which with --text-column"):
+        bertsmith.look(tmp_path / "two.csv")
+    (tmp_path / "empty.csv").write_text("text,label\none,\ntwo,\n")
+    with pytest.raises(InputError, match="no row is left of 2; the first: .*line 2 has an empty label"):
+        bertsmith.look(tmp_path / "empty.csv")
+    for name in ("pos/a.txt", "neg/b.txt"):
+        (tmp_path / "train" / name).parent.mkdir(parents=True)
+        (tmp_path / "train" / name).write_text("One sentence.\n")
+    assert "its folders may be classes: --task classify reads them as such" in bertsmith.look(tmp_path / "train").notes
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(InputError, match=r"a\.jsonl: no text column among a; call it text"):

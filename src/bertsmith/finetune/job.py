@@ -184,7 +184,8 @@ def finetune(
                 said = ", ".join(f"{len(numbers):,} for {name}" for name, numbers in parts.items())
                 by = "the latest rows held out" if reading.time_column is not None else "classes evenly"
                 how_so = f"no --dev: {name_of(files['train'])} is divided, {by}, equal and almost equal texts"
-                console.print(f"{how_so} together: {said}; see {folder / SPLIT_FILE}", highlight=False, markup=False)
+                told_so = f"{how_so} together: {said}; see {folder / SPLIT_FILE}"
+                console.print(told_so, highlight=False, markup=False, soft_wrap=True)
         if teaching.teacher_text:
             examples["train"] = [*examples["train"], *labelled_by_teacher(made, teaching, reading.encoding)]
         learned, chooses, scored = (examples.get(name) for name in named)

@@ -228,6 +228,9 @@ def _examples(source: DataSource, task: str | None, options: ReadingOptions) -> 
         except (InputError, ConfigError) as error:
             first_error = error if name == "classify" else first_error
             continue
+        # 一个标签也没有的，不是多标签，是标签列空着
+        if first_error and name == "multilabel" and not any(example.labels for example in examples):
+            raise first_error
         labels = [getattr(example, "label", "") for example in examples] if name == "classify" else []
         # 标签全是数，且不同的数很多：那是分数，不是类别
         if labels and all(map(NUMBER.fullmatch, labels)) and len(set(labels)) > max(20, len(labels) // 2):
@@ -254,7 +257,9 @@ def _likely_tasks(source: DataSource, options: ReadingOptions) -> Sequence[str]:
     if ending in TABLE_KINDS or ending == ".tsv":
         first = open_table(path, kind_of(path), options.encoding, options.sheet).first
         # 没有表头的三列也能当作排序来读：这两种任务要列名都在才算
-        named = [name for name in _TASKS if name not in _BY_NAME or _names_all(name, first, options)]
+        # 列多于两列的向量数据也是：否则任何表的头两列都能当作一对
+        asked = (*_BY_NAME, *(("embed",) if len(first) > 2 else ()))
+        named = [name for name in _TASKS if name not in asked or _names_all(name, first, options)]
         return (*(("answer", "tag") if kind_of(path) in ("jsonl", "parquet") else ()), *named)
     with path.open("rb") as file:
         start = file.read(1 << 16).replace(b"\r", b"")
@@ -342,6 +347,8 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
     """Says what `corpus` would read of files and folders."""
     assert isinstance(source, (str, Path))
     sources, skipped = readable_sources([source], options.encoding)
+    if _is_classes(Path(source)):
+        skipped = "; ".join(filter(None, (skipped, "its folders may be classes: --task classify reads them as such")))
     rule = resolve_documents([Path(one.name) for one in sources if one.kind in ("text", "document")])
     reading = CorpusOptions(documents=rule, encoding=options.encoding, sheet=options.sheet)
     documents, notes = [], [skipped] if skipped else []
@@ -373,6 +380,12 @@ def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokeni
         notes=tuple(notes),
     )
     return _with_languages(found, texts)
+
+
+def _is_classes(path: Path) -> bool:
+    """Tells whether a folder holds two folders or more, of files alone, and nothing else."""
+    inside = [one for one in path.iterdir() if not one.name.startswith(".")] if path.is_dir() else []
+    return len(inside) > 1 and all(one.is_dir() and all(each.is_file() for each in one.iterdir()) for one in inside)
 
 
 def _with_languages(found: Look, texts: Sequence[str]) -> Look:

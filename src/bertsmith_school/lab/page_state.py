@@ -100,7 +100,7 @@ class PageState:
             triggers: events, such as `button.click`.
             work: takes the chosen model first, then the inputs' values, then what the event brought along.
             place: see `place_for_notice`.
-            outputs: components; HTML and plots are emptied where there is no answer.
+            outputs: components; HTML, plots and files are emptied where there is no answer.
             with_model: whether `work` takes the model.
         """
         blank = [_blank(output) for output in outputs]
@@ -157,4 +157,4 @@ def _blank(component: Any) -> Any:
     """Returns what empties a component that shows results; others keep what they hold."""
     if isinstance(component, gr.HTML):
         return ""
-    return None if isinstance(component, gr.Plot) else gr.skip()
+    return None if isinstance(component, (gr.Plot, gr.File)) else gr.skip()

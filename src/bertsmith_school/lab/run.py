@@ -33,6 +33,7 @@ from bertsmith_school.lab import (
     similarity,
     tokens,
     training,
+    your_file,
 )
 from bertsmith_school.lab.models import LabModels
 from bertsmith_school.lab.page_state import PageState
@@ -48,6 +49,7 @@ _TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
     ("task", Text("My task", "我的任务"), my_task.build),
     ("similarity", Text("Similarity map", "相似度图"), similarity.build),
     ("search", Text("Search", "搜索"), search.build),
+    ("file", Text("Your file", "你的文件"), your_file.build),
     ("compare", Text("Compare two models", "比较两个模型"), compare.build),
 )
 _TRAINING, _LEARN = Text("Training", "训练"), Text("Learn", "学习")
@@ -108,7 +110,7 @@ def mount(
             footer_links=[],
             run_history=False,
             enable_monitoring=False,
-            max_file_size=1,
+            max_file_size=server.settings.limits.body_bytes,
             show_error=False,
         )
 

@@ -108,6 +108,8 @@ def test_rows_with_faults_are_refused_or_left_out_counted_and_listed(tmp_path, r
         reader.read(path)
     with pytest.warns(UserWarning, match=rf"left out 1 \w+.*(line|row) {(good + bad).count(chr(10))}.*{fault}"):
         assert len(reader.read(path, ReadingOptions(faults="skip"))) == 2
+    with pytest.raises(InputError, match="; or leave such rows out with --faults skip"):
+        reader.read(path)
     with pytest.raises(ConfigError, match="--faults 'drop' is unknown"):
         ReadingOptions(faults="drop")
 

@@ -1,20 +1,22 @@
 """The lab in a browser: every tab by mouse and by keyboard, wide and narrow, in English and Chinese."""
 
 import csv
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import bertsmith
 from bertsmith import WordPieceTokenizer, load_pipeline
 from bertsmith.retrieval import load_index
 from bertsmith_school.looking.maps import load_for_maps, maps_of
 
 EVIL = "<script>window.ran = 1</script> the man <img src=x onerror='window.ran = 2'> eats"
 TABS = {
-    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity map|Search|Compare two models"
+    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity map|Search|Your file|Compare two models"
     "|Training|Learn",
-    "zh": "填空|注意力|下一句|词元|我的任务|相似度图|搜索|比较两个模型|训练|学习",
+    "zh": "填空|注意力|下一句|词元|我的任务|相似度图|搜索|你的文件|比较两个模型|训练|学习",
 }
 PLOT = ".js-plotly-plot"
 
@@ -144,6 +146,33 @@ def test_the_tabs_show_what_the_pipelines_say(open_page, folders, notes):
     assert shown == {name: f"{100 * share:.1f} %" for name, share in found.probabilities.items()}
     page.click("#task-why")
     page.wait_for_selector("#task-reasons .attributed span")
+
+
+def test_a_dropped_file_is_looked_at_and_taken_away(open_page, folders, tmp_path):
+    left = set(Path(tempfile.gettempdir()).glob("gradio/*/*.csv"))
+    page = open_page()
+    open_tab(page, "Your file")
+    rows = "".join(f"the man eats {n} bread;{'good' if n % 3 else '<b>bad</b>'}\n" for n in range(30))
+    (tmp_path / "reviews.csv").write_text(f"Review Text;Label\n{rows}the book;\n", encoding="utf-8")
+    page.set_input_files("#file-drop input[type=file]", tmp_path / "reviews.csv")
+    page.wait_for_selector("#file-results table")
+    shown = dict(
+        zip(*(page.locator(f"#file-results td:nth-child({n})").all_inner_texts() for n in (1, 2)), strict=True)
+    )
+    expected = bertsmith.look(tmp_path / "reviews.csv", model=folders["base"])
+    assert shown["form"] == expected.form
+    assert shown["columns"] == "Review Text → text, Label → label"
+    sizes = expected.lengths
+    assert shown["length in pieces: half, 95 %, longest"] == f"{sizes.half}, {sizes.most}, {sizes.longest}"
+    assert bars_of(page, "#file-results") == [("good", "20"), ("<b>bad</b>", "10")]
+    notes = page.locator("#file-results .notice").all_inner_texts()
+    assert any(one.startswith("reviews.csv: left out 1 rows: line 32 has an empty label") for one in notes)
+    assert set(Path(tempfile.gettempdir()).glob("gradio/*/*.csv")) == left
+    (tmp_path / "a.csv").write_bytes(bytes(range(256)))
+    page.set_input_files("#file-drop input[type=file]", tmp_path / "a.csv")
+    page.wait_for_selector(".notice.wrong:visible:has-text('a.csv: looks binary')")
+    assert not page.locator("#file-results table").count()
+    page.wait_for_selector("#file-drop:has-text('Drop File Here')")
 
 
 def test_training_is_live_and_lessons_compute(open_page, runs):

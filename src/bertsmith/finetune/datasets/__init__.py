@@ -112,8 +112,15 @@ class Faults:
             yield
         except InputError as error:
             if not self.skips:
-                raise
+                way = "" if _WAY_OUT in str(error) else f"; or leave such rows out with {_WAY_OUT}"
+                raise InputError(f"{error}{way}") from None
             self.found.append(str(error))
+
+    def none_left(self, path: Path | str) -> InputError:
+        """Returns why a file without an example is refused."""
+        if not self.found:
+            return InputError(f"{path}: holds a header and no example")
+        return InputError(f"{path}: no row is left of {len(self.found):,}; the first: {self.found[0]}")
 
     def tell(self, path: Path | str, what: str = "rows") -> None:
         """Warns of what was left out, with the first of the faults."""
@@ -123,6 +130,7 @@ class Faults:
             warnings.warn(f"{path}: left out {len(self.found):,} {what}: {shown}{more}", stacklevel=4)
 
 
+_WAY_OUT = "--faults skip"
 _LISTED = 10
 """Faults that a warning lists."""
 

@@ -73,9 +73,9 @@ def table_reader(
                 }
                 example: Any = make(**values, place=row.place)
                 examples.append(replace(example, **said) if (said := beside(row)) else example)
-        faults.tell(table.path)
         if not examples:
-            raise InputError(f"{table.path}: holds a header and no example")
+            raise faults.none_left(table.path)
+        faults.tell(table.path)
         if check is not None:
             check(table, options, examples)
         return examples

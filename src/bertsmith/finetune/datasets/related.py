@@ -183,6 +183,8 @@ def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
         with faults.skipped():
             example = _example(row, found)
             examples.append(replace(example, **said) if (said := beside(row)) else example)
+    if not examples:
+        raise faults.none_left(table.path)
     faults.tell(table.path)
     # 没有表头的第二列若翻来覆去只有几个值，多半是类别：当成句子来学，什么也学不到
     seconds = {example.positive for example in examples if isinstance(example, RelatedTexts)}
@@ -192,8 +194,6 @@ def _read_table(table: Table, options: ReadingOptions) -> list[Any]:
             f"{table.path}: column {found['pair'][0]} has {len(seconds)} different values only; if they are classes,"
             f" say --label-column {found['pair'][0]}, if they are texts, --pair-column {found['pair'][0]}"
         )
-    if not examples:
-        raise InputError(f"{table.path}: holds a header and no example")
     return examples
 
 
