@@ -29,16 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from bertsmith.finetune.baselines import Files, most_frequent_tags, run_baselines
-from bertsmith.finetune.datasets.tagged import TaggedWords
 from bertsmith.finetune.metrics.spans import squad_scores
 from bertsmith.finetune.settings import FineTuningSettings
 from bertsmith.finetune.tasks import make_task
 from bertsmith.finetune.tasks.classify import ClassificationTask
-from bertsmith.inference.tag import WordTags
 from bertsmith.kernels.layers import native_precision
 from bertsmith.retrieval.lexical import LexicalSearch
 from bertsmith.train.choosing import recipe_for
@@ -125,37 +121,6 @@ def frequent_tags(task: str, split: Split, _model: Path) -> Row:
     return {"score": make_task("tag", split.train).metrics(split.test, found)[SETTINGS[task].figure]}
 
 
-def logistic_tags(task: str, split: Split, _model: Path) -> Row:
-    """Returns the score of logistic regression over each word and its neighbours."""
-    read = DictVectorizer()
-    features = read.fit_transform([looks for example in split.train for looks in _looks(example)])
-    learned = LogisticRegression(C=10.0, max_iter=300)
-    learned.fit(features, [tag for example in split.train for tag in example.tags])
-    found = [
-        WordTags(tuple(map(str, learned.predict(read.transform(_looks(example))))), (1.0,) * len(example.words))
-        for example in split.test
-    ]
-    return {"score": make_task("tag", split.train).metrics(split.test, found)[SETTINGS[task].figure]}
-
-
-def _looks(example: TaggedWords) -> list[dict[str, Any]]:
-    """Returns what can be seen of each word: itself, its first and last letters, how it is written, its neighbours."""
-    words = ["", "", *example.words, "", ""]
-    return [
-        {
-            **{f"word {offset}": words[place + offset].lower() for offset in (-2, -1, 0, 1, 2)},
-            **{f"end {count}": words[place][-count:].lower() for count in (1, 2, 3)},
-            **{f"begin {count}": words[place][:count].lower() for count in (1, 2, 3)},
-            "capital": words[place][:1].isupper(),
-            "capitals": words[place].isupper(),
-            "digit": any(letter.isdigit() for letter in words[place]),
-            "letters": words[place].isalpha(),
-            "first": place == 2,
-        }
-        for place in range(2, len(words) - 2)
-    ]
-
-
 def best_sentences(_task: str, split: Split, _model: Path) -> Row:
     """Returns the F1 of answering with the sentence of the passage that has the question's words."""
     found = [_best_sentence(asked.question, asked.context) for asked in split.test]
@@ -167,7 +132,7 @@ def _best_sentence(question: str, passage: str) -> str:
     return str(sentences[int(LexicalSearch.build(sentences).scores(question).argmax())])
 
 
-_TAGGING = {"most frequent tag": frequent_tags, "logistic regression": logistic_tags}
+_TAGGING = {"most frequent tag": frequent_tags}
 BASELINES: Mapping[str, Mapping[str, Callable[[str, Split, Path], Row]]] = {
     "sst2": {name: partial(sentiment_baseline, name) for name in ("tfidf", "textcnn")},
     "wnut17": _TAGGING,

@@ -27,7 +27,7 @@ def lone(count, seed):
 def test_words_without_neighbours_have_the_probabilities_of_scikit_learn():
     train, dev = lone(120, 0), lone(40, 1)
     task = TaggingTask.of(train)
-    chain, fit = train_chain(task, train, dev, (0.3,), tolerance=1e-9)
+    chain, fit = train_chain(task, train, dev, (0.3,), tolerances=(1e-9, 1e-9))
     assert fit.strength == 0.3
     numbers = looks([one.words for one in train + dev])
     known = np.unique(numbers[:120][numbers[:120] >= 0])
@@ -77,7 +77,7 @@ def test_by_folds_no_sentence_is_tagged_by_a_chain_that_learned_from_it():
     examples = [TaggedWords((f"w{n}", *["x"] * draws.randint(0, 2)), ("XY"[n % 2], *"ZZ")[:3]) for n in range(60)]
     examples = [TaggedWords(one.words, one.tags[: len(one.words)]) for one in examples]
     task, folds = TaggingTask.of(examples), [number % 3 for number in range(60)]
-    _, fit = train_chain(task, examples, None, (1.0,), folds=folds)
+    _, fit = train_chain(task, examples, None, (1.0,), folds=folds, tolerances=(1e-9, 1e-9))
     alone = [
         train_chain(
             task,

@@ -23,7 +23,7 @@ STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The values of `C`, by which the loss of the examples is multiplied beside the penalty, among which dev chooses."""
 MOST_WEIGHTS = 4_000_000
 """Of the features the most frequent ones are kept, as many as make this many weights: 16 MB."""
-ROUGH, EXACT = 1e-4, 1e-8
+TOLERANCES = (1e-4, 1e-8)
 """Least relative gain of a step of the optimizer: to compare strengths, and for the weights that are kept."""
 
 
@@ -40,7 +40,7 @@ def fitted(
     held_loss: Callable[[Sequence[Floats]], float],
     strengths: Sequence[float],
     shape: tuple[int, int],
-    tolerance: float = EXACT,
+    tolerances: tuple[float, float] = TOLERANCES,
 ) -> tuple[Floats, float, list[Floats]]:
     """Fits parameters for each strength, and to all, more exactly, for the one with the least loss on what is held out.
 
@@ -50,7 +50,7 @@ def fitted(
         held_loss: of what is held out, with the parameters of each piece.
         strengths: to choose from, rising.
         shape: of the parameters: F rows of weights, one of biases, then further ones, C columns.
-        tolerance: least relative gain of a step of the last fit.
+        tolerances: least relative gain of a step: to compare strengths, and for the parameters that are kept.
 
     Returns:
         The parameters, the strength, and the parameters of each piece.
@@ -58,7 +58,7 @@ def fitted(
     tables: list[Floats] = [np.zeros(shape)] * len(pieces)
     best: tuple[float, float, list[Floats]] | None = None
     for strength in strengths:
-        tables = [_least(*piece, strength, start, ROUGH) for piece, start in zip(pieces, tables, strict=True)]
+        tables = [_least(*piece, strength, start, tolerances[0]) for piece, start in zip(pieces, tables, strict=True)]
         loss = held_loss(tables)
         # 由强到弱，一变差就停：再弱只会更差
         if best is not None and loss >= best[0]:
@@ -66,7 +66,7 @@ def fitted(
         best = (loss, strength, tables)
     assert best is not None
     _, strength, tables = best
-    return _least(*whole, strength, np.mean(tables, axis=0), tolerance), strength, tables
+    return _least(*whole, strength, np.mean(tables, axis=0), tolerances[1]), strength, tables
 
 
 def _least(features: Any, losses: Losses, strength: float, start: Floats, tolerance: float) -> Floats:
