@@ -70,7 +70,8 @@ def test_hits_know_their_page_heading_and_line(mixed, tiny_model, tmp_path, sett
 
 def test_an_update_reads_changed_documents_alone(mixed, tiny_model, tmp_path, settings, monkeypatch):
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        build_index(mixed, tiny_model, tmp_path / "index", settings)
+        first = build_index(mixed, tiny_model, tmp_path / "index", settings)
+    assert first.added == first.documents
     (mixed / "page.html").write_text("<p>The man reads a page.</p>")
     read = []
     real = build_index.__globals__["read_document"]

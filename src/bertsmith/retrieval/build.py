@@ -182,7 +182,9 @@ def build_index(
         write_json(out / CURRENT, replace(current, checksums=checksums, weight=weight), checked=True)
         # 新的一代已经生效，旧的和用过的向量才能删
         _tidy(out, current.folder)
-    return replace(report, documents=_with_text(current), passages=current.passages, embedded=embedded)
+    # 读不了的文件不算新添的
+    added = sum(document.passages > 0 and document.name not in before for document in current.documents)
+    return replace(report, added=added, documents=_with_text(current), passages=current.passages, embedded=embedded)
 
 
 def _with_text(current: Current) -> int:

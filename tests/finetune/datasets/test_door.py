@@ -164,3 +164,15 @@ def test_choices_are_found_by_their_own_names():
     assert [CHOICES.read([row])[0].label for row in (named, listed, told)] == [2, 1, 1]
     with pytest.raises(InputError, match="the label '4' is none of its 3 choices, 1, 2, 3"):
         CHOICES.read([named | {"answerKey": "4"}])
+
+
+def test_dates_are_no_classes_and_a_row_counter_is_no_score(tmp_path):
+    """A spreadsheet as a shop exports it: number, comment, verdict, day."""
+    rows = [(n, f"a long comment of customer {n}", "yes" if n % 3 else "no", f"{1 + n % 4}.5.2024") for n in range(20)]
+    path = write(
+        tmp_path / "a.csv", "Nr,Kommentar,Urteil,Tag\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+    )
+    with pytest.warns(UserWarning, match="reads text from Kommentar, label from Urteil"):
+        assert {one.label for one in LABELLED.read(path)} == {"yes", "no"}
+    with pytest.raises(InputError, match="no score column among Nr, Kommentar, Urteil, Tag"):
+        SCORED.read(path)

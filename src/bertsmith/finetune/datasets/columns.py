@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -290,12 +291,23 @@ def _are_classes(cells: Sequence[object]) -> bool:
     """Tells whether cells hold a few short values again and again."""
     values = [str(cell) for cell in cells if isinstance(cell, (str, int, bool))]
     few = len(values) == len(cells) >= _LEAST_ROWS and 2 <= len(set(values)) <= len(values) / 2
-    return few and sum(len(value.split()) for value in values) <= 5 * len(values)
+    # 日期的列也翻来覆去只有几个值，却不是类别
+    return (
+        few
+        and not all(map(_DATE.fullmatch, set(values)))
+        and sum(len(value.split()) for value in values) <= 5 * len(values)
+    )
 
 
 def _are_numbers(cells: Sequence[object]) -> bool:
-    return len(cells) >= _LEAST_ROWS and all(NUMBER.fullmatch(str(cell).strip()) for cell in cells)
+    texts = [str(cell).strip() for cell in cells]
+    if len(cells) < _LEAST_ROWS or not all(map(NUMBER.fullmatch, texts)):
+        return False
+    # 逐行加一的是行号，不是分数
+    return {float(two) - float(one) for one, two in pairwise(texts)} != {1.0}
 
+
+_DATE = re.compile(r"[0-9]{1,4}([-./])[0-9]{1,2}\1[0-9]{1,4}([ T][0-9:.Z+-]+)?")
 
 _FITS: dict[str, Callable[[Sequence[object]], bool]] = {
     "text": _are_texts,
