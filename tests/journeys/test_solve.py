@@ -12,13 +12,15 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith.errors import ConfigError, InputError, RunFolderError
+from bertsmith.errors import CheckpointError, ConfigError, InputError, RunFolderError
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.linear import read_words
 from bertsmith.inference.words import Words
+from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.journeys import solve as journey
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
+from bertsmith_school.looking.scored import Explainable
 
 PEOPLE = ("the man", "a woman", "the boy", "a girl", "my friend")
 WORDS = {"good": ("lovely", "warm", "bright"), "bad": ("dull", "cold", "grey")}
@@ -78,7 +80,8 @@ def test_few_labels_are_held_out_in_turn(encoder, tmp_path):
     """What is told of a row comes from a model that had not learned from it; what is kept has learned from all."""
     draws = random.Random(0)
     rows = [
-        {"text": f"{draws.choice(PEOPLE)} book {number} {number}x", "label": draws.choice("ab")} for number in range(60)
+        {"text": f"{draws.choice(PEOPLE)} book {number} {number}x", "label": draws.choice("ab")}
+        for number in range(120)
     ]
     found = bertsmith.solve(rows, tmp_path / "out", model=encoder, minutes=5.0)
     split = json.loads((tmp_path / "out/split.json").read_text())
@@ -104,14 +107,14 @@ def test_few_labels_are_held_out_in_turn(encoder, tmp_path):
 def test_an_encoder_is_tuned_on_all_rows_where_its_folds_say_so(encoder, tmp_path, monkeypatch):
     monkeypatch.setattr(journey._Job, "_gains", lambda *_: True)
     monkeypatch.setattr(journey, "STEPS", 10)
-    rows = rows_of(60, 0)
+    rows = rows_of(120, 0)
     found = bertsmith.solve(rows, tmp_path / "out", model=encoder, minutes=5.0)
     tuned = next(one for one in found.details.tries if one.name == "fine-tuned encoder")
     assert tuned.score is not None
     config = json.loads((tmp_path / "out/parts/fine-tuned-encoder/finetune.json").read_text())
-    assert config["train"]["examples"] == 60
+    assert config["train"]["examples"] == 120
     held = np.load(tmp_path / "out/parts/fine-tuned-encoder/dev.npy")
-    assert held.shape == (60, 2)
+    assert held.shape == (120, 2)
     # 留出的答案不是最后那个模型的：它学过全部的行
     texts = [row["text"] for row in rows]
     final = load_pipeline("classify", tmp_path / "out/parts/fine-tuned-encoder/model").logits(texts, None)
@@ -152,6 +155,11 @@ def test_every_shape_is_solved_beside_an_encoder(task, encoder, tmp_path):
     np.testing.assert_allclose(outputs.numpy(), np.load(frozen.parent / "dev.npy"), atol=2e-2)
     with pytest.raises(ConfigError, match="holds an encoder alone"):
         load_pipeline(task, frozen, only="words")
+    export_huggingface(frozen, tmp_path / "copy")
+    np.testing.assert_allclose(load_pipeline(task, tmp_path / "copy").logits(texts, None).numpy(), outputs.numpy())
+    for folder in (frozen, tmp_path / "out/parts/words"):
+        with pytest.raises(CheckpointError, match="attributions need a fine-tuned head"):
+            Explainable.load(folder)
 
 
 def test_both_parts_are_kept_where_both_are_asked_for(encoder, tmp_path, monkeypatch):

@@ -212,18 +212,20 @@ def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Float
 
 
 def mix_of(
-    problem: str, encoder: Tensor, words: Tensor, target: Sequence[Any]
+    problem: str, encoder: Tensor, words: Tensor, target: Sequence[Any], slack: float = CHANCE
 ) -> tuple[tuple[float, float, float], float]:
     """Fits by what the outputs of an encoder and of words are multiplied, and for numbers what is added.
 
     A part that the likelihood of these examples does not ask for gets 0; where one part is enough, words are taken that
-    cost microseconds, unless the encoder alone is likelier.
+    cost microseconds, unless the encoder alone is likelier by more
+    than `slack`.
 
     Args:
         problem: one of `PROBLEM_TYPES`.
         encoder: [N, K], outputs for N examples that neither part was trained on.
         words: [N, K].
         target: what is true of them, as `TextTask.targets` says it; numbers on the scale of the file.
+        slack: nats; 0 where the examples are too few to tell the parts apart, and an encoder knows more beforehand.
 
     Returns:
         For the encoder, for words, and what is added, all 0 or positive but the last; and the least -log likelihood of
@@ -232,7 +234,7 @@ def mix_of(
     parts = [one.double().numpy() for one in (encoder, words)]
     truth = np.asarray(target, dtype=np.float64)
     ours, theirs, both = (_weighed(problem, some, truth) for some in (parts[:1], parts[1:], parts))
-    if theirs[0] - both[0] < CHANCE and theirs[0] <= ours[0] + CHANCE:
+    if theirs[0] - both[0] < CHANCE and theirs[0] <= ours[0] + slack:
         # 只用词：权重回到 1，温度留给校准
         return (0.0, 1.0, 0.0), theirs[0]
     if ours[0] - both[0] < CHANCE:

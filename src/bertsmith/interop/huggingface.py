@@ -14,6 +14,7 @@ from bertsmith.errors import CheckpointError, RunFolderError
 from bertsmith.files import atomic_path
 from bertsmith.hub import model_folder
 from bertsmith.inference.embed import copy_sentence_files, length_limit
+from bertsmith.inference.linear import WORDS_FILE
 from bertsmith.inference.tag import FeatureTag
 from bertsmith.inference.task_file import TASK_FILE, read_task_file
 from bertsmith.model import ModelConfig, PretrainedModel, load_any
@@ -68,7 +69,9 @@ def _task_files(source: Path) -> list[str]:
         # 冻结编码器之上的标注器也要能载入，才算核对过的副本
         FeatureTag.load(source)
         return [TASK_FILE, TENSOR_FILE]
-    return [TASK_FILE] if task else []
+    # 词与编码器合起来才是答案：副本少了它，答得就不一样
+    words = [WORDS_FILE] if (source / WORDS_FILE).exists() else []
+    return [TASK_FILE, *words] if task else []
 
 
 def refuse_existing(out: Path) -> None:

@@ -48,7 +48,7 @@ from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
 from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation
-from bertsmith.finetune.words import mix_of, train_states
+from bertsmith.finetune.words import CHANCE, mix_of, train_states
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
 from bertsmith.inference.classify import REGRESSION, SINGLE, sequence_rows
@@ -75,6 +75,8 @@ STEPS = 1200
 FEW = 500
 """Rows below which parts of the training file are held out in turn."""
 FOLDS, FEWEST = 5, 4
+LEAST_TUNED = 100
+"""Rows below which an encoder is not fine-tuned: six runs for less than frozen features give."""
 MOST_STATES = 250_000_000
 """Numbers of frozen states in memory at once: 1 GB."""
 TOO_LATE = "not tried: too little time is left"
@@ -472,6 +474,8 @@ class _Job:
         """Fine-tunes a folder as far as the time allows, and where folds say that it pays beside its frozen states."""
 
         def work(path: Path) -> Try:
+            if self.folds and len(self.train) < LEAST_TUNED:
+                return Try(name, note=f"not tried: {len(self.train)} rows are too few for it")
             settings = FineTuningSettings(learning_rate=usual_rate(self.task.name, start, None), seed=self.options.seed)
             plan = self.notes.plans.get(name)
             if plan is None:
@@ -591,7 +595,9 @@ class _Job:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
         target = [getattr(one, "score", None) for one in self.dev]
         truth = target if self.problem == REGRESSION else self.task.targets(self.dev)
-        return {name: mix_of(self.problem, self.outputs[name], self.outputs["words"], truth) for name in names}
+        # 标签太少时似然分不出高下：编码器事先就懂得多，不必非要显著才用它
+        slack = 0.0 if self.folds else CHANCE
+        return {name: mix_of(self.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names}
 
     def _best(self, names: Sequence[str]) -> str:
         """Returns the encoder that does best beside words; empty for none."""

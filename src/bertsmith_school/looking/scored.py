@@ -79,6 +79,12 @@ class Explainable:
         kind, pipeline = predictor.kind, predictor.pipeline
         if not task_named(kind).spec.is_explained:
             raise CheckpointError(f"{folder}: reads frozen features of a model; attributions need a fine-tuned head")
+        words = getattr(pipeline, "words", None)
+        if words is not None and (words.states is not None or not words.mix[0]):
+            raise CheckpointError(
+                f"{folder}: its answer is a linear model over words or frozen features; attributions need a fine-tuned"
+                " head"
+            )
         tokenizer, max_length = pipeline.tokenizer, pipeline.max_length
         return cls(described, kind, pipeline, pipeline.engine.model, tokenizer, max_length, paired_of(described))
 
