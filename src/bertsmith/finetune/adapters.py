@@ -132,7 +132,7 @@ def load_adapter(model: PretrainedModel, folder: str | Path, name: str = "defaul
     attach(model, name, adapter)
 
 
-def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default") -> PretrainedModel:
+def load_adapted(backbone: str | Path, folder: str | Path) -> PretrainedModel:
     """Loads a backbone as the architecture that an adapter is for, with that adapter in it.
 
     Returns:
@@ -147,7 +147,7 @@ def load_adapted(backbone: str | Path, folder: str | Path, name: str = "default"
     architecture = architectures_by_name()[description.architecture]
     # 头是新的也无妨：紧接着就换成适配器自带的
     model = architecture.from_pretrained(backbone, new_heads=True, **description.changes)
-    load_adapter(model, folder, name)
+    load_adapter(model, folder)
     return model
 
 

@@ -155,10 +155,10 @@ def draw_stories(seed: int, count: int, *, split: str = "train") -> Iterator[Sto
         yield draw_story(generator(seed, f"tinyworld/story/{split}", index))
 
 
-def draw_captions(seed: int, count: int, *, split: str = "train") -> Iterator[Sentence]:
+def draw_captions(seed: int, count: int) -> Iterator[Sentence]:
     """Yields picture captions; see `draw_stories`."""
     for index in range(count):
-        yield draw_caption(generator(seed, f"tinyworld/caption/{split}", index))
+        yield draw_caption(generator(seed, "tinyworld/caption/train", index))
 
 
 def draw_story(rng: np.random.Generator) -> Story:

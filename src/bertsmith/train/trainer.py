@@ -294,23 +294,6 @@ class BertTrainer(Generic[ModelT]):
                 f" {in_a_row} of them in a row{what}; lower {rates}"
             )
 
-    def train_epoch(
-        self, batches: Iterable[Batch], *, after_step: Callable[[LossOutput], None] | None = None
-    ) -> dict[str, float]:
-        """Takes a step on every batch of a pass, or until the schedule ends; returns the figures averaged over it.
-
-        After each step `after_step` is called with its loss and figures.
-        """
-        running = RunningAverages()
-        for batch in batches:
-            output = self.train_batch(batch)
-            running.add(output.sums)
-            if after_step is not None:
-                after_step(output)
-            if self.step >= self.settings.total_steps:
-                break
-        return running.averages()
-
     @torch.inference_mode()
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Returns the figures averaged over batches, without dropout or learning; the ranks share the same batches."""

@@ -282,15 +282,15 @@ MASK = "[MASK]"
 class Adam:
     """Adam (Kingma and Ba 2015): m ← β₁m + (1-β₁)g, v ← β₂v + (1-β₂)g², θ ← θ - η m̂ / (√v̂ + ε)."""
 
-    def __init__(self, parameters: Parameters, *, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.parameters, self.betas, self.steps = parameters, betas, 0
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters, self.steps = parameters, 0
         self.means = {name: np.zeros_like(value) for name, value in parameters.items()}
         self.squares = {name: np.zeros_like(value) for name, value in parameters.items()}
 
     def step(self, gradients: Parameters, learning_rate: float) -> None:
         """Moves every parameter, in place."""
         self.steps += 1
-        first, second = self.betas
+        first, second = 0.9, 0.999
         for name, gradient in gradients.items():
             mean, square = self.means[name], self.squares[name]
             mean += (1 - first) * (gradient - mean)

@@ -38,6 +38,11 @@ from bertsmith.seeding import torch_seed
 START_SPREAD = 0.3
 """Deviation of the scores of a random start, over the identifiable part."""
 
+STARTS, MAX_STEPS, GOOD_ENOUGH = 4, 2000, 1e-7
+"""How often it is tried, gradient evaluations of a try at most, and the error at which no other one is made."""
+
+TOLERANCE = 1e-9
+
 
 @dataclass(frozen=True)
 class Identifiable:
@@ -80,26 +85,17 @@ def attend(inputs: Tensor, product: Tensor, value: Tensor, *, head_size: int) ->
     return scores.softmax(-1) @ (inputs @ value)
 
 
-def identifiable(inputs: Tensor, *, tolerance: float = 1e-9) -> Identifiable:
-    """Finds what inputs [N, S, H] can tell about a layer; directions of a smaller share than this count as absent."""
+def identifiable(inputs: Tensor) -> Identifiable:
+    """Finds what inputs [N, S, H] can tell about a layer; directions of a share below `TOLERANCE` count as absent."""
     tokens = inputs.double()
     # 同一序列内的差：各减去首个词即可张成全部两两之差
     differences = tokens[:, 1:] - tokens[:, :1]
     # 两者用同一把尺子：差若只剩舍入误差，不能算作一个方向
-    floor = tolerance * float(torch.linalg.matrix_norm(tokens.flatten(0, 1), 2))
+    floor = TOLERANCE * float(torch.linalg.matrix_norm(tokens.flatten(0, 1), 2))
     return Identifiable(_span(tokens.flatten(0, 1), floor), _span(differences.flatten(0, 1), floor))
 
 
-def recover(
-    inputs: Tensor,
-    outputs: Tensor,
-    *,
-    head_size: int,
-    starts: int = 4,
-    max_steps: int = 2000,
-    good_enough: float = 1e-7,
-    seed: int = 0,
-) -> Recovery:
+def recover(inputs: Tensor, outputs: Tensor, *, head_size: int, seed: int = 0) -> Recovery:
     """Estimates the layer that turned inputs into outputs.
 
     The first start is M = 0, equal attention, with the W_V that fits it best; from there the loss usually falls to 0
@@ -109,10 +105,8 @@ def recover(
         inputs: [N, S, H], N sequences of S tokens; S at least 2 if anything of M is to be seen.
         outputs: [N, S, O], what the layer made of them.
         head_size: D, of the scale 1/√D.
-        starts: how many, at least 1.
-        good_enough: error (see `Recovery`) at which no further start is tried.
     """
-    _check(inputs, outputs, head_size, starts)
+    _check(inputs, outputs, head_size)
     x, z = inputs.double(), outputs.double()
     known = identifiable(x)
     scale = float(z.square().mean().sqrt())
@@ -121,31 +115,31 @@ def recover(
     # 按数据在各方向上的离散程度缩放：方向之间相差悬殊时，梯度法要走上千步
     rows = known.tokens / (x @ known.tokens).square().mean((0, 1)).sqrt()
     columns = known.differences / ((x - x.mean(1, keepdim=True)) @ known.differences).square().mean((0, 1)).sqrt()
-    for start in range(starts):
+    for start in range(STARTS):
         inner = torch.zeros(rows.shape[1], columns.shape[1], dtype=torch.float64)
         if start:
             drawn = torch.randn(inner.shape, generator=source, dtype=torch.float64)
             inner = drawn * START_SPREAD * math.sqrt(head_size / max(1, inner.numel()))
-        inner, outer, steps = _descend(x, z / scale, inner, rows, columns, head_size, max_steps)
+        inner, outer, steps = _descend(x, z / scale, inner, rows, columns, head_size)
         product, value = rows @ inner @ columns.T, rows @ outer
         loss = (attend(x, product, value, head_size=head_size) - z / scale).square().mean()
         found = Recovery(product, value * scale, float(loss.sqrt()), steps, known)
         best = found if best is None or found.error < best.error else best
-        if best.error <= good_enough:
+        if best.error <= GOOD_ENOUGH:
             break
     assert best is not None
     return best
 
 
 def _descend(
-    x: Tensor, z: Tensor, inner: Tensor, rows: Tensor, columns: Tensor, head_size: int, max_steps: int
+    x: Tensor, z: Tensor, inner: Tensor, rows: Tensor, columns: Tensor, head_size: int
 ) -> tuple[Tensor, Tensor, int]:
     """Runs L-BFGS, gradient descent that learns the curvature on its way, from one start."""
     mixed = attend(x, rows @ inner @ columns.T, rows, head_size=head_size).flatten(0, 1)
     # 注意力固定时 W_V 是线性最小二乘，直接解出
     outer = torch.linalg.pinv(mixed, rtol=1e-9) @ z.flatten(0, 1)
     parameters = [inner.clone().requires_grad_(), outer.clone().requires_grad_()]
-    most = {"max_iter": max_steps, "max_eval": max_steps, "history_size": 50}
+    most = {"max_iter": MAX_STEPS, "max_eval": MAX_STEPS, "history_size": 50}
     exact = {"tolerance_grad": 1e-13, "tolerance_change": 1e-18}
     optimizer = torch.optim.LBFGS(parameters, **most, **exact, line_search_fn="strong_wolfe")  # type: ignore[arg-type]
     steps = 0
@@ -173,7 +167,7 @@ def _span(rows: Tensor, floor: float) -> Tensor:
     return basis
 
 
-def _check(inputs: Tensor, outputs: Tensor, head_size: int, starts: int) -> None:
+def _check(inputs: Tensor, outputs: Tensor, head_size: int) -> None:
     if inputs.dim() != 3 or outputs.dim() != 3 or inputs.shape[:2] != outputs.shape[:2] or not inputs.numel():
         raise InputError(
             f"inputs {list(inputs.shape)} and outputs {list(outputs.shape)} must be [N, S, H] and [N, S, O], not empty"
@@ -182,8 +176,8 @@ def _check(inputs: Tensor, outputs: Tensor, head_size: int, starts: int) -> None
         raise InputError("inputs and outputs must be finite; there is a NaN or an infinity among them")
     if not (inputs.any() and outputs.any()):
         raise InputError("all inputs or all outputs are 0: they show nothing of the attention")
-    if head_size < 1 or starts < 1:
-        raise InputError(f"head_size {head_size} and starts {starts} must be at least 1")
+    if head_size < 1:
+        raise InputError(f"head_size {head_size} must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.batch import RaggedBatch
-from bertsmith.errors import ConfigError
-from bertsmith.model import Backbone, BertConfig, BertModel
+from bertsmith.model import BertConfig, BertModel
 from bertsmith.model.backbone import initialize_weights
 from bertsmith.train.start import sinusoids
 
@@ -97,13 +96,11 @@ class DecoderBlock(nn.Module):
 class EncoderDecoder(nn.Module):
     """Reads a text, writes another; one table of pieces for reading, writing and choosing."""
 
-    def __init__(self, config: BertConfig, encoder: Backbone | None = None) -> None:
-        """Builds both halves of one shape with fresh weights, or with an encoder of the same width."""
+    def __init__(self, config: BertConfig) -> None:
+        """Builds both halves of one shape with fresh weights."""
         super().__init__()
-        if encoder is not None and encoder.config.hidden_size != config.hidden_size:
-            raise ConfigError(f"the encoder has states of {encoder.config.hidden_size}, not {config.hidden_size}")
         self.config = config
-        self.encoder = BertModel(config, need_pooler=False) if encoder is None else encoder
+        self.encoder = BertModel(config, need_pooler=False)
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
@@ -112,10 +109,9 @@ class EncoderDecoder(nn.Module):
         for module in (self.position, self.blocks):
             initialize_weights(module, config.initializer_range)
         for table, amplitude in ((self.position, 0.2), (self.encoder.position_table, 0.1)):
-            if table is not None and encoder is None:
-                # 位置从正弦波起步（论文 §3.5），幅度与词嵌入相当：再大，词就淹没在位置里，学不会抄写
-                with torch.no_grad():
-                    table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
+            # 位置从正弦波起步（论文 §3.5），幅度与词嵌入相当：再大，词就淹没在位置里，学不会抄写
+            with torch.no_grad():
+                table.weight.copy_(amplitude * sinusoids(*table.weight.shape))
 
     def read(self, source: RaggedBatch) -> Memory:
         """Returns the encoder's states of N texts."""

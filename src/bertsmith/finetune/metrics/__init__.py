@@ -23,6 +23,9 @@ Floats = NDArray[np.float64]
 _BLOCK = 1 << 20
 """Most draws held in memory at once."""
 
+RESAMPLES = 1000
+"""Sets that are drawn for an interval."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -48,8 +51,7 @@ def bootstrap_interval(
     values: ArrayLike,
     statistic: Callable[[Floats], Floats] | None = None,
     *,
-    resamples: int = 1000,
-    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
     """Returns a score with its percentile bootstrap interval.
@@ -57,16 +59,12 @@ def bootstrap_interval(
     Args:
         values: [N] or [N, K], what each example contributes.
         statistic: turns the means of R resamples, [R, K], into R scores, [R]; None takes the mean of the only column.
-        confidence: share of the drawn scores inside the interval, in (0, 1).
     """
     table = np.asarray(values, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
     size = len(table)
-    if size == 0 or resamples < 1 or not 0 < confidence < 1:
-        raise InputError(
-            f"a bootstrap interval needs examples, resamples >= 1 and 0 < confidence < 1; got {size} examples, "
-            f"{resamples} resamples, confidence {confidence}"
-        )
+    if size == 0 or resamples < 1:
+        raise InputError(f"a bootstrap interval needs examples and resamples; got {size} and {resamples}")
     score = statistic or _only_column
     draws = generator(seed, "bootstrap")
     block = max(1, _BLOCK // size)
@@ -75,17 +73,17 @@ def bootstrap_interval(
         # 一次抽一批重采样的下标：内存有界，抽取顺序与分批大小无关
         picked = draws.integers(0, size, (min(block, resamples - start), size))
         scores.append(score(np.stack([column[picked].mean(1) for column in table.T], axis=1)))
-    return interval_of(float(score(table.mean(0, keepdims=True))[0]), np.concatenate(scores), confidence)
+    return interval_of(float(score(table.mean(0, keepdims=True))[0]), np.concatenate(scores))
 
 
-def interval_of(estimate: float, scores: Floats, confidence: float = 0.95) -> Interval:
-    """Returns a score with the middle of the scores [R] of drawn sets."""
-    tail = (1 - confidence) / 2
+def interval_of(estimate: float, scores: Floats) -> Interval:
+    """Returns a score with the middle 95 % of the scores [R] of drawn sets."""
+    tail = (1 - 0.95) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
     return Interval(estimate, float(low), float(high))
 
 
-def average_precision_interval(relevant: ArrayLike, scores: ArrayLike, *, resamples: int = 1000) -> Interval:
+def average_precision_interval(relevant: ArrayLike, scores: ArrayLike) -> Interval:
     """Returns the average precision of one list with its percentile bootstrap interval, of 95 %.
 
     Equal scores count as one step of the curve, as scikit-learn has it.
@@ -101,9 +99,9 @@ def average_precision_interval(relevant: ArrayLike, scores: ArrayLike, *, resamp
     ends = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)
     draws, found = generator(0, "bootstrap/average precision"), []
     block, size = max(1, _BLOCK // len(right)), len(right)
-    for start in range(0, resamples, block):
+    for start in range(0, RESAMPLES, block):
         # 排序只做一次：重抽样就是给每个例子一个次数
-        counts = draws.multinomial(size, np.full(size, 1 / size), min(block, resamples - start)).astype(np.float64)
+        counts = draws.multinomial(size, np.full(size, 1 / size), min(block, RESAMPLES - start)).astype(np.float64)
         found.append(_average_precisions(counts, right, ends))
     return interval_of(float(_average_precisions(np.ones((1, size)), right, ends)[0]), np.concatenate(found))
 
@@ -121,7 +119,7 @@ def confusion_intervals(
     confusion: NDArray[np.int64],
     statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
     *,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
 ) -> dict[str, Interval]:
     """Returns scores of a confusion matrix with their percentile bootstrap intervals.
 

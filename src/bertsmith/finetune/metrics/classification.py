@@ -80,11 +80,11 @@ def macro_f1(labels: Sequence[int], predictions: Sequence[int], weights: Weights
         return float(metrics.f1_score(labels, predictions, **how))
 
 
-def binary_f1(labels: Sequence[int], predictions: Sequence[int], positive: int = 1, weights: Weights = None) -> float:
-    """Returns the F1 of one class against the rest, as GLUE reports it for MRPC and QQP."""
+def binary_f1(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
+    """Returns the F1 of class 1 against the rest, as GLUE reports it for MRPC and QQP."""
     with _scikit_learn() as metrics:
         how = {"average": "macro", "zero_division": 0.0, "sample_weight": weights}
-        return float(metrics.f1_score(labels, predictions, labels=[positive], **how))
+        return float(metrics.f1_score(labels, predictions, labels=[1], **how))
 
 
 def matthews_correlation(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
