@@ -62,17 +62,19 @@ def fold_numbers(
         )
     together = list(groups.values())
     strata: dict[Hashable, list[list[int]]] = {}
-    for place in generator(seed, "finetune/folds").permutation(len(together)).tolist():
+    draws = generator(seed, "finetune/folds")
+    for place in draws.permutation(len(together)).tolist():
         # 有几个类的，按其中最少见的来分：常见的怎样分都够（Sechidis et al. 2011, §3）
         held = {one for number in together[place] for one in classes[number]}
         rarest = min(held, key=lambda one: (counts[one], str(one)), default=None)
         strata.setdefault(rarest, []).append(together[place])
     numbers, sizes = [0] * len(examples), [0] * folds
     for members in strata.values():
-        within = [0] * folds
+        # 都一样少时随机选：按次序选，只有两行的类总是成对地落在同两份里
+        within, ties = [0] * folds, draws.permutation(folds).tolist()
         for group in members:
             # 先看这一类在哪一份里最少，再看哪一份最小：类别均匀，大小也均匀
-            part = min(range(folds), key=lambda one: (within[one], sizes[one]))
+            part = min(range(folds), key=lambda one: (within[one], sizes[one], ties[one]))
             within[part] += len(group)
             sizes[part] += len(group)
             for number in group:
@@ -117,6 +119,8 @@ def held_out(
     divided: dict[str, list[int]] = {"train": [], **{name: [] for name in names.values()}}
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         divided["train" if group in kept else names.get(part, "train")].append(number)
+    if not divided["dev"]:
+        raise InputError("the classes of the training file have too few rows each to hold some out; give --dev")
     return divided
 
 

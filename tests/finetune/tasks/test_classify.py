@@ -19,7 +19,7 @@ from bertsmith.finetune.tasks.features import FeatureTaggingTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.classify import LabelsPrediction
+from bertsmith.inference.classify import LabelsPrediction, Prediction
 
 GOOD, BAD = ("bread", "book"), ("man", "woman")
 
@@ -291,3 +291,14 @@ def test_numbers_of_any_size_are_told_apart():
     assert line(0.5) == "0.5\tgood day"
     assert line(-123456.5) == "-123456\tgood day"
     assert line(1.5613e-05) != line(1.5611e-05)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(500, True), (501, False)])
+def test_very_many_classes_have_no_table_of_confusion(count, kept):
+    names = [f"class {number:03}" for number in range(count)]
+    task = ClassificationTask(tuple(names), False)
+    examples = [LabelledText("text", None, name) for name in names]
+    sure = dict.fromkeys(names, 1 / count)
+    found = task.evaluate(examples, [Prediction(name, sure) for name in names])
+    assert (found.confusion is not None) is kept
+    assert len(found.classes) == count

@@ -148,6 +148,10 @@ class TextTask(AdditiveTask[TextT, PredictionT]):
             yield {**cls.record(found), "input": row}
 
 
+MOST_CONFUSED = 500
+"""Classes in a table of which is taken for which."""
+
+
 @dataclass(frozen=True)
 class ClassificationOptions:
     """What can be chosen; see the attributes of `ClassificationTask`."""
@@ -285,7 +289,8 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
                 **confusion_intervals(confusion, statistics),
             },
             classes=dict(zip(self.labels, class_scores(truth.tolist(), predicted, len(self.labels)), strict=True)),
-            confusion=confusion.tolist(),
+            # 上万个类的矩阵有上亿个格子：没有人看，结果的文件也存不下
+            confusion=confusion.tolist() if len(self.labels) <= MOST_CONFUSED else None,
             mistakes=worst(
                 [
                     Mistake(shown(example), example.label, guess.label, guess.probabilities[guess.label])

@@ -191,7 +191,7 @@ class Evaluation:
         metrics: name → value, the task's metric first.
         intervals: name → 95 % bootstrap interval, for those metrics that have one.
         classes: label → precision, recall, F1 and support, where the task has labels.
-        confusion: `[K][K]` counts, true label by predicted one, in the order of `classes`; or None.
+        confusion: `[K][K]` counts, true label by predicted one, in the order of `classes`; or None, also for very many.
         mistakes: the worst ones, worst first.
         calibration: how far the probabilities can be trusted, where the task has some.
         thresholds: label → what a threshold of its own does for it, where the task has some.
