@@ -10,7 +10,7 @@ from matplotlib import font_manager
 from matplotlib.image import imread
 
 from bertsmith.errors import InputError, RunFolderError
-from bertsmith.finetune.baselines import add_baselines
+from bertsmith.finetune.baselines import add_baselines, read_baselines
 from bertsmith.finetune.datasets.texts import LabelledText, ScoredText
 from bertsmith.finetune.report import draw_confusion, draw_course, write_report
 from bertsmith.finetune.run import fine_tune
@@ -74,6 +74,18 @@ def finished(tiny_model, tmp_path):
     return tmp_path / "run", result
 
 
+def test_the_verdict_compares_with_what_needs_no_encoder_and_the_next_command_names_the_model(finished):
+    run, result = finished
+    text = write_report(run).read_text(encoding="utf-8")
+    scores = {name: one.metrics["accuracy"] for name, one in read_baselines(run).evaluations.items()}
+    best = max(scores, key=scores.get)
+    judged = "better" if result.test.metrics["accuracy"] > scores[best] else "no better"
+    assert text.count('<p class="verdict">accuracy') == 1
+    assert f"{judged} than {best}, which needs no encoder ({scores[best]:.3f})." in text or "but within" in text
+    assert text.index("verdict") < text.index("<h2>Figures") < text.index("<h2>Next")
+    assert f"bertsmith predict --file YOUR_FILE.txt --model {run / 'model'}" in text
+
+
 def test_a_report_shows_the_figures_of_the_run(finished):
     run, result = finished
     path = write_report(run)
@@ -119,16 +131,17 @@ def test_a_report_is_one_file_with_its_pictures_inside(finished):
 
 def test_a_report_can_be_made_again_and_anywhere(finished, tmp_path):
     run, _ = finished
-    first = write_report(run).read_bytes()
+    first = write_report(run).read_text(encoding="utf-8")
     run.rename(tmp_path / "elsewhere")
-    assert write_report(tmp_path / "elsewhere").read_bytes() == first.replace(b", run<", b", elsewhere<")
+    expected = first.replace(", run<", ", elsewhere<").replace("/run/model", "/elsewhere/model")
+    assert write_report(tmp_path / "elsewhere").read_text(encoding="utf-8") == expected
 
 
 def test_a_task_without_labels_has_no_tables_of_them(tiny_model, tmp_path):
     scored = [ScoredText("the man" if i % 2 else "a book", None, float(i % 2)) for i in range(12)]
     fine_tune(RegressionTask.of(scored), tiny_model, scored, scored, tmp_path / "run", SETTINGS)
     page = Page(write_report(tmp_path / "run"))
-    assert page.headings[1:] == ["Figures", "Course", "Worst mistakes on dev", "Recipe"]
+    assert page.headings[1:] == ["Figures", "Course", "Worst mistakes on dev", "Recipe", "Next"]
     head, *rows = page.tables["Worst mistakes on dev"]
     assert head == ["text", "true", "predicted", "error"]
     assert [float(row[3]) for row in rows] == pytest.approx([abs(float(r[1]) - float(r[2])) for r in rows], abs=0.01)

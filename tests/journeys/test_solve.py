@@ -69,7 +69,9 @@ def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
     assert len(split["dev"]) + len(split["test"]) + len(split["train"]) == 600
     test = [rows_of(600, 0)[number] for number in split["test"]]
     assert bertsmith.evaluate(found.model_folder, test).metrics == found.metrics
-    assert "What was tried" in found.report.read_text()
+    page = found.report.read_text()
+    assert page.index("does best: ") < page.index("What was tried") < page.index("bertsmith predict --model")
+    assert f"--model {found.model_folder} --file" in page
     # 第二次什么也不做
     assert bertsmith.solve(iter(rows_of(600, 0)), tmp_path / "out").details == found.details
     with pytest.raises(RunFolderError, match="another"):

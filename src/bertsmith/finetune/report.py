@@ -10,6 +10,7 @@ Notable:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,10 +102,32 @@ def write_report(run: str | Path) -> Path:
         lead += " Curves, labels and mistakes below are of the model that is kept, from the whole training file."
     for part, evaluation in found.evaluations.items():
         lead += "".join(f" On {part}: {remark}." for remark in evaluation.remarks)
-    parts = list(_parts(found, read_baselines(folder), searched))
-    target = folder / REPORT
-    write_text(target, render_report(f"Fine-tuning: {found.task}, {shown_path(folder.resolve().name)}", lead, parts))
+    baselines, target = read_baselines(folder), folder / REPORT
+    parts = list(_parts(found, baselines, searched))
+    told: dict[str, Any] = {"verdict": _verdict(found, baselines)}
+    if (folder / "model").is_dir():
+        # 向量没有“预测”：用它建索引
+        use = "index YOUR_FOLDER --out folder.index" if found.task == "embed" else "predict --file YOUR_FILE.txt"
+        told["commands"] = [f"bertsmith {use} --model {shlex.quote(shown_path(folder / 'model'))}"]
+    title = f"Fine-tuning: {found.task}, {shown_path(folder.resolve().name)}"
+    write_text(target, render_report(title, lead, parts, **told))
     return target
+
+
+def _verdict(run: _Run, baselines: BaselineScores | None) -> str:
+    """Says how good the model is, and whether it beats what needs no encoder."""
+    part, ours = list(run.evaluations.items())[-1]
+    interval = ours.intervals.get(run.metric)
+    said = f"{run.metric} {in_words(ours.metrics[run.metric], interval)} on {part}"
+    others = {} if baselines is None or baselines.on != part else baselines.evaluations
+    scores = {name: each.metrics[run.metric] for name, each in others.items() if run.metric in each.metrics}
+    if not scores:
+        return f"{said}."
+    best = max(scores, key=lambda name: scores[name])
+    gained = ours.metrics[run.metric] > scores[best]
+    clear = gained and (interval is None or interval.low > scores[best])
+    judged = "clearly better" if clear else "better, but within the interval" if gained else "no better"
+    return f"{said}: {judged} than {best}, which needs no encoder ({scores[best]:.3f})."
 
 
 def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult | None) -> Iterator[Part]:

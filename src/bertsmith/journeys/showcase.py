@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -174,8 +174,9 @@ def show_report(
         FilledExamples(examples),
         *([] if result.search is None else [result.search]),
     ]
-    lead = f"{result.pretraining.verdict} Trained from scratch by bertsmith on {source}.".strip()
-    page = render_report("A BERT of your own", lead, parts, package="bertsmith.journeys")
+    told: dict[str, Any] = {"verdict": result.pretraining.verdict, "commands": _next_commands(run, result, examples)}
+    lead = f"Trained from scratch by bertsmith on {source}."
+    page = render_report("A BERT of your own", lead, parts, package="bertsmith.journeys", **told)
     write_text(run / "report.html", page)
 
 
@@ -202,6 +203,12 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
     console.print(fills)
     console.print(f"report: {escape(str(run / 'report.html'))}", soft_wrap=True)
     console.print("\nnext:", soft_wrap=True)
+    for command in _next_commands(run, result, examples):
+        console.print(escape(f"  {command}"), soft_wrap=True, highlight=False)
+
+
+def _next_commands(run: Path, result: QuickstartResult, examples: Sequence[FilledExample]) -> list[str]:
+    """Returns what to type next, with the paths of this run."""
     model = str(run / "model")
     filler = str(run / "model" / result.pretraining.recipe.build_objective().folders[-1])
     commands = [["fill-mask", "--model", filler, example.text] for example in examples[:1]]
@@ -218,8 +225,7 @@ def show_summary(run: Path, result: QuickstartResult, examples: Sequence[FilledE
             commands.append(["search", str(run / "index"), shortest])
         labelled = ["--train", "train.tsv", "--dev", "dev.tsv"]
         commands.append(["finetune", "classify", "--model", model, *labelled, "--out", "runs/classifier"])
-    for command in commands:
-        console.print(escape(f"  bertsmith {shlex.join(command)}"), soft_wrap=True, highlight=False)
+    return [f"bertsmith {shlex.join(command)}" for command in commands]
 
 
 def _heldout_questions(corpus: TokenCorpus, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str | None]]:

@@ -17,6 +17,7 @@ many rows and epochs fit into the time) is kept before it begins; so the same co
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -697,7 +698,12 @@ class _Job:
         parts.append(
             Table(f"Worst mistakes on {self.held}", columns, wrong, "Some of these may be errors of the labels.")
         )
-        return render_report(f"Solved: {solved.task}, {source}", lead, parts)
+        first, last = solved.tries[0], solved.tries[-1]
+        verdict = f"{solved.answer[0].upper()}{solved.answer[1:]} does best: {metric} {last.score:.3f} on {self.held}"
+        verdict += f", where {first.name} gives {first.score:.3f}." if first.score is not None else "."
+        model = shlex.quote(str(self.folder / "model"))
+        commands = [f"bertsmith predict --model {model} --file YOUR_FILE.txt", f"bertsmith serve --model {model}"]
+        return render_report(f"Solved: {solved.task}, {source}", lead, parts, verdict=verdict, commands=commands)
 
     def _only_one(self, solved: Solved) -> Table:
         """Returns the texts of dev of which words and encoder disagree most, and what is true."""

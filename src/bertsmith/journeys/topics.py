@@ -384,7 +384,7 @@ def _page(found: Topics, opened: SearchIndex, held: Path) -> str:
             parts.append(_over_time(found))
     asked = " ".join(list(found.topics[0].words)[:3])
     commands = [f"bertsmith search {shlex.quote(str(held))} {shlex.quote(asked)}"] if asked else []
-    return render_report("Topics", found.verdict, parts, commands=commands)
+    return render_report("Topics", f"In {held}.", parts, verdict=found.verdict, commands=commands)
 
 
 def _example(topic: Topic) -> str:

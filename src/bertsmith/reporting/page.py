@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import functools
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 CellStyle = Literal["text", "figure", "note", "code"]
@@ -87,7 +89,7 @@ def figures_table(figures: Sequence[FigureRow]) -> Table:
 def environment(package: str = "bertsmith.reporting") -> Environment:
     """Returns the templates of a package, with those of this room below them."""
     packages = dict.fromkeys((package, "bertsmith.reporting"))
-    return Environment(
+    made = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
         autoescape=lambda name: name is not None and name.endswith(".html"),
         undefined=StrictUndefined,
@@ -95,6 +97,14 @@ def environment(package: str = "bertsmith.reporting") -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.filters["coded"] = _coded
+    return made
+
+
+def _coded(text: str) -> Markup:
+    """Returns a sentence as HTML, with what stands between backticks as code."""
+    # 先转义再加标签：用户的文字里若有标签，仍是文字
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def render_report(
@@ -102,6 +112,7 @@ def render_report(
     lead: str,
     parts: Sequence[Part],
     *,
+    verdict: str = "",
     commands: Sequence[str] = (),
     package: str = "bertsmith.reporting",
     **values: Any,
@@ -109,9 +120,10 @@ def render_report(
     """Returns a whole page.
 
     Args:
+        verdict: what came out, in words, above the lead; empty for none.
         commands: what to type next, with the paths of this run; shown at the end.
         package: whose templates the parts may use besides those of this room.
         **values: more values for the templates.
     """
     template = environment(package).get_template("report.html")
-    return template.render(title=title, lead=lead, parts=parts, commands=commands, **values)
+    return template.render(title=title, lead=lead, parts=parts, verdict=verdict, commands=commands, **values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
         if (present := _present(panels, rows))
     ]
     parts: list[Part] = [figures_table(figures), *pictures, _recipes_table(recipes)]
-    write_text(target, render_report(title, "From metrics.jsonl, as of now.", parts))
+    models = [shlex.quote(str(folder / "model")) for folder in folders if (folder / "model").is_dir()]
+    commands = [f"bertsmith finetune classify --model {model} --train train.tsv --out runs/mine" for model in models]
+    write_text(target, render_report(title, "From `metrics.jsonl`, as of now.", parts, commands=commands))
     return target
 
 
