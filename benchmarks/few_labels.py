@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def main() -> None:
                 print(results.get(asked, partial(SIDES[contender], train, test)))
 
 
-def drawn(rows: list[LabelledText], labels: int, draw: int) -> list[LabelledText]:
+def drawn(rows: Sequence[LabelledText], labels: int, draw: int) -> list[LabelledText]:
     """Returns that many rows of each class."""
     order = generator(draw, "few labels").permutation(len(rows)).tolist()
     return [
@@ -64,7 +65,7 @@ def drawn(rows: list[LabelledText], labels: int, draw: int) -> list[LabelledText
     ]
 
 
-def simple(train: list[LabelledText], test: list[LabelledText]) -> Row:
+def simple(train: Sequence[LabelledText], test: Sequence[LabelledText]) -> Row:
     """Returns how the simple method does."""
     begun = time.perf_counter()
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
@@ -76,18 +77,18 @@ def simple(train: list[LabelledText], test: list[LabelledText]) -> Row:
     return {"score": made.score([one.text for one in test], [one.label for one in test]), "seconds": seconds}
 
 
-def solve(train: list[LabelledText], test: list[LabelledText]) -> Row:
+def solve(train: Sequence[LabelledText], test: Sequence[LabelledText]) -> Row:
     """Returns how the answer of `solve` does."""
     rows, asked = ([{"text": one.text, "label": one.label} for one in part] for part in (train, test))
     with tempfile.TemporaryDirectory() as place:
         begun = time.perf_counter()
         found = bertsmith.solve(rows, Path(place) / "out", model=MODEL, minutes=10.0, device="cpu")
         seconds = time.perf_counter() - begun
-        score = bertsmith.evaluate(found.model_folder, asked, device="cpu").metrics["accuracy"]
+        score = bertsmith.evaluate(Path(place) / "out/model", asked, device="cpu").metrics["accuracy"]
     return {"score": score, "seconds": seconds, "answer": found.details.answer}
 
 
-def setfit(train: list[LabelledText], test: list[LabelledText]) -> Row:
+def setfit(train: Sequence[LabelledText], test: Sequence[LabelledText]) -> Row:
     """Returns how SetFit does."""
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments

@@ -21,6 +21,7 @@ import time
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -104,7 +105,7 @@ def judged(options: argparse.Namespace) -> Row:
 
 def classified(options: argparse.Namespace, seed: int) -> Row:
     """Fine-tunes on SST-2; returns the accuracies of the epoch that dev chose."""
-    files: dict[str, Path] = {name: DATA / "tasks" / "sst2" / f"{name}.tsv" for name in ("train", "dev", "test")}
+    files: dict[str, Any] = {name: DATA / "tasks" / "sst2" / f"{name}.tsv" for name in ("train", "dev", "test")}
     for name, path in files.items() if options.quick else ():
         files[name] = options.out / path.name
         with path.open(encoding="utf-8") as lines:

@@ -63,7 +63,8 @@ def main() -> None:
         split = SETTINGS[task].splits()[0]
         if task == "ud":
             held = held_out(make_task("tag", split.train), split.train, 0, with_test=False)
-            split = Split(*([split.train[number] for number in held[part]] for part in ("train", "dev")), split.test)
+            train, dev = ([split.train[number] for number in held[part]] for part in ("train", "dev"))
+            split = Split(train, dev, split.test)
         if options.quick:
             split = Split(split.train[:200], split.dev[:100], split.test[:100])
         is_tags = SETTINGS[task].task == "tag"
