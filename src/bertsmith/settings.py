@@ -9,6 +9,7 @@ setting of the user's, such as a limit that the code works out.
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
@@ -188,6 +189,8 @@ def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[
     # 只写在文件里的设置不是选项：是找出来的，不是选出来的
     known = [{one.name: one for one in settings_of(kind) if not one.option.in_file_only} for kind in kinds]
     names = [name for settings in known for name in settings]
+    if "minutes" in names:
+        values = in_minutes(values)
     for name in values:
         if name not in names:
             close = get_close_matches(name, names, 1)
@@ -201,6 +204,17 @@ def divided(values: Mapping[str, Any], *kinds: type, command: str) -> list[dict[
         }
         for settings in known
     ]
+
+
+def in_minutes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings in which `hours`, where they are given, are added to the `minutes`."""
+    rest = {name: value for name, value in values.items() if name != "hours"}
+    hours = values.get("hours")
+    if hours is None:
+        return rest
+    if not isinstance(hours, (int, float)) or not 0 < hours < math.inf:
+        raise ConfigError(f"hours is {hours!r}; give a number above 0")
+    return {**rest, "minutes": (rest.get("minutes") or 0.0) + 60 * hours}
 
 
 def _checked(setting: Setting, value: Any) -> Any:

@@ -80,6 +80,14 @@ def test_what_is_typed_reaches_the_part_that_declares_it(bake):
     assert built(Cake, received) == Cake(0.5, "round", ("fig", "pear"), (1, 2), Path("t"), oven)
 
 
+def test_hours_are_added_to_the_minutes(bake):
+    words = ("1", "--flour-kilos", "1", "--heat", "180", "--hours", "2")
+    assert bake(*words)[0]["minutes"] == 120
+    received, _ = bake(*words, "--minutes", "5")
+    assert received["minutes"] == 125
+    assert "hours" not in received
+
+
 def test_what_is_not_typed_is_told_from_the_default(bake):
     received, _ = bake("1", "--flour-kilos", "1", "--heat", "180")
     assert received == {"eggs": 1, "flour_kilos": 1.0, "heat": 180}

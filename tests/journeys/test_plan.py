@@ -1,6 +1,7 @@
 """A plan measures text and machine, keeps nothing, and promises what the law says."""
 
 import gzip
+import math
 import os
 import re
 import subprocess
@@ -14,8 +15,10 @@ from bertsmith.data.corpus.build import build_shards
 from bertsmith.data.corpus.plan import CorpusOptions
 from bertsmith.data.corpus.shards import TRAIN
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.journeys import plan as planning
 from bertsmith.journeys.plan import Forecast, Plan, PlanOptions
+from bertsmith.settings import divided
 from bertsmith.tinyworld import draw_stories, render
 from bertsmith.train.distributed import Ranks
 from bertsmith.train.forecast import LAWS
@@ -94,9 +97,14 @@ def test_each_size_that_was_asked_for_is_answered(text):
 
 
 def test_hours_are_minutes():
-    assert PlanOptions().all_minutes == 10
-    assert PlanOptions(hours=2).all_minutes == 120
-    assert PlanOptions(hours=2, minutes=30).all_minutes == 150
+    for given, minutes in (({"hours": 2}, 120), ({"hours": 2, "minutes": 30.0}, 150), ({"hours": None}, None)):
+        (chosen,) = divided(given, PlanOptions, command="plan")
+        assert chosen.get("minutes") == minutes
+    for hours in (0, -1, math.nan, math.inf, "2"):
+        with pytest.raises(ConfigError, match="hours is"):
+            divided({"hours": hours}, PlanOptions, command="plan")
+    with pytest.raises(ConfigError, match="no such setting"):
+        divided({"hours": 1}, ReadingOptions, command="evaluate")
 
 
 @pytest.mark.parametrize("batch_size", [16, 128])

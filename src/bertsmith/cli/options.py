@@ -28,7 +28,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from bertsmith.settings import Setting, settings_of
+from bertsmith.settings import Option, Setting, in_minutes, settings_of
 
 Source = str | type
 """A dataclass, or the dotted name of one, or of a function that puts one together."""
@@ -117,12 +117,17 @@ def _use_device(context: typer.Context, name: str | None) -> str | None:
     return name
 
 
+_HOURS = Setting((), "hours", float, True, None, Option("The same in hours, added to the minutes.", min=0.001), "")
+"""Beside every setting `minutes`."""
+
+
 def _expanded(command: Callable[..., None], sources: tuple[Source, ...]) -> Callable[..., None]:
     """Returns the command with an option for every setting of its dataclasses."""
     settings = {
-        f"setting_{one.name}": one
+        f"setting_{shown.name}": shown
         for source in sources
         for one in settings_of(_load(source))
+        for shown in (one, _HOURS)[: 2 if one.name == "minutes" else 1]
         if not one.option.in_file_only
     }
 
@@ -132,7 +137,7 @@ def _expanded(command: Callable[..., None], sources: tuple[Source, ...]) -> Call
             # 空列表是 typer 对“没有给出”的另一种说法
             if value is not None and value != []:
                 typed[setting.name] = _value(setting, value)
-        command(**typed)
+        command(**(in_minutes(typed) if "setting_hours" in settings else typed))
 
     hints = {name: hint for name, hint in command.__annotations__.items() if name not in ("return", "settings")}
     # 只解析命令自己的参数，在它被写下的模块里解析

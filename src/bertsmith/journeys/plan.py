@@ -68,18 +68,12 @@ DEFAULT_MINUTES = 10.0
 class PlanOptions:
     """What a plan is for."""
 
-    minutes: float = option(0.0, min=0.05, shown_default="10, or none with --hours", help="Minutes of pre-training.")
-    hours: float = option(0.0, min=0.01, shown_default="none", help="Hours of pre-training, besides the minutes.")
+    minutes: float = option(DEFAULT_MINUTES, min=0.05, help="Minutes of pre-training.")
     family: str = option("modernbert", help="Architecture; one with a measured scaling law.")
     sizes: tuple[str, ...] = option((), name="size", help="Size or L/H to consider; once for each; default: all.")
     vocab_size: int | None = option(None, min=1, help="Vocabulary size; default: by the amount of text.")
     documents: DocumentRule = option("auto", help=DOCUMENTS_HELP)
     encoding: str = option("auto", help=ENCODING_HELP)
-
-    @property
-    def all_minutes(self) -> float:
-        """The time, hours included."""
-        return self.minutes + 60 * self.hours or DEFAULT_MINUTES
 
 
 @dataclass(frozen=True)
@@ -183,7 +177,7 @@ def plan(
         forecasts = list(_forecasts(corpus, tokenizer, options, text_tokens, ranks))
     ranks.on_first(lambda: _require_steps(forecasts, options))
     return Plan(
-        minutes=options.all_minutes,
+        minutes=options.minutes,
         text_bytes=source.bytes,
         text_tokens=text_tokens,
         vocab_size=tokenizer.vocab_size,
@@ -248,7 +242,7 @@ def _require_steps(forecasts: Sequence[Forecast], options: PlanOptions) -> None:
     # 机器下次可能慢一点：多给一成，再往上取整
     enough = max(0.05, math.ceil(110 * fastest.minutes_for_fewest) / 100)
     raise ConfigError(
-        f"in {options.all_minutes:g} minutes {fastest.size} takes {fastest.steps} of at least {FEWEST_STEPS} steps on"
+        f"in {options.minutes:g} minutes {fastest.size} takes {fastest.steps} of at least {FEWEST_STEPS} steps on"
         f" this machine; give {enough:g} minutes{' or a smaller size' * bool(options.sizes)}"
     )
 
@@ -257,7 +251,7 @@ def _forecasts(
     corpus: TokenCorpus, tokenizer: Tokenizer, options: PlanOptions, text_tokens: float, ranks: Ranks
 ) -> Iterator[Forecast]:
     """Measures sizes from the smallest on: those asked for, or all until one learns less in the time."""
-    law, device, seconds = LAWS[options.family], best_device(), 60 * options.all_minutes
+    law, device, seconds = LAWS[options.family], best_device(), 60 * options.minutes
     # 一步久到试几步就用去这么多时间的，训练起来也走不了几步
     longest = min(MEASURING_SECONDS, seconds / 4)
     known: tuple[float, float] | None = None
