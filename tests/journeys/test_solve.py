@@ -18,6 +18,7 @@ from bertsmith.inference.linear import read_words
 from bertsmith.inference.words import Words
 from bertsmith.interop.huggingface import export_huggingface
 from bertsmith.journeys import solve as journey
+from bertsmith.journeys.more_labels import gain_of_twice
 from bertsmith.model import BertConfig, BertForPreTraining
 from bertsmith.tokenizer import WordPieceTokenizer
 from bertsmith_school.looking.scored import Explainable
@@ -336,3 +337,24 @@ def test_killed_the_same_command_goes_on(encoder, tmp_path):
     assert [one.score for one in found.details.tries] == pytest.approx([one.score for one in whole.details.tries])
     outputs = [np.load(one / "parts/fine-tuned-encoder/dev.npy") for one in (tmp_path / "whole", out)]
     np.testing.assert_allclose(*outputs, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [300, 700])
+def test_the_curve_says_what_more_labels_bring(tmp_path, count):
+    """By folds, and with a dev part."""
+    found = bertsmith.solve(rows_of(count, 0, noise=0.3), tmp_path / "out")
+    (curve, tries), words = (found.details.curve, found.details.tries), found.details.tries[1]
+    learned = count if count < 500 else len(json.loads((tmp_path / "out/split.json").read_text())["train"])
+    assert [rows for rows, _ in curve] == [learned // share for share in (8, 4, 2) if learned // share >= 32] + [
+        learned
+    ]
+    assert curve[-1][1] == words.score
+    assert "More labels" in found.report.read_text()
+    assert gain_of_twice(((100, 0.5), (200, 0.6), (400, 0.7), (800, 0.8))) == pytest.approx(0.1)
+    assert tries[-1].name == "answer: words"
+
+
+def test_no_curve_is_drawn_of_few_rows_or_without_time(tmp_path, monkeypatch):
+    assert bertsmith.solve(rows_of(40, 0), tmp_path / "few").details.curve == ()
+    monkeypatch.setattr(journey._Job, "left", property(lambda _self: 0.0))
+    assert bertsmith.solve(rows_of(300, 0), tmp_path / "late").details.curve == ()

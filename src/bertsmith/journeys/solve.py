@@ -58,6 +58,8 @@ from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.linear import LinearPipeline, read_words
 from bertsmith.inference.pipeline import require_pairs
 from bertsmith.inference.task_file import TASK_FILE, stated_length
+from bertsmith.journeys.more_labels import FEWEST as LEAST_OF_CURVE
+from bertsmith.journeys.more_labels import Curve, draw_curve, in_a_sentence, label_curve
 from bertsmith.journeys.quickstart import quickstart
 from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
@@ -158,6 +160,7 @@ class Solved:
         dev: how it does on the rows that chose it: of dev, or of folds, each by a model that had not learned from it.
         test: on the rows that chose nothing; None where there are none.
         tries: all that was tried, the answer last.
+        curve: rows → score of words that learned from so many; empty where they are few, or no time was left.
     """
 
     task: str
@@ -166,6 +169,7 @@ class Solved:
     dev: Evaluation
     test: Evaluation | None
     tries: tuple[Try, ...]
+    curve: Curve = ()
 
 
 def solve(
@@ -352,7 +356,7 @@ class _Job:
                 self._skip(name, f"its features do worse than those of {best.removeprefix('frozen ')}")
         if self.text:
             self._from_nothing()
-        solved = self._together()
+        solved = replace(self._together(), curve=self._curve())
         write_json(done, solved, checked=True)
         write_text(self.folder / "report.html", self._report(solved, source))
         return solved
@@ -652,6 +656,15 @@ class _Job:
         self._tell(last)
         return Solved(self.task.name, answer, mix, found, test, (*self.notes.tries.values(), last))
 
+    def _curve(self) -> Curve:
+        """Returns the score of words by the number of rows, where time is left, and says what more would bring."""
+        words = self.notes.tries["words"]
+        if words.score is None or words.seconds > self.left or len(self.train) < 2 * LEAST_OF_CURVE:
+            return ()
+        curve = label_curve(self.task, self.train, self.dev, words.score, self.options.seed, self.folds)
+        self.console.print(in_a_sentence(curve, self.task.metric), highlight=False, markup=False, soft_wrap=True)
+        return curve
+
     def _report(self, solved: Solved, source: str) -> str:
         """Returns the page."""
         files = {self.held: solved.dev, **({} if solved.test is None else {"test": solved.test})}
@@ -682,6 +695,9 @@ class _Job:
             ),
             figures_table(figures),
         ]
+        if solved.curve:
+            said = f"{in_a_sentence(solved.curve, metric)} (dashed), if the last doublings go on."
+            parts.append(Picture("More labels", said, draw_curve(solved.curve, metric)))
         if all(solved.mix[:2]):
             parts.append(self._only_one(solved))
         for part, found in files.items():
