@@ -225,7 +225,8 @@ def mix_of(
         encoder: [N, K], outputs for N examples that neither part was trained on.
         words: [N, K].
         target: what is true of them, as `TextTask.targets` says it; numbers on the scale of the file.
-        slack: nats; 0 where the examples are too few to tell the parts apart, and an encoder knows more beforehand.
+        slack: nats; negative where the examples are too few to tell the parts apart, and an encoder knows more
+            beforehand.
 
     Returns:
         For the encoder, for words, and what is added, all 0 or positive but the last; and the least -log likelihood of

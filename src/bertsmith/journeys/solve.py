@@ -600,8 +600,8 @@ class _Job:
         """Returns for each encoder how it is weighed beside words, and the -log likelihood of dev with it."""
         target = [getattr(one, "score", None) for one in self.dev]
         truth = target if self.problem == REGRESSION else self.task.targets(self.dev)
-        # 标签太少时似然分不出高下：编码器事先就懂得多，不必非要显著才用它
-        slack = 0.0 if self.folds else CHANCE
+        # 标签太少时似然分不出高下，而编码器事先就懂得多：要词显著更好才只用词
+        slack = -CHANCE if self.folds else CHANCE
         return {name: mix_of(self.problem, self.outputs[name], self.outputs["words"], truth, slack) for name in names}
 
     def _best(self, names: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ def test_all_is_read(run, home):
     home.parent.mkdir(parents=True)
     names = ("why", "architecture", "pre-training", "fine-tuning", "experiments", "details", "families")
     read = {name: {"read": True} for name in names}
-    home.write_text(json.dumps({"format": 1, "cards": {}, "lessons": read}))
+    home.write_text(json.dumps({"format": 2, "cards": {}, "lessons": read}))
     assert run().count("✓") == 7
     shown = run("--model", "anything", code=2)
     assert shown.count("\n") == 1
