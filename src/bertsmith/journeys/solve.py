@@ -65,7 +65,7 @@ from bertsmith.journeys.source import text_files
 from bertsmith.kernels.layers import best_device, on_device
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import fingerprint_weights
-from bertsmith.reporting.page import CellStyle, FigureRow, Part, Picture, Table, figures_table, render_report
+from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
@@ -91,7 +91,6 @@ TIMED_ROWS = 64
 """Rows that tell how long the others will take."""
 TIMED_TEXTS = 512
 """Texts of which the milliseconds are shown."""
-_STYLES: tuple[CellStyle, ...] = ("text", "figure", "figure", "figure", "figure")
 SHOWN = 12
 """Texts in the table of those of which the parts differ."""
 LEAST_ROWS = 0.25
