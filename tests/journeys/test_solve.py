@@ -71,7 +71,7 @@ def test_words_alone_are_kept_where_nothing_else_is_given(tmp_path):
     test = [rows_of(600, 0)[number] for number in split["test"]]
     assert bertsmith.evaluate(found.model_folder, test).metrics == found.metrics
     page = found.report.read_text()
-    assert page.index("does best: ") < page.index("What was tried") < page.index("bertsmith predict --model")
+    assert page.index("The best answer: ") < page.index("What was tried") < page.index("bertsmith predict --model")
     assert f"--model {found.model_folder} --file" in page
     # 第二次什么也不做
     assert bertsmith.solve(iter(rows_of(600, 0)), tmp_path / "out").details == found.details

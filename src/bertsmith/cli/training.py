@@ -73,7 +73,8 @@ def solve(
         print(stopped)
         return
     name, value = next(iter(found.metrics.items()))
-    print(f"{name} {value:.3f} on {'dev' if found.details.test is None else 'test'}; kept in {found.model_folder}")
+    scored = "held-out rows" if found.details.test is None else "test"
+    print(f"{name} {value:.3f} on {scored}; kept in {found.model_folder}")
     print(f'report in {found.report}; use it: bertsmith predict --model {found.model_folder} "…"')
 
 

@@ -714,7 +714,7 @@ class _Job:
             Table(f"Worst mistakes on {self.held}", columns, wrong, "Some of these may be errors of the labels.")
         )
         first, last = solved.tries[0], solved.tries[-1]
-        verdict = f"{solved.answer[0].upper()}{solved.answer[1:]} does best: {metric} {last.score:.3f} on {self.held}"
+        verdict = f"The best answer: {solved.answer}, with {metric} {last.score:.3f} on {self.held}"
         verdict += f", where {first.name} gives {first.score:.3f}." if first.score is not None else "."
         model = shlex.quote(str(self.folder / "model"))
         commands = [f"bertsmith predict --model {model} --file YOUR_FILE.txt", f"bertsmith serve --model {model}"]
