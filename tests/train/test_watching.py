@@ -10,9 +10,9 @@ import pytest
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.settings import values_of
 from bertsmith.train.choosing import recipe_for
-from bertsmith.train.monitor import read_metrics
+from bertsmith.train.monitor import MetricsLog, read_metrics
 from bertsmith.train.optimizer import learning_rate_at
-from bertsmith.train.pretraining import RunOptions, pretrain
+from bertsmith.train.pretraining import RunOptions, pretrain, verdict_on
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.report import write_run_report
 from bertsmith.train.tracking import tracker_named
@@ -98,9 +98,27 @@ def test_the_report_of_a_run(runs, tmp_path):
     assert "24 of 24" in page
     assert f"{last['mlm_loss']:.3f} nats" in page
     assert f"perplexity {last['perplexity']:.1f}" in page
+    assert verdict_on(last["mlm_loss"], last["unigram_entropy"]) in page
     assert page.count("data:image/png;base64,") == 2
     assert "<h2>Recipe</h2>" in page
     assert not re.search(r"(src|href)='(?!data:)", page)
+
+
+def test_the_report_says_in_words_what_the_loss_means(tmp_path):
+    figures = {"mlm_loss": 6.4, "perplexity": 601.8, "unigram_entropy": 6.3}
+    for name, start, losses in (("new", "", (6.9, 6.4)), ("further", "a/model", (3.2, 2.9)), ("old", "", (6.4,))):
+        folder = tmp_path / name
+        folder.mkdir()
+        RECIPE.changed(**{"from": start}).save(folder)
+        for step, loss in enumerate(losses):
+            row = {"kind": "heldout", "step": step, "tokens": 100 * step, **figures, "mlm_loss": loss}
+            MetricsLog(folder / "metrics.jsonl", keep_bytes=10**6).append(row)
+    worse = "Worse than word frequencies (6.40 nats, and 6.30 by frequencies alone): give more minutes"
+    assert worse in write_run_report([tmp_path / "new"]).read_text()
+    assert "frequencies" not in write_run_report([tmp_path / "old"]).read_text()
+    page = write_run_report([tmp_path / "new", tmp_path / "further"], tmp_path / "both.html").read_text()
+    assert f"new: {worse}" in page
+    assert "further: The model it began from has 3.20 nats on the held-out text, this one 2.90" in page
 
 
 def test_several_runs_are_overlaid(runs, capsys):

@@ -103,6 +103,19 @@ def kept_steps(total_steps: int, models: int) -> list[int]:
     return sorted({max(1, round(total_steps * number / models)) for number in range(1, models + 1)})
 
 
+def verdict_on(loss: float, unigram_entropy: float) -> str:
+    """Says what a held-out loss means beside that of knowing frequencies only, both in nats; nothing of a NaN."""
+    gained = unigram_entropy - loss
+    if math.isnan(gained):
+        return ""
+    figures = f"({loss:.2f} nats, and {unigram_entropy:.2f} by frequencies alone)"
+    if gained <= 0:
+        return f"Worse than word frequencies {figures}: give more minutes, or a smaller size."
+    if gained < BARELY * unigram_entropy:
+        return f"Barely better than word frequencies {figures}: give more minutes, or more text."
+    return f"Better than word frequencies {figures}: the model uses context."
+
+
 @dataclass(frozen=True)
 class PreTrainingResult:
     """What a finished run says of itself.
@@ -125,15 +138,7 @@ class PreTrainingResult:
     def verdict(self) -> str:
         """What the held-out loss says beside that of knowing frequencies only; empty where no pieces are predicted."""
         loss = self.heldout.get(self.recipe.build_objective().perplexity_of, math.nan)
-        gained = self.unigram_entropy - loss
-        if math.isnan(gained):
-            return ""
-        figures = f"({loss:.2f} nats, and {self.unigram_entropy:.2f} by frequencies alone)"
-        if gained <= 0:
-            return f"Worse than word frequencies {figures}: give more minutes, or a smaller size."
-        if gained < BARELY * self.unigram_entropy:
-            return f"Barely better than word frequencies {figures}: give more minutes, or more text."
-        return f"Better than word frequencies {figures}: the model uses context."
+        return verdict_on(loss, self.unigram_entropy)
 
 
 @dataclass
@@ -407,6 +412,9 @@ class PreTrainingRun:
             figures["perplexity"] = math.exp(min(figures[self.objective.perplexity_of], 700.0))
         self.progress.heldout = figures
         row = {"kind": "heldout", "step": self.trainer.step, "tokens": self.progress.tokens_seen, **figures}
+        if "perplexity" in figures:
+            # 报告只读这份记录：没有词频的损失，就说不出这个数是好是坏
+            row["unigram_entropy"] = self.corpus.unigram_entropy
         self._append({**row, **self._expected(figures.get("mlm_loss", math.nan))})
         best, loss = self.progress.best_loss, self.objective.total_loss(figures)
         # 第 0 步的模型什么也没学：不算最好；NaN 与任何数比较都为假，也不算

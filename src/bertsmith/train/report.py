@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_ta
 from bertsmith.reporting.plots import Panel, draw_panels
 from bertsmith.settings import values_of
 from bertsmith.train.monitor import read_metrics
+from bertsmith.train.pretraining import verdict_on
 from bertsmith.train.recipe import PreTrainingRecipe
 
 COURSE = (
@@ -55,8 +57,25 @@ def write_run_report(runs: Sequence[str | Path], out: str | Path | None = None) 
     parts: list[Part] = [figures_table(figures), *pictures, _recipes_table(recipes)]
     models = [shlex.quote(str(folder / "model")) for folder in folders if (folder / "model").is_dir()]
     commands = [f"bertsmith finetune classify --model {model} --train train.tsv --out runs/mine" for model in models]
-    write_text(target, render_report(title, "From `metrics.jsonl`, as of now.", parts, commands=commands))
+    verdicts = {name: said for name in rows if (said := _verdict(rows[name], recipes[name]))}
+    verdict = " ".join(said if len(rows) == 1 else f"{name}: {said}" for name, said in verdicts.items())
+    lead = "From `metrics.jsonl`, as of now."
+    write_text(target, render_report(title, lead, parts, verdict=verdict, commands=commands))
     return target
+
+
+def _verdict(rows: Sequence[dict[str, Any]], recipe: PreTrainingRecipe) -> str:
+    """Says in words what the last held-out loss means; nothing before the first step, or of a log without entropy."""
+    heldout = [row for row in rows if row["kind"] == "heldout"]
+    if not heldout or heldout[-1]["step"] == 0:
+        return ""
+    loss = recipe.build_objective().perplexity_of
+    first, last = (row.get(loss, math.nan) for row in (heldout[0], heldout[-1]))
+    if recipe.model.start_from and heldout[0]["step"] == 0 and not math.isnan(first):
+        # 从已有模型开始的运行：要问的是它在这批文本上是否又学到了东西
+        learned = "it has learned from this text" if last < first else "it has learned nothing from this text"
+        return f"The model it began from has {first:.2f} nats on the held-out text, this one {last:.2f}: {learned}."
+    return verdict_on(last, heldout[-1].get("unigram_entropy", math.nan))
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
