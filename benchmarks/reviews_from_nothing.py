@@ -1,9 +1,9 @@
-"""ChnSentiCorp from nothing, by the commands of a user, beside TF-IDF and TextCNN.
+"""ChnSentiCorp from nothing, by the commands of a user, beside TF-IDF.
 
 A folder holds the Chinese Wikipedia passages and the training reviews without their labels. `bertsmith quickstart`
 learns pieces longer than a character and a ModernBERT mini from it, and `bertsmith finetune classify` learns the
-labels, with everything else as it comes. TF-IDF learns from the labels alone; TextCNN starts from the vectors of the
-model's pieces. Everything runs on the cores of the process; `seconds` says how long.
+labels, with everything else as it comes. TF-IDF learns from the labels alone. Everything runs on
+the cores of the process; `seconds` says how long.
 
     python benchmarks/reviews_from_nothing.py --minutes 9 --seeds 5
 """
@@ -67,9 +67,8 @@ def main() -> None:
         classify = ["finetune", "classify", "--model", str(run / "model"), *labelled, "--seed", str(seed)]
         asked = {"what": "bertsmith", **made, "seed": seed}
         print(results.get(asked, partial(classified, [*classify, "--out", str(out)], out)))
-    for name in ("tfidf", "textcnn"):
-        baseline = partial(sentiment_baseline, name, "classify", split, run / "model")
-        print(results.get({"what": name, **made, "seed": 0}, baseline))
+    baseline = partial(sentiment_baseline, "tfidf", "classify", split)
+    print(results.get({"what": "tfidf", **made, "seed": 0}, baseline))
 
 
 def pretrained(command: list[str], run: Path) -> Row:

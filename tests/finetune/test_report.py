@@ -69,8 +69,7 @@ def finished(tiny_model, tmp_path):
     train, dev, test = examples(24), examples(15), examples(18)
     task = ClassificationTask.of(train)
     result = fine_tune(task, tiny_model, train, dev, tmp_path / "run", SETTINGS, test=test)
-    names = ["majority", "tfidf"]
-    add_baselines(tmp_path / "run", task, train, dev, test, model_folder=tiny_model, names=names)
+    add_baselines(tmp_path / "run", task, train, dev, test)
     return tmp_path / "run", result
 
 

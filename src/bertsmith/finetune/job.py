@@ -217,7 +217,7 @@ def finetune(
         write_report(folder)
         if compared.baselines:
             assert chooses is not None
-            add_baselines(folder, made, learned, chooses, scored, model_folder=start, seed=recipe.seed, **how)
+            add_baselines(folder, made, learned, chooses, scored, console=console)
             write_report(folder)
     kept = folder / "model" if (folder / "model").is_dir() else folder / "adapter"
     return Result(folder, (result.test or result.dev).metrics, kept, folder / "report.html", result)
