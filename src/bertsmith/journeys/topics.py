@@ -379,7 +379,7 @@ def _page(found: Topics, opened: SearchIndex, held: Path) -> str:
     )
     parts: list[Part] = [Table("Topics", columns, rows, note, ("figure", "text", "figure", "figure", "note"))]
     if len(found.topics) > 1:
-        parts.append(_map(found, opened.stored.vectors))
+        parts.append(_map(found, opened))
         if found.dated:
             parts.append(_over_time(found))
     asked = " ".join(list(found.topics[0].words)[:3])
@@ -392,19 +392,31 @@ def _example(topic: Topic) -> str:
     return f"{' '.join(hit.text.split())[:160]} ({hit.place})"
 
 
-def _map(found: Topics, vectors: Floats) -> Picture:
-    """Draws some passages in two dimensions, by t-SNE (van der Maaten and Hinton 2008)."""
+def map_passages(opened: SearchIndex) -> tuple[Ints, Floats]:
+    """Lays some passages of an index out in two dimensions, by t-SNE (van der Maaten and Hinton 2008).
+
+    Returns:
+        The rows [D] of the passages chosen, at most 1,000, and their points [D, 2]; neighbours mean alike.
+    """
     from sklearn.manifold import TSNE
 
+    vectors = opened.stored.vectors
     chosen = np.sort(generator(0, "topics/map").permutation(len(vectors))[:_DRAWN])
-    rows, groups = np.asarray(vectors[chosen]), np.array([found.passages[row][1] for row in chosen])
+    rows = np.asarray(vectors[chosen])
+    if len(rows) < 2:
+        return chosen, np.zeros((len(rows), 2), dtype=np.float32)
     with warnings.catch_warnings():
         # 几段一模一样的文字：距离为零，除法的警告与图无关
         warnings.simplefilter("ignore")
         drawn = TSNE(
             method="exact", perplexity=min(30, (len(rows) - 1) / 3), init="random", max_iter=500, random_state=0
         )
-        points = drawn.fit_transform(rows)
+        return chosen, drawn.fit_transform(rows)
+
+
+def _map(found: Topics, opened: SearchIndex) -> Picture:
+    rows, points = map_passages(opened)
+    groups = np.array([found.passages[row][1] for row in rows])
     labels, family, note = drawable([topic.name.partition(",")[0] for topic in found.topics])
     figure = Figure(figsize=(8, 6))
     axes = figure.add_axes((0.03, 0.03, 0.94, 0.94))

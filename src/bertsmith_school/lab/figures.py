@@ -177,6 +177,63 @@ def draw_matrix(texts: Sequence[str], values: NDArray[np.float32]) -> go.Figure:
     return figure
 
 
+def draw_topics(
+    points: NDArray[np.float32], groups: NDArray[np.int64], names: Sequence[str], texts: Sequence[str]
+) -> go.Figure:
+    """Draws D passages as points [D, 2] in the colours of their groups [D], which count from 1 as the K names do."""
+    figure = go.Figure()
+    for number, name in enumerate(names, 1):
+        own = np.flatnonzero(groups == number)
+        if len(own):
+            figure.add_scatter(
+                x=points[own, 0],
+                y=points[own, 1],
+                mode="markers",
+                marker={"size": 7, "color": RUN_COLOURS[(number - 1) % len(RUN_COLOURS)], "opacity": 0.7},
+                customdata=[label(texts[row], 90) for row in own],
+                hovertemplate=f"<b>{label(name)}</b><br>%{{customdata}}<extra></extra>",
+            )
+            x, y = np.median(points[own], axis=0)
+            # 图上只写编号：几十个主题的用词写不下，列在上面
+            ground = {"bgcolor": "rgba(255,255,255,0.85)", "font": {"color": "#111", "size": 13}}
+            figure.add_annotation(x=x, y=y, text=f"<b>{number}</b>", showarrow=False, **ground)
+    _plain(figure)
+    figure.update_layout(height=460, margin=_margin(8, 12, 8), hovermode="closest", showlegend=False)
+    for axes in (figure.update_xaxes, figure.update_yaxes):
+        axes(visible=False)
+    return figure
+
+
+def draw_over_time(names: Sequence[str], periods: Sequence[str], counts: NDArray[np.int64], *, title: str) -> go.Figure:
+    """Draws how much of each of P periods K topics have, from their passages [K, P], which pointing at a cell shows."""
+    shown = [label(name, 24) for name in names]
+    figure = go.Figure(
+        go.Heatmap(
+            z=counts / np.maximum(counts.sum(axis=0), 1),
+            customdata=counts,
+            x=list(range(len(periods))),
+            y=list(range(len(names))),
+            zmin=0,
+            colorscale=[[0, _WHITE], [1, PAIR_COLOURS[0, 0]]],
+            xgap=1,
+            ygap=1,
+            colorbar={"thickness": 10, "tickformat": ".0%"},
+            hovertemplate="%{y}<br>%{x}: %{z:.1%} (%{customdata:,})<extra></extra>",
+        )
+    )
+    _plain(figure)
+    room = 12 + max(map(_pixels, shown))
+    figure.update_layout(
+        height=130 + 24 * len(names), margin={"l": room, "r": 8, "t": 30, "b": 70}, title=_title(title)
+    )
+    shared = {"tickmode": "array", "showgrid": False, "zeroline": False, "automargin": False}
+    figure.update_xaxes(
+        tickvals=list(range(len(periods))), ticktext=[label(one) for one in periods], tickangle=-90, **shared
+    )
+    figure.update_yaxes(tickvals=list(range(len(names))), ticktext=shown, autorange="reversed", **shared)
+    return figure
+
+
 def draw_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, over: str, title: str) -> go.Figure:
     """Draws one figure of several runs: name → where, and how much."""
     figure = go.Figure()
@@ -203,6 +260,10 @@ def draw_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, 
     figure.update_xaxes(title=label(over))
     figure.update_yaxes(title=label(title))
     return figure
+
+
+def _title(text: str) -> dict[str, Any]:
+    return {"text": label(text, 90), "font": {"size": 13}, "x": 0, "xanchor": "left"}
 
 
 def _margin(left: int, top: int, bottom: int) -> dict[str, int]:

@@ -32,6 +32,7 @@ from bertsmith_school.lab import (
     search,
     similarity,
     tokens,
+    topics,
     training,
     your_file,
 )
@@ -49,6 +50,7 @@ _TABS: tuple[tuple[str, Text, Callable[[PageState], None]], ...] = (
     ("task", Text("My task", "我的任务"), my_task.build),
     ("similarity", Text("Similarity map", "相似度图"), similarity.build),
     ("search", Text("Search", "搜索"), search.build),
+    ("topics", Text("Topics", "主题"), topics.build),
     ("file", Text("Your file", "你的文件"), your_file.build),
     ("compare", Text("Compare two models", "比较两个模型"), compare.build),
 )

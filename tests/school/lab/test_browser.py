@@ -14,9 +14,10 @@ from bertsmith_school.looking.maps import load_for_maps, maps_of
 
 EVIL = "<script>window.ran = 1</script> the man <img src=x onerror='window.ran = 2'> eats"
 TABS = {
-    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity map|Search|Your file|Compare two models"
+    "en": "Fill the mask|Attention|Next sentence|Tokens|My task|Similarity map|Search|Topics|Your file|Compare two"
+    " models"
     "|Training|Learn",
-    "zh": "填空|注意力|下一句|词元|我的任务|相似度图|搜索|你的文件|比较两个模型|训练|学习",
+    "zh": "填空|注意力|下一句|词元|我的任务|相似度图|搜索|主题|你的文件|比较两个模型|训练|学习",
 }
 PLOT = ".js-plotly-plot"
 
@@ -385,6 +386,7 @@ def test_no_table_or_figure_is_cut_off_on_a_telephone(open_page, folders, scheme
         ("Attention", ("#attention-first", "#attention-second"), "#attention-button", "#attention-heads"),
         ("Tokens", ("#tokens-first",), "#tokens-button", "#tokens-norms"),
         ("Similarity map", (), "#similarity-button", "#similarity-matrix"),
+        ("Topics", (), "#topics-button", "#topics-map"),
         ("Compare two models", (), "#compare-fill", "#compare-filled table"),
         ("Training", (), None, "#training-plot"),
         ("Learn", (), None, "#lesson-why table"),

@@ -65,10 +65,14 @@ def drawn():
     yield figures.draw_norms(names, {EVIL: [1.0, 2.0, 3.0]})
     yield figures.draw_scatter(names, np.zeros((3, 2)), ("one", "two"))
     yield figures.draw_matrix(names, weights)
+    yield figures.draw_topics(np.zeros((3, 2)), np.array([1, 2, 1]), [EVIL, "b"], names)
+    yield figures.draw_over_time([EVIL], [EVIL, "2024"], np.array([[1, 2]]), title=EVIL)
     yield figures.draw_curves({EVIL: ([1.0], [2.0])}, over="step", title=EVIL)
 
 
-@pytest.mark.parametrize("figure", list(drawn()), ids=["map", "heads", "norms", "scatter", "matrix", "curves"])
+@pytest.mark.parametrize(
+    "figure", list(drawn()), ids=["map", "heads", "norms", "scatter", "matrix", "topics", "time", "curves"]
+)
 def test_figures_hold_no_tag_of_the_texts_and_no_address(figure):
     text = figure.to_json()
     json.loads(text)

@@ -16,7 +16,7 @@ from bertsmith_school.looking.maps import load_for_maps, maps_of
 pytest.importorskip("gradio", reason="the lab needs pip install 'bertsmith[school]'")
 
 from bertsmith.serve.settings import ServeSettings
-from bertsmith_school.lab import attention, fill_mask, my_task, next_sentence, search, similarity, tokens
+from bertsmith_school.lab import attention, fill_mask, my_task, next_sentence, search, similarity, tokens, topics
 from bertsmith_school.lab import models as lab_models
 from bertsmith_school.lab.models import LabError, received, starting_text
 from bertsmith_school.learn.lesson import Text
@@ -282,3 +282,32 @@ def test_a_search_marks_rare_words_and_the_nearest_sentence(folders, tmp_path):
     (tmp_path / "texts" / "zebra.txt").write_text("a zebra")
     build_index(tmp_path / "texts", folders["base"], tmp_path / "index")
     assert [one.hit.file for one in search.find(state, "notes", "zebra", "lexical")] == ["zebra.txt"]
+
+
+@pytest.mark.filterwarnings("ignore:.*never trained:UserWarning")
+def test_topics_are_those_of_the_journey_and_a_dropped_file_is_taken_away(lab, folders, notes, tmp_path):
+    from bertsmith.journeys.topics import find_topics
+    from bertsmith.retrieval import load_index
+    from bertsmith_school.lab.models import LabModels
+
+    expected = find_topics(load_index(notes))
+    settings = ServeSettings((("base", str(folders["base"])),))
+    private = LabModels([], settings, {"notes": load_index(notes)}, load=lambda name: pytest.fail(name))
+    for given in ("notes", str(notes)):
+        found = topics.topics_of(private, lab["base"], given)
+        assert found.topics == expected
+        assert found.points.shape == (len(found.rows), 2)
+    with pytest.raises(LabError, match="no such folder"):
+        topics.topics_of(private, lab["base"], str(tmp_path / "none"))
+    with pytest.raises(LabError, match="no such index"):
+        topics.topics_of(LabModels([], settings), lab["base"], str(notes))
+    dropped = tmp_path / "dated 2024-05-01.md"
+    dropped.write_text("# Bread\n\nThe man eats bread.\n", encoding="utf-8")
+    found = topics.topics_of_file(lab["base"], dropped)
+    assert [list(topic.over_time) for topic in found.topics.topics] == [["2024-05-01"]]
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(InputError) as caught:
+        topics.topics_of_file(lab["base"], tmp_path / "empty.txt")
+    assert "empty.txt" in str(caught.value)
+    assert "bertsmith-topics" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
