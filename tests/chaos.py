@@ -1,4 +1,4 @@
-"""`make chaos`: kills commands that promise to go on, at random moments, and looks at what they end with.
+"""`make chaos`: kills commands that promise to resume, at random moments, and looks at what they end with.
 
 Each trial starts a command, kills it with SIGKILL after a random time, whole or one random process of it, and starts it
 again, up to a few times; then it lets it end. What it made must be, byte for byte, what an undisturbed run makes (a
@@ -165,7 +165,7 @@ class Trial:
         command: its name.
         kills: of the whole command.
         parts: kills of one of its processes.
-        outcome: `same`, `different`, `refused` (the command would not go on) or `hung`.
+        outcome: `same`, `different`, `refused` (the command would not resume) or `hung`.
         message: where the outcome is not `same`, what the command said last, or which files differ.
         seconds: it took.
         undisturbed: how many an undisturbed run takes: one of pre-training writes a state every 20.

@@ -167,7 +167,7 @@ def test_a_run_on_a_full_disk_keeps_its_states_and_goes_on_when_there_is_room(
     assert os.listdir(run / "state") == ["step-000000007"]
     assert {path.name: path.read_bytes() for path in (run / "state" / "step-000000007").iterdir()} == state
     disk.make_room()
-    assert "going on after step 7 of 20" in train(run)
+    assert "resuming after step 7 of 20" in train(run)
     weights, rows = [], []
     for each in (undisturbed, run):
         weights.append((each / "model" / "model.safetensors").read_bytes())

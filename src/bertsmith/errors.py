@@ -22,7 +22,7 @@ class CheckpointError(BertsmithError):
 
 
 class TrainingError(BertsmithError):
-    """Training cannot go on: the loss is no longer a finite number."""
+    """Training cannot continue: the loss is no longer a finite number."""
 
 
 class RunFolderError(BertsmithError):

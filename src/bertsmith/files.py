@@ -172,7 +172,7 @@ def leaving_no_trace(folder: Path, *work: str) -> Iterator[None]:
 
 def written_by_another(claim: dict[str, Any]) -> str:
     """Says which version wrote a folder, given its claim; 0.1 wrote none into it."""
-    return f"was written by bertsmith {claim.get('format', '0.1')}, which alone can go on with it"
+    return f"was written by bertsmith {claim.get('format', '0.1')}, which alone can resume it"
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def pin(folder: str | Path, commit: str) -> None:
 
 
 def noted_start(folder: str | Path, claim: Path) -> dict[str, Any]:
-    """Returns what a run notes of the model it starts from, and goes on with the commit that it noted before.
+    """Returns what a run notes of the model it starts from, and resumes with the commit that it noted before.
 
     Args:
         folder: the model folder, by path or by Hub name.

@@ -308,5 +308,5 @@ def test_ctrl_c_says_so(tiny_model, tmp_path, monkeypatch, capsys, words, goes_o
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.txt", TEXT)
     out = ["--out", "x.npy"] if goes_on else []
-    said = "bertsmith: interrupted" + ("; run the same command again to go on" if goes_on else "")
+    said = "bertsmith: interrupted" + ("; run the same command again to resume" if goes_on else "")
     assert typed(capsys, *words, "--model", tiny_model, *out, code=130).strip() == said

@@ -187,3 +187,10 @@ def test_commands_of_a_broken_package_are_one_warning(tmp_path):
         "bertsmith: warning: the commands of nowhere_at_all:register cannot be added (No module named 'nowhere_at_all')"
     )
     assert done.stderr.strip() == said
+
+
+def test_every_command_stands_in_one_of_five_panels():
+    commands = get_command(all_commands()).commands
+    panels = dict.fromkeys(each.rich_help_panel for each in commands.values())
+    assert list(panels) == ["Start", "Train", "Use", "Look", "Exchange"]
+    assert commands["compare"].rich_help_panel == commands["lab"].rich_help_panel == "Look"

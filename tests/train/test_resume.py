@@ -191,10 +191,10 @@ def test_a_run_from_a_machine_with_bf16_says_how_to_go_on_without(village, tmp_p
         patch.setattr(BertTrainer, "train_batch", lambda self, *b: original(self, *b) if self.step < 3 else 1 / 0)
         with pytest.raises(ZeroDivisionError):
             pretrain(tmp_path / "moved", corpus, tokenizer, recipe, RunOptions(save_every=0.0))
-    with pytest.raises(RunFolderError, match=r"was begun in bf16, and float32 .* pass --precision bf16 to go on"):
+    with pytest.raises(RunFolderError, match=r"was begun in bf16, and float32 .* pass --precision bf16 to resume"):
         pretrain(tmp_path / "moved", corpus, tokenizer, recipe.changed(precision="float32"))
     monkeypatch.setattr(choosing, "native_precision", lambda _device: "float32")
-    with pytest.warns(UserWarning, match="goes on in bf16, as it was begun; this machine is faster in float32"):
+    with pytest.warns(UserWarning, match="resumes in bf16, as it was begun; this machine is faster in float32"):
         assert native_settings("cpu", tmp_path / "moved") == {"precision": "bf16", "batch_size": RECIPE.data.batch_size}
     assert native_settings("cpu", tmp_path / "new") == native_settings("cpu") == {"precision": "float32"}
     pretrain(tmp_path / "moved", corpus, tokenizer, recipe)

@@ -28,39 +28,41 @@ app = typer.Typer(
 )
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "First things first": {
+    "Start": {
         "quickstart": training.quickstart,
         "solve": training.solve,
         "look": finetune.look,
-        "finetune": finetune.finetune,
-        "predict": predict.predict,
-        "index": search.index,
-        "search": search.search,
-        "serve": search.serve,
+        "plan": training.plan,
+        "models": folders.models,
+        "docs": folders.docs,
     },
     "Train": {
+        "finetune": finetune.finetune,
         "vocab": text.vocab,
         "corpus": text.corpus,
         "pretrain": training.pretrain,
         "adapt": training.adapt,
         "distil": training.distil,
         "compress": training.compress,
-        "plan": training.plan,
-        "report": training.report,
     },
-    "Use and measure": {
+    "Use": {
+        "predict": predict.predict,
         "evaluate": finetune.evaluate,
+        "index": search.index,
+        "search": search.search,
+        "topics": search.topics,
+        "serve": search.serve,
         "embed": predict.embed,
         "fill-mask": predict.fill_mask,
         "generate": predict.generate,
         "mine": search.mine,
-        "topics": search.topics,
     },
-    "Files and reading": {
-        "models": folders.models,
+    "Look": {
+        "report": training.report,
+    },
+    "Exchange": {
         "import": folders.import_model,
         "push": folders.push,
-        "docs": folders.docs,
     },
 }
 _FILES_INTO_FILES = ("look", "vocab", "corpus", "report", "models", "import", "push", "docs")
@@ -71,8 +73,8 @@ for _panel, _commands in _PANELS.items():
         _kind = Command if _name in _FILES_INTO_FILES else DeviceCommand
         _kind = finetune.TaskCommand if _name == "finetune" else _kind
         app.command(_name, cls=_kind, rich_help_panel=_panel)(_command)
-app.add_typer(text.inspect, name="inspect", rich_help_panel="Train")
-app.add_typer(folders.export, name="export", rich_help_panel="Files and reading")
+app.add_typer(text.inspect, name="inspect", rich_help_panel="Look")
+app.add_typer(folders.export, name="export", rich_help_panel="Exchange")
 
 ENVIRONMENT = {
     # OpenMP 的线程默认长时间空转等待；机器上只要还有别的程序在忙，训练就会慢几十倍。短暂空转后让出核心，空闲时几乎无损
@@ -91,7 +93,7 @@ _RESUMING = frozenset(
     {"quickstart", "solve", "adapt", "distil", "corpus", "pretrain", "finetune", "embed", "index", "topics"}
     | {"study", "compare word-vectors", "compare lstm", "compare seq2seq"}
 )
-"""Commands that keep what is done and go on from there."""
+"""Commands that keep what is done and resume from there."""
 _MOVED = {
     **{name: f"compare {name}" for name in ("word-vectors", "nearest", "lstm", "seq2seq", "rewrite")},
     "sizes": "plan, without --text",
@@ -166,7 +168,7 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
     # typer 自己接住 Ctrl-C，只把退出码交回来
     if outcome == _INTERRUPTED:
         goes_on = not _RESUMING.isdisjoint((" ".join(words[:1]), " ".join(words[:2])))
-        return _fail("interrupted" + ("; run the same command again to go on" if goes_on else ""), _INTERRUPTED)
+        return _fail("interrupted" + ("; run the same command again to resume" if goes_on else ""), _INTERRUPTED)
     return outcome if isinstance(outcome, int) else 0
 
 

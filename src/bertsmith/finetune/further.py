@@ -61,7 +61,7 @@ def pretrain_further(
     console: Console | None = None,
     device: torch.device | str = "cpu",
 ) -> Path:
-    """Goes on pre-training a model on the texts of labelled examples, and returns its folder."""
+    """Continues pre-training a model on the texts of labelled examples, and returns its folder."""
     folder = run / FURTHER
     tokenizer = load_tokenizer(model_folder(model))
     if (folder / "corpus" / MANIFEST).exists():

@@ -87,7 +87,7 @@ def finetune(
     listeners: Sequence[RunListener] = (),
     **settings: Any,
 ) -> Result[FineTuningResult]:
-    """Fine-tunes a model on labelled rows; goes on where an earlier call was broken off.
+    """Fine-tunes a model on labelled rows; resumes where an earlier call was broken off.
 
     Examples:
         >>> import bertsmith

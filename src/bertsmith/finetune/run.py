@@ -3,7 +3,7 @@
 Notable:
 - it writes a run folder: `model/` (the best weights so far, a model folder) or `adapter/`, `metrics.jsonl`, `state/`
   while it runs, `result.json` when it is done
-- as in pre-training, a state holds all that a run needs to go on bit for bit: weights, moments, step, running sums
+- as in pre-training, a state holds all that a run needs to resume bit for bit: weights, moments, step, running sums
 - it knows tasks through `task.Task` only
 """
 

@@ -89,7 +89,7 @@ def embed_files(
     workers: int | None = 1,
     on_progress: Progress | None = None,
 ) -> Embedded:
-    """Embeds every line of files; goes on where an earlier call with the same request was broken off.
+    """Embeds every line of files; resumes where an earlier call with the same request was broken off.
 
     Args:
         files: text files, plain, gzip or zstd; the rows come in their order.

@@ -46,7 +46,7 @@ class TextSource:
 
     Attributes:
         documents: how they are cut into documents, `blank-line` or `file`.
-        settings: what a rerun must share to go on with the same folder.
+        settings: what a rerun must share to resume in the same folder.
         reviews: part → the sentiment task of the bundled world; empty for other text.
     """
 

@@ -61,7 +61,7 @@ def make_village_model(
     """Draws the village, trains the model on it and saves it.
 
     Args:
-        work: for the text, the shards and the run; the same folder again goes on where a run stopped.
+        work: for the text, the shards and the run; the same folder again resumes where a run stopped.
 
     Returns:
         What `made.json` holds: the settings, and the figures on the held-out stories.

@@ -126,7 +126,7 @@ def build_index(
     *,
     on_progress: Progress | None = None,
 ) -> Indexed:
-    """Makes an index of a folder, or brings it up to date; goes on where an earlier call was broken off."""
+    """Makes an index of a folder, or brings it up to date; resumes where an earlier call was broken off."""
     settings, out = settings or IndexSettings(), Path(out)
     require_utf8_names(folder, out)
     digests = dict(digests_of(folder))

@@ -36,7 +36,7 @@ def pretrain(
     listeners: Sequence[RunListener] = (),
     **settings: Any,
 ) -> Result[PreTrainingResult]:
-    """Pre-trains a model on token shards, or goes on where an earlier call was broken off.
+    """Pre-trains a model on token shards, or resumes where an earlier call was broken off.
 
     The run ends with the first of `minutes`, `steps`, `tokens` and `flops`. Under torchrun the processes share it.
 

@@ -1,4 +1,4 @@
-"""How a recipe is chosen: from family and size, from a model to go on from, from a file and the command line.
+"""How a recipe is chosen: from family and size, from a model to continue from, from a file and the command line.
 
 The best recipe known for each family and size is one table (`BEST`); `--family` and `--size` are the only dials.
 Found at equal time on the same text with the same held-out masks; the runs are in docs/notes/measurements.md under
@@ -63,7 +63,7 @@ def native_settings(device: torch.device | str, run: Path | None = None) -> dict
     precision = begun.model.precision
     if precision != native:
         warnings.warn(
-            f"{run}: goes on in {precision}, as it was begun; this machine is faster in {native}", stacklevel=2
+            f"{run}: resumes in {precision}, as it was begun; this machine is faster in {native}", stacklevel=2
         )
     return {"precision": precision, "batch_size": begun.data.batch_size}
 

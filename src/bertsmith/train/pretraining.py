@@ -1,4 +1,4 @@
-"""A pre-training run in its folder: begin it, go on with it after a crash, finish it. The loop is here, top to bottom.
+"""A pre-training run in its folder: begin it, resume it after a crash, finish it. The loop is here, top to bottom.
 
     run/recipe.toml     every setting, resolved
     run/metrics.jsonl   figures as they came
@@ -9,7 +9,7 @@
     run/model/          the finished model folder; an objective that trains two networks puts the other one inside
 
 `pretrain` is called the same way every time, on one process or many. What it finds in the folder decides where it
-starts. What a run needs to go on is `RunProgress`, a handful of numbers, together with the weights and the optimizer.
+starts. What a run needs to resume is `RunProgress`, a handful of numbers, together with the weights and the optimizer.
 The loop decides nothing by the clock but when to save; whatever decides about weights or figures is counted in steps,
 so that a run that was killed and one that was not are the same run.
 """
@@ -175,7 +175,7 @@ def pretrain(
     ranks: Ranks | None = None,
     listeners: Sequence[RunListener] | None = None,
 ) -> PreTrainingResult:
-    """Trains BERT on a corpus, or goes on where the run in the folder stopped.
+    """Trains BERT on a corpus, or resumes where the run in the folder stopped.
 
     SIGINT and SIGTERM are granted after the step in progress; a second one ends the process at once.
 
@@ -289,7 +289,7 @@ class PreTrainingRun:
         progress = RunProgress(**found)
         self.trainer.skipped, self.trainer.skipped_in_a_row = progress.skipped
         if self.trainer.step < self.total_steps:
-            self.console.print(f"going on after step {self.trainer.step} of {self.total_steps}")
+            self.console.print(f"resuming after step {self.trainer.step} of {self.total_steps}")
         return progress
 
     def finish(self) -> PreTrainingResult:

@@ -1,7 +1,7 @@
 """The recipe of a pre-training run: every setting, written once, in parts.
 
     objective, seed   what is learned, and from which random draws
-    [model]           size, or the folder to go on from; dropout; precision
+    [model]           size, or the folder to continue from; dropout; precision
     [data]            sequences and batches; [data.masking] what is hidden
     [trainer]         steps, rate, schedule, optimizer
     [teacher]         folder, losses, temperature: where a larger model is learned from
@@ -192,7 +192,7 @@ class PreTrainingRecipe:
     )
     seed: int = option(0, help="Random seed.")
     corpus: str = option(
-        "", in_file_only=True, help="Fingerprint of the shards: a run never goes on with other data or tokenizer."
+        "", in_file_only=True, help="Fingerprint of the shards: a run never resumes with other data or tokenizer."
     )
     model: ModelSettings = field(default_factory=ModelSettings)
     data: StreamSettings = field(default_factory=StreamSettings)
@@ -302,7 +302,7 @@ def require_heads(recipe: PreTrainingRecipe, family: Family) -> None:
 
 
 def keep_start(run: Path, start_from: str) -> None:
-    """Makes a run that was begun from a model of the Hub go on with the same commit, wherever its branch is now."""
+    """Makes a run that was begun from a model of the Hub resume with the same commit, wherever its branch is now."""
     if hub_name(start_from) is not None and (run / "recipe.toml").exists():
         begun = PreTrainingRecipe.load(run).model
         if begun.start_from == start_from:
@@ -327,7 +327,7 @@ def resolve_recipe(run: Path, requested: PreTrainingRecipe) -> PreTrainingRecipe
         # 换了机器：bf16 在哪里都算得出，只是慢；位数不同就不再是同一个运行，必须由用户说
         raise RunFolderError(
             f"{run}: was begun in {there['precision']}, and {now['precision']} is asked for, or is what this machine is"
-            f" best at; pass --precision {there['precision']} to go on, or choose another --out"
+            f" best at; pass --precision {there['precision']} to resume, or choose another --out"
         )
     if different:
         raise RunFolderError(f"{run}: holds a run with other settings ({'; '.join(different)}); choose another --out")

@@ -1,4 +1,4 @@
-"""Crash-safe training state: everything a run needs to go on bit for bit after `kill -9`.
+"""Crash-safe training state: everything a run needs to resume bit for bit after `kill -9`.
 
 A state is a folder `state/step-000001000` with the tensors (weights and the optimizer's moments, safetensors) and
 `state.json` (step, stream position, running sums, and the checksum of the tensors). It is written under a temporary
@@ -45,7 +45,7 @@ def save_state(
 
     Args:
         trainer: between two steps.
-        progress: what else the run needs to go on; must survive JSON.
+        progress: what else the run needs to resume; must survive JSON.
         keep: how many of the newest states stay, at least 1.
         best_step: the state of this step stays as well.
 
@@ -94,7 +94,7 @@ def load_latest_state(folder: Path, trainer: BertTrainer[Any]) -> dict[str, Any]
     except (OSError, SafetensorError) as error:
         # 读不出来（没有权限、句柄用尽、磁盘暂时离线）不等于损坏：一个状态也不能动
         reason = getattr(error, "strerror", None) or error
-        hint = "" if reading == folder else ", or move it elsewhere to go on from the state before"
+        hint = "" if reading == folder else ", or move it elsewhere to resume from the state before"
         raise RunFolderError(
             f"{reading}: cannot be read ({reason}); see to that and run the same command again{hint}"
         ) from error
@@ -182,7 +182,7 @@ def _require_fit(trainer: BertTrainer[Any], tensors: dict[str, Tensor], state: P
         names = sorted(different)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise CheckpointError(
-            f"{state}: the training state is of another model ({names[0]}{more} differs); go on with the version of"
+            f"{state}: the training state is of another model ({names[0]}{more} differs); resume with the version of"
             " bertsmith that wrote it, or choose another --out"
         )
 

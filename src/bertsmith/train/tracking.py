@@ -31,7 +31,7 @@ from bertsmith.settings import named, option
 from bertsmith.train.monitor import TrainingStopped
 
 Outcome = Literal["finished", "stopped", "failed"]
-"""How a start of a run ends: at the last step; by a signal, to go on later; by an error."""
+"""How a start of a run ends: at the last step; by a signal, to resume later; by an error."""
 
 NONE = "none"
 """The word of the command line for no tracker at all."""
@@ -39,7 +39,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class StartedRun:
-    """What a listener is told of a run when it starts, or goes on.
+    """What a listener is told of a run when it starts, or resumes.
 
     Attributes:
         folder: the run folder. A listener that must know the run again after a kill keeps a file in `folder/tracking`.
@@ -64,7 +64,7 @@ class RunListener(Protocol):
     """What `pretrain` and `fine_tune` call, in the process of the first rank, in this order."""
 
     def started(self, run: StartedRun) -> None:
-        """The run begins, or goes on after a stop or a kill; comes before everything else."""
+        """The run begins, or resumes after a stop or a kill; comes before everything else."""
 
     def figures(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """New figures: `train` (averages since the last ones), `heldout` (pre-training), `dev`, `test`."""
@@ -138,7 +138,7 @@ class MLflow:
         self._with_model = with_model
 
     def started(self, run: StartedRun) -> None:
-        """Makes a run there, or goes on with the one that this folder has already."""
+        """Makes a run there, or resumes the one that this folder has already."""
         self._client = self._mlflow.tracking.MlflowClient()
         self._last_steps: dict[str, int] = {}
         note = make_folder(run.folder / "tracking") / "mlflow.json"
@@ -242,7 +242,7 @@ class WeightsAndBiases:
         self._with_model = with_model
 
     def started(self, run: StartedRun) -> None:
-        """Makes a run there, or goes on with the one that this folder has already."""
+        """Makes a run there, or resumes the one that this folder has already."""
         note = make_folder(run.folder / "tracking") / "wandb.json"
         if not note.exists():
             write_json(note, {"id": uuid.uuid4().hex[:12]})

@@ -10,7 +10,7 @@ import typer
 from bertsmith.cli.options import Command, DeviceCommand
 from bertsmith_school.commands import lab, learn, looking, study, words
 
-PANEL = "Learn and look inside"
+PANEL = "Look"
 
 
 def register(app: typer.Typer) -> None:

@@ -110,7 +110,7 @@ def two_way_loss(model: TwoWayLSTM, batch: PreTrainingBatch) -> LossOutput:
 def learn_two_ways(
     run: str | Path, corpus: TokenCorpus, tokenizer: Tokenizer, options: LstmOptions, *, console: Console | None = None
 ) -> tuple[TwoWayLSTM, dict[str, float]]:
-    """Trains the model on token shards into `run/lstm.safetensors`, or goes on where the same call was stopped.
+    """Trains the model on token shards into `run/lstm.safetensors`, or resumes where the same call was stopped.
 
     Returns:
         The model in evaluation mode, and its figures on held-out text: `loss`, and of each direction loss and

@@ -39,7 +39,7 @@ class Stream(Protocol):
 
 
 def train_to_the_end(run: Path, trainer: BertTrainer[Any], stream: Stream, title: str, console: Console) -> None:
-    """Trains from the newest state of a run folder, or from the beginning; a killed run goes on bit for bit.
+    """Trains from the newest state of a run folder, or from the beginning; a killed run resumes bit for bit.
 
     Args:
         run: gets `metrics.jsonl` and `state`.

@@ -201,7 +201,7 @@ def learn_to_rewrite(
     *,
     console: Console | None = None,
 ) -> Rewriter:
-    """Trains a model into a folder that `Rewriter.load` reads, or goes on where the same call was stopped.
+    """Trains a model into a folder that `Rewriter.load` reads, or resumes where the same call was stopped.
 
     Args:
         texts: pairs of what is read and what is written; or texts alone, for denoising. Those of more than

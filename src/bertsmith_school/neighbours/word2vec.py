@@ -296,7 +296,7 @@ def learn_word_vectors(
     *,
     console: Console | None = None,
 ) -> WordVectors:
-    """Learns a vector for every piece into `run/vectors.bin`, or goes on where the same call was stopped."""
+    """Learns a vector for every piece into `run/vectors.bin`, or resumes where the same call was stopped."""
     run, console = Path(run), console or Console(quiet=True)
     # 早先的窗口会越过句子：那样的训练不能接着做
     claim_folder(run, "word-vectors.json", {"corpus": corpus.fingerprint, "windows": "sentence", **asdict(options)})

@@ -85,7 +85,7 @@ def test_a_run_of_an_earlier_version_says_which(tiny_model, tmp_path):
     del claim["format"]
     (run / "finetune.json").write_text(json.dumps(claim))
     for call in (lambda: fine_tune_classifier(*arguments), lambda: write_report(run)):
-        with pytest.raises(RunFolderError, match=r"run: was written by bertsmith 0\.1, which alone can go on with it"):
+        with pytest.raises(RunFolderError, match=r"run: was written by bertsmith 0\.1, which alone can resume it"):
             call()
 
 
@@ -97,7 +97,7 @@ def test_a_run_from_a_machine_of_another_precision_says_how_to_go_on(tiny_model,
     with monkeypatch.context() as patch:
         patch.setattr("bertsmith.finetune.run.compute_dtype", lambda *_: there)
         first = fine_tune_classifier(*job, short)
-    with pytest.raises(RunFolderError, match=rf"was begun in {begun}, .* pass --precision {begun} to go on"):
+    with pytest.raises(RunFolderError, match=rf"was begun in {begun}, .* pass --precision {begun} to resume"):
         fine_tune_classifier(*job, short)
     assert fine_tune_classifier(*job, replace(short, precision=begun)) == first
 

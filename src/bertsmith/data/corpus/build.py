@@ -63,7 +63,7 @@ def build_corpus(
     on_note: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Result[TokenCorpus]:
-    """Turns text into token shards for pre-training; goes on where an earlier call was broken off.
+    """Turns text into token shards for pre-training; resumes where an earlier call was broken off.
 
     Examples:
         >>> import bertsmith

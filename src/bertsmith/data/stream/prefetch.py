@@ -65,7 +65,7 @@ class PrefetchedStream(Iterator[PreTrainingBatch]):
 
     @property
     def position(self) -> StreamPosition:
-        """Where the next batch starts; assign it to go on from there."""
+        """Where the next batch starts; assign it to resume from there."""
         return self._position
 
     @position.setter

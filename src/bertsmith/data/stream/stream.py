@@ -150,7 +150,7 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
     """Endless batches drawn from one split of a corpus.
 
     Attributes:
-        position: where the next batch starts; assign it to go on from there.
+        position: where the next batch starts; assign it to resume from there.
     """
 
     def __init__(
