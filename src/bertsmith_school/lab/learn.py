@@ -110,6 +110,9 @@ def section_html(section: Section, found: Computation | None, language: Language
     if found is None:
         return f"<div class='lesson'>{told}</div>"
     steps = "".join(map(_step, found.steps))
+    if found.code:
+        # 可获得焦点：只用键盘的人也能左右滚动长行
+        steps += f"<div class='step'><b>PyTorch</b><pre tabindex='0'><code>{written(found.code)}</code></pre></div>"
     return (
         f"<div class='lesson'>{told}{_picture(found, language)}<section class='steps'><h4>{written(found.title)}</h4>"
         f"{notice(found.note)}{steps}</section></div>"

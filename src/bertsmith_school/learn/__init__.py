@@ -6,6 +6,7 @@
     picture(found, "zh")                 a computation's diagram as SVG, or None
     grade(question, choice)              whether a choice is right, and why
     check_answer(exercise, "7,087")      whether the answer of an exercise is right, and how it comes about
+    check_equation("two_tokens", mine)       compares an equation that one wrote in PyTorch with bertsmith's own code
     Deck(path).due(), .answer(card, "good")     spaced repetition, kept in a local file
 
 Everything returns data; the terminal (`terminal`) and the browser render the same objects.
@@ -13,6 +14,7 @@ Everything returns data; the terminal (`terminal`) and the browser render the sa
 
 from bertsmith_school.learn.computations import COMPUTATIONS, compute, picture
 from bertsmith_school.learn.deck import ANSWERS, Deck, Review, default_path
+from bertsmith_school.learn.equations import check_equation
 from bertsmith_school.learn.facts import check_answer
 from bertsmith_school.learn.lesson import (
     LANGUAGES,
@@ -51,6 +53,7 @@ __all__ = [
     "Step",
     "Study",
     "check_answer",
+    "check_equation",
     "compute",
     "default_path",
     "environment_language",

@@ -1,6 +1,7 @@
 """Lessons as files: pictures as SVG, Jupyter notebooks, and the flash cards for Anki.
 
-Notebooks hold the same texts, and each computation as a cell whose inputs can be changed; the format is nbformat 4.5,
+Notebooks hold the same texts, each computation as a cell whose inputs can be changed, and its equation in PyTorch as a
+cell to write anew; the format is nbformat 4.5,
 which is JSON and needs no library to write. The cards are the text file that Anki's File > Import reads; its header
 lines name deck, note type, and the columns of identity and tags, so that importing a newer file changes the cards that
 are there instead of adding them again.
@@ -18,6 +19,7 @@ from bertsmith.files import make_folder, write_text
 from bertsmith.tinyworld import trained_model
 from bertsmith_school.learn.computations import COMPUTATIONS, compute, picture
 from bertsmith_school.learn.deck import xdg_folder
+from bertsmith_school.learn.equations import EQUATIONS, IMPORTS
 from bertsmith_school.learn.lesson import Computation, Exercise, Language, Lesson, Question, Section, Text, as_html
 from bertsmith_school.learn.study import Study
 
@@ -85,7 +87,7 @@ def notebook(lesson: Lesson, language: Language, study: Study) -> dict[str, Any]
         _text(f"# {lesson.number} · {lesson.title}"),
         _code(
             "from IPython.display import SVG, display\n"
-            "from bertsmith_school.learn import Study, check_answer, compute, find_lesson, picture\n\n"
+            "from bertsmith_school.learn import Study, check_answer, check_equation, compute, find_lesson, picture\n\n"
             f'language = "{language}"\n'
             f'lesson = find_lesson("{lesson.id}", language)\n'
             f"study = {model}"
@@ -121,7 +123,15 @@ def _section(section: Section, language: Language, study: Study) -> list[dict[st
     words += [f"{name}={value!r}" for name, value in given.items()]
     drawn = "display(SVG(picture(found, language)))\n" if recipe.draw else ""
     inner = "".join(f"    {word},\n" for word in words)
-    return [_text(section.fill(found)), _code(f"found = compute(\n{inner})\n{drawn}found")]
+    cells = [_text(section.fill(found)), _code(f"found = compute(\n{inner})\n{drawn}found")]
+    return cells + ([_equation(id, found.code, language)] if found.code else [])
+
+
+def _equation(id: str, code: str, language: Language) -> dict[str, Any]:
+    """Returns a cell with an equation that a reader may write anew, and its comparison with bertsmith's own code."""
+    invited = Text("take the body away, write it yourself, and run the cell", "删掉函数体，自己写一遍，再运行这一格")
+    check = f'print(check_equation("{id}", {EQUATIONS[id].__name__}))'
+    return _code(f"{IMPORTS}\n# {invited(language)}\n{code}\n\n\n{check}")
 
 
 def _question(question: Question, language: Language) -> dict[str, Any]:

@@ -80,13 +80,17 @@ its names were computed; and the results that texts refer to, by name."""
 
 @dataclass(frozen=True)
 class Computation:
-    """What a computation found, step by step, and a note such as that the model is untrained."""
+    """What a computation found, step by step, a note such as that the model is untrained, and its equation in PyTorch.
+
+    `code` is empty where a computation has no equation of its own; see `equations`.
+    """
 
     id: str
     title: str
     steps: tuple[Step, ...]
     values: Mapping[str, Any]
     note: str = ""
+    code: str = ""
 
     def _repr_html_(self) -> str:
         """Returns the steps as HTML, for notebooks."""

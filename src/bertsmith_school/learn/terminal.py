@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from textwrap import indent
 from typing import TypeVar
 
 from rich.cells import cell_len
@@ -95,6 +96,10 @@ def show_computation(console: Console, computation: Computation, *, with_note: b
         _print_note(console, computation.note, indent=2)
     for step in computation.steps:
         show_step(console, step)
+    if computation.code:
+        console.print(RichText("  PyTorch", style="bold"))
+        # 代码不折行：复制出来就能运行
+        console.print(RichText(indent(computation.code, "    ")), soft_wrap=True)
 
 
 def show_picture(console: Console, lesson: Lesson, found: Computation, language: Language, folder: Path) -> None:

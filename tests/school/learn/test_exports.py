@@ -6,6 +6,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith_school.learn import check_answer, find_lesson, lessons
+from bertsmith_school.learn.equations import EQUATIONS
 from bertsmith_school.learn.exports import write_anki, write_notebooks
 from bertsmith_school.learn.facts import GIVEN
 
@@ -26,6 +27,7 @@ def test_notebooks_are_valid_and_hold_the_whole_lesson(books, language):
         nbformat.validate(book)
         text = "\n".join(cell.source for cell in book.cells)
         assert all(f'compute(\n    "{id}",' in text for id in lesson.computations)
+        assert all(f'check_equation("{id}", ' in text for id in lesson.computations if id in EQUATIONS)
         assert all(question.explanation in text for question in lesson.questions)
         assert all(exercise.prompt in text for exercise in lesson.exercises)
         assert len({cell.id for cell in book.cells}) == len(book.cells)

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.model import NAMED_SIZES
 from bertsmith.model.families import modernbert as modernbert_family
 from bertsmith.tokenizer import Tokenizer
-from bertsmith_school.learn import pictures
+from bertsmith_school.learn import charts, pictures
 from bertsmith_school.learn.computations import (
     attention,
     experiments,
@@ -24,6 +24,7 @@ from bertsmith_school.learn.computations import (
     pretraining,
     reading,
 )
+from bertsmith_school.learn.equations import EQUATIONS, source_of
 from bertsmith_school.learn.lesson import LANGUAGES, Computation, Found, Input, Language, Text
 from bertsmith_school.learn.study import Ids, Study, Suits, places_of, starting_sentences
 from bertsmith_school.learn.words import Words
@@ -120,7 +121,7 @@ _WINDOW = {
 _TABLE = {"table": _choice(experiments.ALL, (experiments.ALL, *experiments.TABLES))}
 _STEPS = {"steps": _whole(1_000_000, 1, 10**9), "warmup": _whole(10_000, 0, 10**9)}
 _RECIPES = (
-    _recipe(reading.both_sides, {}, suits=_differ_in_a_word),
+    _recipe(reading.both_sides, {}, suits=_differ_in_a_word, draw=charts.draw_both_sides),
     _recipe(reading.pieces_of_a_word, {}),
     _recipe(reading.input_sum, _PLACE, draw=pictures.draw_embeddings),
     _recipe(attention.looking_up, _LOOKING_UP, draw=pictures.draw_head),
@@ -138,18 +139,18 @@ _RECIPES = (
     _recipe(finetuning.tag_words, _SEED),
     _recipe(finetuning.answer_span, _arrays("numbers", start=[1, 0, 3, 2, -1], end=[1, 4, 0, 2, 1])),
     _recipe(finetuning.choose_ending, {}),
-    _recipe(experiments.published, _TABLE),
-    _recipe(experiments.ablation, _SEED),
-    _recipe(pretraining.schedule, _STEPS),
+    _recipe(experiments.published, _TABLE, draw=charts.draw_published),
+    _recipe(experiments.ablation, _SEED, draw=charts.draw_ablation),
+    _recipe(pretraining.schedule, _STEPS, draw=charts.draw_schedule),
     _recipe(experiments.gradient_check, _SEED),
-    _recipe(experiments.recovered_attention, _SEED),
+    _recipe(experiments.recovered_attention, _SEED, draw=charts.draw_recovered),
     _recipe(families.roberta_masks, _SEED),
-    _recipe(families.distilbert_layers, _SIZE),
-    _recipe(families.albert_sharing, {**_SIZE, "vocab_size": _whole(30000, 1, 10**7)}),
-    _recipe(families.electra_replaced, _SEED),
+    _recipe(families.distilbert_layers, _SIZE, draw=charts.draw_sharing),
+    _recipe(families.albert_sharing, {**_SIZE, "vocab_size": _whole(30000, 1, 10**7)}, draw=charts.draw_sharing),
+    _recipe(families.electra_replaced, _SEED, draw=charts.draw_replaced),
     _recipe(families.modernbert_block, _PLACE),
     _recipe(families.rotary_shift, _TURNED),
-    _recipe(families.local_window, _WINDOW),
+    _recipe(families.local_window, _WINDOW, draw=charts.draw_window),
 )
 COMPUTATIONS: dict[str, Recipe] = {recipe.function.__name__: recipe for recipe in _RECIPES}
 """Every computation by name, in the order of the story."""
@@ -193,4 +194,5 @@ def compute(id: str, *, language: Language = "en", study: Study | None = None, *
     if "say" in inspect.signature(recipe.function).parameters:
         given["say"] = say
     found, values = recipe.function(**given)
-    return Computation(id, recipe.title(language), tuple(say.steps(found, values)), values, note)
+    code = source_of(EQUATIONS[id]) if id in EQUATIONS else ""
+    return Computation(id, recipe.title(language), tuple(say.steps(found, values)), values, note, code)

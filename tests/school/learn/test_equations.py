@@ -1,0 +1,40 @@
+"""The equations of the lessons are those of the code that trains, and what a reader writes is compared with it."""
+
+import pytest
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith_school.learn import COMPUTATIONS, check_equation, compute
+from bertsmith_school.learn.equations import EQUATIONS, attention, source_of
+
+
+@pytest.mark.parametrize("id", EQUATIONS)
+def test_an_equation_is_that_of_the_package_in_ten_lines(id):
+    assert check_equation(id, EQUATIONS[id]) < (0.01 if id == "masking" else 1e-5)
+    assert id in COMPUTATIONS
+    assert len(source_of(EQUATIONS[id]).splitlines()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (lambda q, k, v: attention(q, k * 2, v), "two_tokens: differs from bertsmith's by up to"),
+        (lambda q, k, v: attention(q, k, v)[0], "two_tokens: the result has the shape"),
+        (lambda q, k, v: attention(q, k, v) * torch.nan, "two_tokens: differs from bertsmith's by up to nan"),
+    ],
+)
+def test_what_is_written_wrongly_is_said(written, said):
+    with pytest.raises(InputError, match=said):
+        check_equation("two_tokens", written)
+
+
+def test_an_equation_that_is_not_there_is_said():
+    with pytest.raises(InputError, match="no equation 'parameters'"):
+        check_equation("parameters", attention)
+
+
+def test_hidden_tokens_are_not_read():
+    assert compute("both_sides").code == source_of(EQUATIONS["both_sides"])
+    query, key, value = torch.randn(3, 4, 8).unbind(0)
+    first = EQUATIONS["both_sides"](query, key, value, torch.ones(4, 4).tril())[0]
+    assert torch.allclose(first, value[0])
