@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+import rich.table
+import rich.text
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
@@ -49,6 +51,15 @@ class Table:
     styles: Sequence[CellStyle] = ("text", "figure")
     marked: int | None = None
     template: ClassVar[str] = "table.html"
+
+    def for_terminal(self) -> rich.table.Table:
+        """Returns the table as the terminal shows it, heading and note included."""
+        shown = rich.table.Table(title=self.heading, title_justify="left", caption=self.note, caption_justify="left")
+        for number, column in enumerate(self.columns):
+            shown.add_column(column, justify="right" if number else "left")
+        for row in self.rows:
+            shown.add_row(*map(rich.text.Text, row))
+        return shown
 
 
 @dataclass(frozen=True)

@@ -119,15 +119,8 @@ def probe(
 def print_tables(found: Probes | Blimp) -> None:
     """Prints what probes found."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from bertsmith_school.looking.probes import tables_of
 
     for one in tables_of(found):
-        table = Table(title=one.heading, title_justify="left", caption=one.note, caption_justify="left")
-        for number, column in enumerate(one.columns):
-            table.add_column(column, justify="right" if number else "left")
-        for row in one.rows:
-            table.add_row(*map(Text, row))
-        Console().print(table)
+        Console().print(one.for_terminal())

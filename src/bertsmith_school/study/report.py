@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from scipy import optimize, stats
 
-from bertsmith.files import write_text
+from bertsmith.files import write_json, write_text
 from bertsmith.reporting.drawing import write_picture
 from bertsmith.reporting.page import FigureRow, Part, Picture, Table, figures_table, render_report
 from bertsmith_school import RUN_COLOURS
@@ -38,10 +37,10 @@ DOT = 0.28
 
 @dataclass(frozen=True)
 class Mean:
-    """A figure over seeds; the deviation is NaN for a single one."""
+    """A figure over seeds, and its standard error; NaN for a single one."""
 
     value: float
-    deviation: float
+    error: float
     seeds: int
 
 
@@ -72,8 +71,8 @@ def mean_of(rows: Sequence[Row], arm: str, column: str, group: str = "") -> Mean
     values = [row.figures[column] for row in _of(rows, arm, group) if column in row.figures]
     if not values:
         return None
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    return Mean(float(np.mean(values)), deviation, len(values))
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Mean(float(np.mean(values)), error, len(values))
 
 
 def difference(rows: Sequence[Row], arm: str, other: str, column: str, group: str = "") -> Difference | None:
@@ -101,7 +100,9 @@ def conclusion(rows: Sequence[Row], arms: Sequence[str], column: str, group: str
     if not compared:
         return ""
     if all(one.pairs < 2 for one in compared.values()):
-        return "one seed cannot tell a difference from chance; run more seeds."
+        # 种子不止一个、数字却只有一个：它不随种子变，没有偶然可言
+        several = len({row.seed for row in rows if not row.error}) > 1
+        return "" if several else "one seed cannot tell a difference from chance; run more seeds."
     sign = -1 if column in SMALLER_IS_BETTER else 1
     better = [arm for arm, one in compared.items() if one.is_clear and sign * one.value > 0]
     worse = [arm for arm, one in compared.items() if one.is_clear and sign * one.value < 0]
@@ -150,9 +151,13 @@ def _of(rows: Sequence[Row], arm: str, group: str) -> list[Row]:
 
 
 def write_report(
-    out: Path, study: Study, base: Base, rows: Sequence[Row], text: str, settings: Mapping[str, Any]
-) -> list[str]:
-    """Writes `report.html` and `study.png`, and returns what can be concluded, in sentences."""
+    out: Path, study: Study, base: Base, rows: Sequence[Row], figures: Sequence[FigureRow]
+) -> tuple[list[str], list[Table]]:
+    """Writes `report.html`, `study.png` and `means.json`; returns what can be concluded, in sentences, and the means.
+
+    Args:
+        figures: what all arms share, for the end of the page.
+    """
     columns = columns_of(rows, study.columns)
     arms = study.arms(base)
     groups = list(dict.fromkeys(arm.group for arm in arms))
@@ -164,45 +169,47 @@ def write_report(
     said += study.remarks([row for row in rows if not row.error])
     parts: list[Part] = []
     if columns:
-        figure = draw_study(study, rows, columns, names)
-        write_picture(figure, out / "study.png")
+        drawn = draw_study(study, rows, columns, names)
+        write_picture(drawn, out / "study.png")
         how = "Dots are single runs, bars their means." if study.axis is None else "Dots are single runs, lines means."
-        parts.append(Picture("In one picture", how, figure))
+        parts.append(Picture("In one picture", how, drawn))
     conclusions = [*(("here", sentence) for sentence in said), (study.source, study.found)]
     parts.append(Table("What can be concluded", ("where", "what"), conclusions, styles=("text",)))
-    for group in groups:
-        parts += _tables(rows, group, names[group], columns)
+    tables = [_tables(rows, group, names[group], columns) for group in groups]
+    parts += [table for pair in tables for table in pair]
     failed = [(row.arm, str(row.seed), row.error) for row in rows if row.error]
     if failed:
         parts.append(Table("Runs that failed", ("arm", "seed", "why"), failed, styles=("text", "figure", "text")))
     seeds = len({row.seed for row in rows})
-    figures = [
-        FigureRow("text", text, f"{base.vocab_size:,} pieces"),
-        FigureRow("model", f"{base.family}, {base.size}", f"sequences of {base.sequence_length}"),
-        FigureRow("minutes", f"{settings['minutes']:g}", "pre-training of all arms together, each seed"),
-        FigureRow("seeds", str(seeds), "of each arm"),
-    ]
-    parts.append(figures_table(figures))
-    lead = "Losses are in nats, of the same held-out text with the same masks; tasks are scored by their own metric."
+    parts.append(figures_table([*figures, FigureRow("seeds", str(seeds), "of each arm")]))
+    lead = "Losses are in nats, of the same held-out text with the same masks. " * study.pretrains
+    lead += "Tasks are scored by their own metric, with the weights that did best on dev."
     write_text(out / "report.html", render_report(study.title, lead, parts))
-    return said
+    means = [(arm, {column: mean_of(rows, arm.name, column, arm.group) for column in columns}) for arm in arms]
+    write_json(out / "means.json", [{"arm": arm.name, "group": arm.group, **found} for arm, found in means])
+    return said, [means_of_group for means_of_group, _ in tables]
 
 
-def _tables(rows: Sequence[Row], group: str, arms: Sequence[str], columns: Sequence[str]) -> list[Table]:
+FACTS = {"parameters": "parameters", "tokens": "tokens read"}
+
+
+def _tables(rows: Sequence[Row], group: str, arms: Sequence[str], columns: Sequence[str]) -> tuple[Table, Table]:
     """Returns the means of every arm, and their differences from the first."""
     means, away = [], []
+    told = [name for name in FACTS if any(name in row.facts for row in rows)]
     for arm in arms:
         facts = next((row.facts for row in rows if row.arm == arm and row.group == group and row.facts), {})
         found = [mean_of(rows, arm, column, group) for column in columns]
-        means.append([arm, *map(_millions, (facts.get("parameters"), facts.get("tokens"))), *map(_spread, found)])
+        means.append([arm, *(_millions(facts.get(name)) for name in told), *map(_spread, found)])
         if arm != arms[0]:
             away.append([arm, *(_difference(difference(rows, arm, arms[0], column, group)) for column in columns)])
     title = f"{group.capitalize()}: means" if group else "Means"
     note = f"Difference from {arms[0]}, and its 95 % interval over the seeds (Student's t, paired)."
-    return [
-        Table(title, ("", "parameters", "tokens read", *columns), means, "Mean ± standard deviation over the seeds."),
+    heads = ("", *(FACTS[name] for name in told), *columns)
+    return (
+        Table(title, heads, means, "Mean ± standard error over the seeds."),
         Table(title.replace("eans", "ean differences"), ("", *columns), away, note),
-    ]
+    )
 
 
 def _millions(value: float | None) -> str:
@@ -212,7 +219,7 @@ def _millions(value: float | None) -> str:
 def _spread(found: Mean | None) -> str:
     if found is None:
         return ""
-    return f"{found.value:.3f}" + ("" if math.isnan(found.deviation) else f" ± {found.deviation:.3f}")
+    return f"{found.value:.3f}" + ("" if math.isnan(found.error) else f" ± {found.error:.3f}")
 
 
 def _difference(found: Difference | None) -> str:

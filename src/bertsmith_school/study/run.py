@@ -2,7 +2,7 @@
 
 OUT/study.json    what was asked for              OUT/text/       vocabularies and shards
 OUT/steps.json    steps of every start, measured  OUT/runs/       a folder for each start and seed
-OUT/results.json  all rows                        OUT/report.html, OUT/study.png
+OUT/results.json  all rows                        OUT/report.html, OUT/study.png, OUT/means.json
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from bertsmith.errors import ConfigError, InputError, RunFolderError
 from bertsmith.files import claim_folder, read_json, write_json
 from bertsmith.journeys.source import own_text
 from bertsmith.journeys.village import bundled_world
-from bertsmith.model import family_named
+from bertsmith.model import ModelConfig, family_named
+from bertsmith.model.folder import fingerprint_weights
 from bertsmith.parallel import Engine, parallel_map
+from bertsmith.reporting.page import FigureRow, Table
 from bertsmith.settings import option
+from bertsmith.tokenizer import load_tokenizer
+from bertsmith_school.looking.pairs import load_judge, read_blimp
 from bertsmith_school.study.report import columns_of, settled, write_report
 from bertsmith_school.study.study import Base, Row, Start, study_named
-from bertsmith_school.study.tasks import read_tasks, village_tasks
+from bertsmith_school.study.tasks import StudyTask, read_tasks, village_tasks
 from bertsmith_school.study.work import RunPlan, StudyText, StudyWork
 
 FEWEST_TO_SETTLE = 3
@@ -57,21 +61,22 @@ class StudyOptions:
 
 
 def run_study(
-    name: str, text: Sequence[str], tasks: str | None, out: Path, options: StudyOptions, console: Console
+    name: str, text: Sequence[str], tasks: Sequence[StudyTask], out: Path, options: StudyOptions, console: Console
 ) -> list[Row]:
     """Makes all runs of a study that are not made yet, writes its page, and returns all rows, failed ones too.
 
     Args:
         text: files, folders or globs; empty for the bundled village with its two tasks.
-        tasks: a TOML file, see `tasks.py`; None for none.
+        tasks: what the models are scored on, see `tasks.py`.
     """
-    study = study_named(name)
+    study, found = study_named(name), list(tasks)
+    if not study.pretrains:
+        raise ConfigError(f"study {name} scores finished models; call score_models")
     if text:
         source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
     else:
         source = bundled_world(out / "text", seed=0)
-        tasks = tasks or str(village_tasks(out / "text", seed=0))
-    found = read_tasks(Path(tasks)) if tasks is not None else []
+        found = found or read_tasks(village_tasks(out / "text", seed=0))
     if study.needs_tags and all(task.kind != "tag" for task in found):
         raise ConfigError(f"study {name} compares features of words; give --tasks with a tagging task")
     shared = {key: getattr(options, key) for key in ("minutes", "size", "family", "vocab_size")}
@@ -89,13 +94,81 @@ def run_study(
     starts = [start for start in starts if start not in impossible]
     work = StudyWork(study, base, cut, found, out / "runs", options.jobs)
     steps = _steps(work, starts, options, out)
-    rows = [Row(arm.name, arm.group, 0, error=impossible[arm.start]) for arm in arms if arm.start in impossible]
+    failed = [Row(arm.name, arm.group, 0, error=impossible[arm.start]) for arm in arms if arm.start in impossible]
+    figures = [
+        FigureRow("text", source.name, f"{base.vocab_size:,} pieces"),
+        FigureRow("model", f"{base.family}, {base.size}", f"sequences of {base.sequence_length}"),
+        FigureRow("minutes", f"{options.minutes:g}", "pre-training of all arms together, each seed"),
+    ]
+    return _finish(work, steps, failed, figures, options, out, console)
+
+
+def score_models(
+    models: Sequence[str],
+    tasks: Sequence[StudyTask],
+    out: Path,
+    options: StudyOptions,
+    console: Console,
+    *,
+    blimp: Path | None = None,
+) -> list[Row]:
+    """Fine-tunes finished models on every task, writes the page of the study `knowledge`, and returns all rows.
+
+    Further models can be scored in the same folder: what is there already is not made again.
+
+    Args:
+        models: folders, or names on the Hub; what the page compares is compared with the first.
+        blimp: a folder of BLiMP's files, to judge as well; None for none.
+
+    Raises:
+        CheckpointError: a folder is no model.
+    """
+    study = study_named("knowledge")
+    if not models or not (tasks or blimp):
+        raise ConfigError(
+            f"study {study.name} needs model folders, and tasks: name them, and --data, --tasks or --blimp"
+        )
+    # 先都打开一遍：写错一个名字，不该在别的模型练了几小时之后才说
+    tokenizers = {model: load_tokenizer(model) for model in dict.fromkeys(models)}
+    starts = [Start((("weights", fingerprint_weights(model)[:12]),), model=model) for model in tokenizers]
+    for model, tokenizer in tokenizers.items():
+        ModelConfig.load(model)
+        if blimp is not None:
+            load_judge(model, "--blimp")
+        foreign = [task.name for task in tasks if task.is_foreign(tokenizer)]
+        if foreign:
+            said = f"{model} is not scored on {', '.join(foreign)}: most pieces are unknown to its vocabulary"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
+    if blimp is not None:
+        read_blimp(blimp)
+    claim = {"study": study.name, "tasks": [task.describe() for task in tasks], "blimp": blimp and str(blimp.resolve())}
+    claim_folder(out, "study.json", claim)
+    base = Base("", "", 0, 0, models=tuple(starts))
+    console.print(f"[bold]{study.title}[/bold]: {len(starts)} models, {len(tasks)} tasks, seeds: {options.seeds}")
+    work = StudyWork(study, base, None, tasks, out / "runs", options.jobs, blimp)
+    figures = [FigureRow(task.name, task.kind, " · ".join(task.files.values())) for task in tasks]
+    return _finish(work, dict.fromkeys(starts, 0), [], figures, options, out, console)
+
+
+def _finish(
+    work: StudyWork,
+    steps: Mapping[Start, int],
+    rows: list[Row],
+    figures: Sequence[FigureRow],
+    options: StudyOptions,
+    out: Path,
+    console: Console,
+) -> list[Row]:
+    """Makes the runs that are not made yet, writes the page, and returns all rows, those that failed before too."""
     said: list[str] = []
-    for made in _rows_by_seed(work, starts, steps, options, console):
+    tables: list[Table] = []
+    for made in _rows_by_seed(work, steps, options, console):
         # 每个种子之后都写一次：几小时的研究中途停下，也有一张完整的表可看
         rows += made
         write_json(out / "results.json", rows)
-        said = write_report(out, study, base, rows, source.name, shared)
+        said, tables = write_report(out, work.study, work.base, rows, figures)
+    for table in tables:
+        console.print(table.for_terminal())
     for sentence in said:
         console.print(f"    {escape(sentence)}", soft_wrap=True)
     failed = sum(bool(row.error) for row in rows)
@@ -138,19 +211,21 @@ def _steps(work: StudyWork, starts: Sequence[Start], options: StudyOptions, out:
 
 
 def _rows_by_seed(
-    work: StudyWork, starts: Sequence[Start], steps: Mapping[Start, int], options: StudyOptions, console: Console
+    work: StudyWork, steps: Mapping[Start, int], options: StudyOptions, console: Console
 ) -> Iterator[list[Row]]:
     """Makes the runs seed by seed, and yields the rows of each."""
     rows: list[Row] = []
     for seed in range(options.seeds):
         may_stop = options.early and seed >= FEWEST_TO_SETTLE
-        left = [start for start in starts if not (may_stop and _is_settled(work, start, rows))]
+        left = [start for start in steps if not (may_stop and _is_settled(work, start, rows))]
         plans = [RunPlan(start, seed, steps[start]) for start in left]
         made: list[Row] = []
         results = parallel_map(work, plans, workers=options.jobs, engine=options.engine)
         for plan, found in zip(plans, results, strict=True):
             made += found
-            console.print(f"    seed {seed}: {escape(plan.start.name)}: {_said(found)}", soft_wrap=True)
+            console.print(
+                f"    seed {seed}: {escape(plan.start.model or plan.start.name)}: {_said(found)}", soft_wrap=True
+            )
         rows += made
         yield made
 

@@ -25,23 +25,29 @@ FINE_TUNED: Mapping[str, Mapping[str, Any]] = {"": {}}
 
 @dataclass(frozen=True)
 class Base:
-    """What all arms of a study share, where they say nothing else."""
+    """What all arms of a study share, where they say nothing else; `models` of a study of finished ones."""
 
     family: str
     size: str
     sequence_length: int
     vocab_size: int
     has_tags: bool = False
+    models: tuple[Start, ...] = ()
 
 
 @dataclass(frozen=True)
 class Start:
-    """A pre-training run; without a vocabulary size that of the base, on a share in (0, 1] of the documents."""
+    """A pre-training run; without a vocabulary size that of the base, on a share in (0, 1] of the documents.
+
+    Attributes:
+        model: a finished model folder, or its name on the Hub, that takes the place of the run; empty for a run.
+    """
 
     settings: tuple[tuple[str, Any], ...] = ()
     vocab_size: int = 0
     share: float = 1.0
     equal: Equal = "time"
+    model: str = ""
 
     @property
     def name(self) -> str:
@@ -50,6 +56,7 @@ class Start:
         parts += [f"pieces={self.vocab_size}"] * bool(self.vocab_size)
         parts += [f"text={self.share:g}"] * (self.share < 1)
         parts += ["equal-steps"] * (self.equal == "steps")
+        parts += [f"model={self.model[-80:]}"] * bool(self.model)
         return re.sub(r"[^\w=+.-]+", "_", ",".join(parts)) or "base"
 
 
@@ -98,6 +105,7 @@ class Study(ABC):
 
     Attributes:
         axis: the fact or the place that its curve is drawn over, with its title; None for rows of dots.
+        pretrains: whether its arms begin with pre-training; of finished models, `Base.models`, otherwise.
     """
 
     name: ClassVar[str]
@@ -108,6 +116,7 @@ class Study(ABC):
     points: ClassVar[int] = 0
     axis: ClassVar[tuple[str, str] | None] = None
     needs_tags: ClassVar[bool] = False
+    pretrains: ClassVar[bool] = True
 
     @abstractmethod
     def arms(self, base: Base) -> list[Arm]:

@@ -1,10 +1,10 @@
-"""The tasks that a study scores its models on: a TOML file with a table for each.
+"""The tasks that a study scores its models on: a TOML file with a table for each, or a folder of the field's sets.
 
 [sentiment]
 task = "classify"           # as in `bertsmith finetune`
 train = "sst2/train.tsv"    # beside the TOML file, or absolute
-dev = "sst2/dev.tsv"
-test = "sst2/test.tsv"      # scored; dev is where it is left out
+dev = "sst2/dev.tsv"        # chooses the epoch; without one, rows of train are held out for dev, and for test
+test = "sst2/test.tsv"      # scored; dev is where there is none
 examples = 2000             # of the training file, the first; all where it is left out
 epochs = 3                  # and any other setting of `bertsmith finetune`: learning_rate, label_column …
 """
@@ -21,11 +21,13 @@ from bertsmith.errors import BertsmithError, ConfigError, InputError
 from bertsmith.files import make_folder, write_text
 from bertsmith.finetune.datasets import ReadingOptions
 from bertsmith.finetune.settings import FineTuningSettings
+from bertsmith.finetune.splits import held_out
 from bertsmith.finetune.tasks import task_named
 from bertsmith.finetune.tasks.task import Task
 from bertsmith.journeys.village import bundled_world
 from bertsmith.settings import built, from_table, settings_of
 from bertsmith.tinyworld import draw_tagged_sentences
+from bertsmith.tokenizer import Tokenizer
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,13 +50,23 @@ dev = "tags-dev.conll"
 test = "tags-test.conll"
 epochs = 10
 """
+FIELD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "SST-2": ("sst2/train.*", {"task": "classify"}),
+    "STS-B": ("stsb/train.*", {"task": "embed", "text_column": 0, "pair_column": 1, "label_column": 2}),
+    "UD": ("ud_ewt/train.*", {"task": "tag"}),
+    "WNUT-17": ("wnut17/train.*", {"task": "tag", "alternatives": ","}),
+    "XQuAD": ("xquad/xquad.en.*", {"task": "answer"}),
+    "ChnSentiCorp": ("chnsenticorp/train.*", {"task": "classify", "text_column": "text_a", "label_column": "label"}),
+}
+"""The field's sets: what the training file of each is called, and how it is read."""
+FEW_TEXTS = 100
 TAGGED = {"train": 200, "dev": 100, "test": 500}
 """Sentences of the village with their entities."""
 
 
 @dataclass(frozen=True)
 class StudyTask:
-    """A task, such as `classify`, with the paths of `train`, `dev` and perhaps `test`; 0 examples are all."""
+    """A task, such as `classify`, with the paths of `train` and perhaps `dev` and `test`; 0 examples are all."""
 
     name: str
     kind: str
@@ -73,7 +85,19 @@ class StudyTask:
         }
         if self.examples:
             found["train"] = found["train"][: self.examples]
-        return kind.of(found["train"], **(features or self.options)), found
+        task = kind.of(found["train"], **(features or self.options))
+        if "dev" not in found:
+            # 种子固定：各个模型、各次训练留出同样的行，分数才能相比
+            whole, parts = found["train"], held_out(task, found["train"], 0, with_test="test" not in found)
+            found |= {name: [whole[number] for number in numbers] for name, numbers in parts.items()}
+        return task, found
+
+    def is_foreign(self, tokenizer: Tokenizer) -> bool:
+        """Whether a vocabulary cannot spell most of the task, such as an English one a Chinese text."""
+        task, found = self.read()
+        texts = [text for example in found["dev"][:FEW_TEXTS] for text in task.texts_of(example)]
+        known = [piece != tokenizer.unk_token_id for ids in tokenizer.encode_batch(texts) for piece in ids]
+        return 2 * sum(known) < len(known)
 
     def tuning(self, hidden_size: int, family: str, seed: int) -> FineTuningSettings:
         """Returns how it is learned by a model of some width and family."""
@@ -88,17 +112,40 @@ class StudyTask:
 
 
 def read_tasks(path: Path) -> list[StudyTask]:
-    """Reads a TOML file of tasks, and each of their files once, so that no run begins that cannot end."""
+    """Reads a TOML file of tasks."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: no usable TOML file of tasks ({error})") from None
     if not tables:
         raise InputError(f"{path}: names no task; write a table such as [sentiment]")
+    return _tasks_of(tables, path, path.parent)
+
+
+def field_tasks(folder: Path) -> tuple[list[StudyTask], str]:
+    """Reads those of the field's sets that are in a folder; says in a line which are not, and why."""
+    tables, gone = {}, []
+    for name, (train, table) in FIELD.items():
+        patterns = {part: train if part == "train" else f"{Path(train).parent}/{part}.*" for part in FILES}
+        files = {part: str(min(found).resolve()) for part in FILES if (found := list(folder.glob(patterns[part])))}
+        if "train" not in files and "dev" in files:
+            # UD 常常只有 dev 和 test：就从 dev 里学，再从中留出一部分
+            files["train"] = files.pop("dev")
+        if "train" in files:
+            tables[name] = {**table, **files}
+        else:
+            gone.append(f"{name} ({train} is not there)")
+    if not tables:
+        raise InputError(f"{folder}: holds none of the sets: {', '.join(gone)}")
+    return _tasks_of(tables, folder, folder), f"left out: {', '.join(gone)}" if gone else ""
+
+
+def _tasks_of(tables: Mapping[str, Any], path: Path, folder: Path) -> list[StudyTask]:
+    """Makes the tasks, and reads each of their files once, so that no run begins that cannot end."""
     tasks = []
     for name, table in tables.items():
         try:
-            task = _task_of(name, table, path.parent)
+            task = _task_of(name, table, folder)
             task.read()
         except BertsmithError as error:
             raise InputError(f"{path}: [{name}]: {error}") from None
@@ -108,8 +155,9 @@ def read_tasks(path: Path) -> list[StudyTask]:
 
 def _task_of(name: str, table: Any, folder: Path) -> StudyTask:
     if not isinstance(table, dict) or not isinstance(table.get("task"), str):
-        raise ConfigError('write a table with task = "classify", train and dev')
-    missing = [file for file in FILES[:2] if not isinstance(table.get(file), str)]
+        raise ConfigError('write a table with task = "classify" and train')
+    needed = [file for file in FILES if file == "train" or file in table]
+    missing = [file for file in needed if not isinstance(table.get(file), str)]
     if missing:
         raise ConfigError(f"{missing[0]} is missing; give the name of a file")
     kind = task_named(table["task"])

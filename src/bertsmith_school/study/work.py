@@ -1,6 +1,6 @@
 """One pre-training run of a study and all that is measured of it, in a folder of its own; resumable and kill-proof.
 
-RUN/            as `bertsmith pretrain` leaves it; states go when it is done
+RUN/            as `bertsmith pretrain` leaves it; states go when it is done; of a finished model the tasks alone
 RUN/tasks/…/    a fine-tuning run for each arm, task and reading; the weights go when it is scored
 RUN/rows.json   what was measured, written last
 
@@ -26,6 +26,7 @@ from bertsmith.data.stream.batches import PreTrainingBatch
 from bertsmith.errors import BertsmithError, ConfigError, RunFolderError
 from bertsmith.files import read_json, write_json
 from bertsmith.finetune.run import fine_tune
+from bertsmith.hub import model_folder
 from bertsmith.journeys.source import TextSource, default_vocab_sizes, learn_vocabulary, shards_of
 from bertsmith.model import Backbone, ModelConfig
 from bertsmith.model.folder import stored_heads
@@ -38,6 +39,7 @@ from bertsmith.train.choosing import native_settings, recipe_for
 from bertsmith.train.pretraining import MODELS, RunOptions, kept_steps, pretrain
 from bertsmith.train.recipe import PreTrainingRecipe
 from bertsmith.train.start import heldout_set
+from bertsmith_school.looking.pairs import judge_blimp
 from bertsmith_school.study.study import Arm, Base, Row, Start, Study
 from bertsmith_school.study.tasks import StudyTask
 
@@ -124,10 +126,11 @@ class StudyWork:
 
     study: Study
     base: Base
-    text: StudyText
+    text: StudyText | None
     tasks: Sequence[StudyTask]
     runs: Path
     jobs: int = 1
+    blimp: Path | None = None
 
     def recipe(self, start: Start, *, seed: int = 0, **end: Any) -> PreTrainingRecipe:
         """Returns the recipe of a start; `end` says how long."""
@@ -148,6 +151,7 @@ class StudyWork:
     def steps_within(self, start: Start, minutes: float) -> int:
         """Returns how many steps a run takes in some minutes on this machine."""
         self._share_cores()
+        assert self.text is not None
         corpus, tokenizer = self.text.corpus(start), self.text.tokenizer(start.vocab_size)
         # 途中不评估：短短几秒里，看一遍留出集比训练还贵，跑完自会量
         steps = steps_for(self.recipe(start, minutes=minutes), corpus, tokenizer, best_device(), evaluations=0)
@@ -182,7 +186,19 @@ class StudyWork:
         torch.set_num_threads(min(torch.get_num_threads(), max(1, available_cores() // self.jobs)))
 
     def _rows(self, plan: RunPlan, arms: Sequence[Arm], folder: Path) -> Iterator[Row]:
-        start, corpus, tokenizer = plan.start, self.text.corpus(plan.start), self.text.tokenizer(plan.start.vocab_size)
+        start = plan.start
+        if start.model:
+            model = model_folder(start.model)
+            for arm in arms:
+                figures = self._scores(arm, model, plan.seed, folder / "tasks")
+                if self.blimp is not None and plan.seed == 0:
+                    # 不训练，与种子无关：只量一次；两种分数里取第一种，领域里通用的那个
+                    blimp = judge_blimp(model, self.blimp)
+                    figures["BLiMP"] = blimp.together(next(iter(blimp.judged))).share
+                yield Row(arm.name, arm.group, plan.seed, figures, {"parameters": _parameters(model)})
+            return
+        assert self.text is not None
+        corpus, tokenizer = self.text.corpus(start), self.text.tokenizer(start.vocab_size)
         recipe = self.recipe(start, seed=plan.seed, steps=plan.steps)
         options = RunOptions(evaluations=0, keep_models=self.study.points)
         result = pretrain(folder, corpus, tokenizer, recipe, options, device=best_device(), listeners=())
@@ -200,9 +216,8 @@ class StudyWork:
                 bits = figures["loss"] / math.log(2)
                 figures["bits per character"] = bits / characters_per_piece(tokenizer, whole)
             figures |= self._scores(arm, model, plan.seed, folder / "tasks")
-            encoder = Backbone.from_pretrained(model, need_pooler=False)
             facts = {
-                "parameters": float(sum(parameter.numel() for parameter in encoder.parameters())),
+                "parameters": _parameters(model),
                 "steps": plan.steps * arm.point,
                 "tokens": result.tokens_seen * arm.point,
                 "operations": costs.flops * plan.steps * arm.point,
@@ -214,7 +229,10 @@ class StudyWork:
     def _scores(self, arm: Arm, model: Path, seed: int, folder: Path) -> dict[str, float]:
         """Fine-tunes on every task, in every way that the arm asks for, and returns column → score."""
         scores = {}
+        tokenizer = load_tokenizer(model)
         for task in self.tasks:
+            if arm.start.model and task.is_foreign(tokenizer):
+                continue
             for suffix, options in arm.readings.items():
                 if options and task.kind != "tag":
                     continue
@@ -233,6 +251,11 @@ class StudyWork:
                 for weights in ("model", "adapter", "state"):
                     shutil.rmtree(run / weights, ignore_errors=True)
         return scores
+
+
+def _parameters(model: Path) -> float:
+    encoder = Backbone.from_pretrained(model, need_pooler=False)
+    return float(sum(parameter.numel() for parameter in encoder.parameters()))
 
 
 def heldout_figures(folder: Path, batches: Sequence[PreTrainingBatch]) -> dict[str, float]:

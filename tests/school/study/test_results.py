@@ -27,7 +27,7 @@ def test_only_seeds_of_both_are_pairs_and_failed_runs_are_none():
     assert difference(rows, "a", "b", "loss").pairs == 2
     assert difference(rows, "a", "b", "accuracy") is None
     assert mean_of(rows, "b", "loss").value == pytest.approx(2.0)
-    assert mean_of(rows, "b", "loss").deviation == pytest.approx(np.std([1.5, 2.5], ddof=1))
+    assert mean_of(rows, "b", "loss").error == pytest.approx(stats.sem([1.5, 2.5]))
     assert mean_of(rows, "c", "loss") is None
 
 
