@@ -306,12 +306,7 @@ def parse_json(path: Path) -> Any:
 
 
 def read_json(path: Path, kind: type[ValueT], error: type[BertsmithError], advice: str) -> ValueT:
-    """Reads what `write_json` wrote.
-
-    Args:
-        kind: what it holds: a dataclass, or another type that `from_json` reads.
-        advice: the way out, such as `choose another --out`; ends the message.
-    """
+    """Reads what `write_json` wrote."""
     try:
         content = parse_json(path)
         if isinstance(content, dict) and CHECKSUM in content and content.pop(CHECKSUM) != checksum_of(content):

@@ -174,8 +174,6 @@ def _silent_bar() -> type[Any]:
     from tqdm.auto import tqdm
 
     class SilentBar(tqdm):  # type: ignore[misc]
-        """A bar that is always disabled."""
-
         def __init__(self, *args: Any, **settings: Any) -> None:
             settings.pop("name", None)
             super().__init__(*args, **{**settings, "disable": True})
@@ -184,7 +182,6 @@ def _silent_bar() -> type[Any]:
 
 
 def _explained(asked: str, repository: str, revision: str, error: Exception) -> str:
-    """Says in one line why a name gave no folder."""
     from huggingface_hub import constants
 
     number = next((cause.errno for cause in causes(error) if isinstance(cause, OSError) and cause.errno), None)

@@ -179,8 +179,6 @@ def _map_ray(work: Callable[[Any], Any], items: list[Any], workers: int | None) 
 
 
 class _Worker:
-    """What lives in a Ray process."""
-
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
 

@@ -54,7 +54,7 @@ def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
     words = (
         f"serve --model one={tiny_model} --model two={tiny_model} --host 0.0.0.0 --port 1234 --workers 3 --threads 5"
         f" --precision bf16 --engine auto --api-key-file {tmp_path / 'keys'} --cors-origin https://a.org --cors-origin https://b.org"
-        " --queue 7 --deadline 11 --batch-tokens 13 --batch-delay-ms 17 --drain 19 --max-items 23 --max-characters 29"
+        " --queue 7 --deadline 11 --batch-tokens 13 --drain 19 --max-items 23 --max-characters 29"
         f" --max-tokens 31 --allow-host a.org --index notes={tmp_path / 'index'}"
     )
     expected = ServeSettings(
@@ -72,7 +72,6 @@ def test_every_option_of_serve_reaches_the_settings(told, tiny_model, tmp_path):
         queue=7,
         deadline=11.0,
         batch_tokens=13,
-        batch_delay_ms=17.0,
         drain=19.0,
         limits=Limits(items=23, characters=29, tokens=31),
     )

@@ -15,11 +15,11 @@ from bertsmith.model import BertConfig, ModelForPreTraining, family_named, keep_
 from bertsmith.model.folder import fingerprint_weights
 from bertsmith.objectives import objective_named
 from bertsmith.objectives.distillation import (
+    LOSSES,
     DistilledObjective,
     Seen,
     TeacherSettings,
     distillation_loss_named,
-    distillation_losses,
     recorded_qkv,
 )
 from bertsmith.train.choosing import recipe_for
@@ -78,7 +78,7 @@ def test_relations_are_those_of_every_token_with_its_own_text(widths, heads, rel
     assert count == 8
 
 
-@pytest.mark.parametrize("name", list(distillation_losses()))
+@pytest.mark.parametrize("name", list(LOSSES))
 def test_a_student_that_equals_its_teacher_has_nothing_to_learn(name):
     teacher = seen(8, 2, 0)
     assert float(distillation_loss_named(name)(teacher, teacher, 2.0)[0]) == pytest.approx(0.0, abs=1e-5)
@@ -88,7 +88,7 @@ def test_losses_have_finite_gradients():
     student, teacher = seen(8, 2, 0), seen(8, 2, 1)
     for value in (student.qkv, student.logits, student.states):
         value.requires_grad_()
-    total = sum(loss(student, teacher, 2.0)[0] for loss in distillation_losses().values())
+    total = sum(loss(student, teacher, 2.0)[0] for loss in LOSSES.values())
     total.backward()
     for value in (student.qkv, student.logits, student.states):
         assert torch.isfinite(value.grad).all()

@@ -215,7 +215,6 @@ def test_settings_out_of_range_are_refused():
         {"deadline": 0.0},
         {"deadline": float("nan")},
         {"deadline": 1e10},
-        {"batch_delay_ms": 1e10},
         {"drain": -1.0},
         {"port": 70000},
         {"limits": Limits(items=0)},

@@ -91,8 +91,8 @@ def add_baselines(
             # 每算完一个就写盘：被杀掉之后只补算缺的
             write_json(run / BASELINES_FILE, BaselineScores(on, evaluations))
             if console is not None:
-                accuracy, seconds = evaluations[name].metrics["accuracy"], time.monotonic() - begun
-                console.print(f"baseline {name}: accuracy {accuracy:.3f} ({seconds:.0f} s)", highlight=False)
+                score, seconds = evaluations[name].metrics[task.metric], time.monotonic() - begun
+                console.print(f"baseline {name}: {task.metric} {score:.3f} ({seconds:.0f} s)", highlight=False)
     return evaluations
 
 

@@ -232,7 +232,6 @@ def _check_comparison(
     teaching: TeachingOptions,
     unlabelled: DataSource | None,
 ) -> None:
-    """Makes sure that what is compared suits the task, before anything is read."""
     name = kind.spec.name
     if compared.baselines and not kind.spec.has_baselines:
         known = [name for name, task in all_tasks().items() if task.spec.has_baselines]
@@ -343,7 +342,6 @@ def _write_cards(
     files: Mapping[str, DataFile],
     searched: SearchResult | None,
 ) -> None:
-    """Writes the README of the model, and of the adapter, where there is none yet."""
     # 适配器没有自己的词表和结构：它的卡片按主干来写
     whose: dict[Path, dict[str, Any]] = {
         out / "model": {"model_folder": out / "model"},

@@ -66,14 +66,11 @@ class Look:
     """What was understood of a file or folder.
 
     Attributes:
-        name: of it.
         form: what kind of file it is, with separator and encoding.
         task: whose reader read it; empty where it was read as text without labels.
         columns: name → the part of an example that it is; empty for one that is not read.
-        rows: examples that were read, or documents of text.
         labels: label or tag → how often it occurs, the most frequent first.
         scores: least, middle and greatest; empty where labels are no numbers.
-        lengths: of texts.
         repeated: rows whose texts stood before.
         contradictions: different texts that have several labels.
         scripts: script → its share of the letters, the largest first.
@@ -178,7 +175,6 @@ def look(
         task: by which it is read; None for the first that can read it, `text` for text without labels.
         model: a model folder, or a name on the Hub: lengths are counted in its pieces, and compared with its limit.
         dev: another file of the task; what it shares with the source is counted.
-        test: see `dev`.
         **reading: how the rows are read: `text_column`, `label_column` and so on, as in `finetune`.
 
     Raises:
@@ -320,7 +316,6 @@ def _labels_of(example: Any) -> list[str] | float:
 
 
 def _form_of(source: DataSource, reader: Reader[Any], options: ReadingOptions) -> tuple[str, dict[str, str]]:
-    """Returns what a source is, and which column is which part, as the reader finds them."""
     if not isinstance(source, (str, Path)):
         return f"{type(source).__name__} of rows", {}
     if not is_url(str(source)) and Path(source).is_dir():
@@ -344,7 +339,6 @@ def _form_of(source: DataSource, reader: Reader[Any], options: ReadingOptions) -
 
 
 def _look_at_text(source: DataSource, options: ReadingOptions, tokenizer: Tokenizer | None, limit: int | None) -> Look:
-    """Says what `corpus` would read of files and folders."""
     assert isinstance(source, (str, Path))
     sources, skipped = readable_sources([source], options.encoding)
     if _is_classes(Path(source)):

@@ -157,7 +157,6 @@ def _cell(value: object) -> str:
 
 
 def _text(field: Any) -> str:
-    """Returns a field of an input, or the words of one."""
     return field if isinstance(field, str) else " ".join(field)
 
 
@@ -166,7 +165,6 @@ def _is_filled(fields: Sequence[Any]) -> bool:
 
 
 def _lines(path: Path, encoding: str) -> Iterator[Input]:
-    """Yields the lines of a file that is no table."""
     read = _json_fields if kind_of(path) == "jsonl" else lambda _, line: line.split("\t")
     for number, line in numbered_lines(path, encoding):
         place = f"{path}: line {number}"

@@ -115,7 +115,6 @@ def write_report(run: str | Path) -> Path:
 
 
 def _verdict(run: _Run, baselines: BaselineScores | None) -> str:
-    """Says how good the model is, and whether it beats what needs no encoder."""
     part, ours = list(run.evaluations.items())[-1]
     interval = ours.intervals.get(run.metric)
     said = f"{run.metric} {in_words(ours.metrics[run.metric], interval)} on {part}"
@@ -131,7 +130,6 @@ def _verdict(run: _Run, baselines: BaselineScores | None) -> str:
 
 
 def _parts(run: _Run, baselines: BaselineScores | None, searched: SearchResult | None) -> Iterator[Part]:
-    """Yields the tables and pictures of the page, from the top."""
     yield figures_table(_scores(run, searched))
     if baselines is not None:
         yield _baselines(run, baselines)
@@ -166,7 +164,6 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _scores(run: _Run, searched: SearchResult | None) -> list[FigureRow]:
-    """Returns all metrics on dev and test, and what they cost."""
     rows = []
     for part, evaluation in run.evaluations.items():
         for name, value in evaluation.metrics.items():

@@ -296,7 +296,6 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 self.console.print(f"warning: {said}", highlight=False, markup=False, soft_wrap=True)
 
     def _start(self) -> PretrainedModel:
-        """Returns the model before its first step."""
         model = self.task.build(self.start_folder, self.settings)
         reason = self.task.fresh_because(self.start_folder, self.settings)
         told = f"the head of {self.start_folder} " + (f"starts afresh: {reason}" if reason else "goes on")
@@ -355,7 +354,6 @@ class FineTuningRun(Generic[ExampleT, PredictionT]):
                 self._stop_if_asked(request)
 
     def _train_epoch(self, encoded: Sequence[EncodedExample], request: StopRequest) -> None:
-        """Takes the steps of an epoch that are left."""
         epoch = self.progress.epochs
         batches = self._batches(encoded, epoch)
         running = RunningAverages(self.progress.sums)

@@ -225,8 +225,6 @@ def grid_cells(grid: Grid, settings: FineTuningSettings) -> list[FineTuningSetti
 
 
 class _Search:
-    """One search in its folder."""
-
     def __init__(
         self,
         task: Task[Any, Any],
@@ -278,7 +276,6 @@ class _Search:
             raise failure
 
     def finish(self, seeds: list[int]) -> SearchResult:
-        """Makes the runs of the other seeds, keeps the best model, and writes the result."""
         assert self.best is not None
         chosen = self.settings[self.best.name]
         again = [replace(chosen, seed=seed) for seed in seeds[1:]]

@@ -42,8 +42,6 @@ def train_words(
     """Trains a linear model over the n-grams of texts.
 
     Args:
-        task: of classes, labels or numbers.
-        train: labelled examples.
         dev: labelled examples that choose the strength; None where folds do.
         strengths: to choose from, rising.
         folds: of each training example the number of its part: each part is held out once, and the model that is
@@ -73,13 +71,8 @@ def train_states(
     """Trains a linear layer over what an encoder's layers hold of texts, and leaves the encoder as it is.
 
     Args:
-        task: as in `train_words`.
-        pooling: how the vectors were made.
         vectors: [N, W] of the training examples.
-        train: as in `train_words`.
         held: the vectors of those of dev.
-        dev: as in `train_words`.
-        folds: as in `train_words`.
 
     Returns:
         A model without n-grams that holds the layer; the rest as `train_words`.
@@ -192,7 +185,6 @@ def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Float
     """Returns the loss of each example [N], and its slope at each output [N, C].
 
     Args:
-        problem: one of `PROBLEM_TYPES`.
         scores: [N, C]; of two classes the log odds alone, or both.
         target: [N] numbers of classes, or numbers; [N, C] of labels.
     """

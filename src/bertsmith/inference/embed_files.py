@@ -221,7 +221,6 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _check(files: Sequence[str | Path], settings: EmbedSettings) -> None:
-    """Finds what is wrong before any work is done."""
     if not files:
         raise InputError("no file to embed")
     check_encoding(settings.encoding)

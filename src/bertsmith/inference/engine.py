@@ -87,8 +87,6 @@ class SequenceRunner(Protocol):
         """Maps chosen tokens of every sequence to one row each: for each sequence, in order, [m, ...] float32.
 
         Args:
-            sequences: as in `run`, or none.
-            token_type_ids: as in `run`.
             positions: for each sequence, which of its tokens are read, counted from 0; there may be none.
             read: calls the model on a batch and M places among its tokens, and returns [M, ...].
         """
@@ -100,11 +98,9 @@ class InferenceConfig:
     """Where and how a pipeline computes.
 
     Attributes:
-        device: None takes the GPU where there is one.
         precision: `float32`, `bf16`, `int8` or `auto`; None takes bf16 where the hardware multiplies it natively.
         max_length: most ids in a sequence; 0 takes what the model reads.
         batch_tokens: tokens of a forward pass; 0 takes what suits the device.
-        engine: what short batches run on, see `bertsmith.inference.compiled`.
     """
 
     device: torch.device | str | None = None
@@ -212,7 +208,6 @@ class Engine:
         """Computes the sequences pack by pack, as they come; on a CPU several packs at once.
 
         Args:
-            sequences: as in `run`.
             token_type_ids: as in `run`.
             read: is told which sequences a batch is of, in its order, and returns what is to be known of them; it may
                 be called from several threads.

@@ -96,7 +96,6 @@ class FillMask(Pipeline, name="fill-mask"):
         return [index for index, piece in enumerate(ids) if piece == self.tokenizer.mask_token_id]
 
     def _pieces(self, candidates: Sequence[str]) -> Tensor:
-        """Returns the ids of candidates, each once."""
         if isinstance(candidates, str) or not candidates:
             raise InputError("give a list of candidates: ['bread', 'cheese']")
         found = []

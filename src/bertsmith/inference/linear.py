@@ -43,7 +43,6 @@ class LinearModel:
     """A linear model over hashed features; each kind is a frozen dataclass.
 
     Attributes:
-        labels: the names of what it gives.
         features: [F] int32, the numbers of the features that it knows, rising.
         weights: [F, C] float32.
         bias: [C] float32.
@@ -195,7 +194,6 @@ class LinearPipeline(Pipeline):
         """Returns the outputs of the parts that there are.
 
         Args:
-            inputs: what the linear model reads.
             encoder: gives the outputs of the encoder when it is called.
         """
         if self.words is None:

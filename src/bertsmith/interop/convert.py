@@ -128,7 +128,6 @@ def import_checkpoint(source: str | Path, out: str | Path, *, lowercase: bool | 
 
 
 def _find_weights(source: Path) -> Path:
-    """Finds the index of a TensorFlow checkpoint, or else pickled weights."""
     if not source.is_dir():
         what = "is a file; give the folder it is in" if source.exists() else "no such folder"
         raise InputError(f"{source}: {what}")

@@ -81,7 +81,6 @@ def push_model(
 
 
 def _repository_name(text: str) -> HubName:
-    """Reads `org/name`."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -100,7 +99,6 @@ def _is_of_model(path: str) -> bool:
 
 
 def _files_of(folder: Path) -> dict[str, Path]:
-    """Returns path in the repository → file."""
     patterns = [inner + pattern for inner in _FOLDERS for pattern in _FILES]
     found = {str(path.relative_to(folder)): path for pattern in patterns for path in sorted(folder.glob(pattern))}
     card = next((folder / name for name in _CARDS if (folder / name).is_file()), None)

@@ -165,7 +165,6 @@ def _read_header(record: tuple[bytes, bytes] | None) -> int:
 
 
 def _read_entry(value: bytes, num_parts: int) -> BundleEntry:
-    """Parses BundleEntryProto."""
     message = _read_message(value)
     dimensions = _read_message(message.content(2)).contents.get(2, [])
     if len(dimensions) > _MOST_DIMENSIONS:

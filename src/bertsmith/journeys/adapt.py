@@ -127,7 +127,6 @@ def adapt(
 def _adapted(
     model: str, text: Sequence[str], out: Path, options: AdaptationOptions, console: Console
 ) -> AdaptationResult:
-    """Does what is left of an adaptation."""
     source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
     claim_folder(out, "adapt.json", {"model": model, **source.settings, **vars(options)})
     origin = model_folder(model)
@@ -227,7 +226,6 @@ def _fresh_heads(start: str, recipe: PreTrainingRecipe) -> str:
 
 
 def _show_coverage(console: Console, *columns: tuple[str, Coverage]) -> None:
-    """Prints what vocabularies make of a text, a named column each."""
     names = [name for name, _ in columns]
     found = [coverage for _, coverage in columns]
     table = Table("", *names, box=None, header_style="bold", show_header=any(names))

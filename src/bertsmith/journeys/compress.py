@@ -164,8 +164,6 @@ def _compressed(
 
 
 class _Work:
-    """A model on its way to a smaller one."""
-
     def __init__(self, source: Path, dev: DataSource | None, reading: ReadingOptions) -> None:
         self.source = source
         self.task: Task[Any, Any] | None = None
@@ -180,7 +178,6 @@ class _Work:
         self.measure("as it was")
 
     def loaded(self, folder: Path) -> PretrainedModel:
-        """Returns the model of a folder."""
         model = self.task.load(folder) if self.task is not None else load_any(folder)
         return model.to(best_device()).eval()
 
@@ -242,7 +239,6 @@ class _Work:
         self.measure(f"{len(self.tokenizer):,} of {before:,} pieces")
 
     def save(self, out: Path, stored: StoredAs) -> None:
-        """Writes the folder, with what its source says of its task and its vectors."""
         self.model.save_pretrained(out, weights=stored)
         self.tokenizer.save(out, model_max_length=self.model.config.position_limit)
         copy_sentence_files(self.source, out)
@@ -252,7 +248,6 @@ class _Work:
 
 
 def _bytes(model: PretrainedModel, stored: StoredAs) -> int:
-    """Returns what the weights take on disk."""
     sizes = {"float32": 4, "bf16": 2}
     if stored in sizes:
         return sum(parameter.numel() for parameter in model.parameters()) * sizes[stored]

@@ -132,7 +132,6 @@ def distil(
 def _distilled(
     teacher: str, text: list[str], out: Path, options: DistillationOptions, console: Console
 ) -> DistillationResult:
-    """Does what is left of a distillation."""
     source = own_text(text, documents=options.documents, encoding=options.encoding, leave_out=out)
     claim_folder(out, "distil.json", {"teacher": teacher, **source.settings, **vars(options)})
     tokenizer = load_tokenizer(model_folder(teacher))

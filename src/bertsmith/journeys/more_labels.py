@@ -35,8 +35,6 @@ def label_curve(
     """Trains words on an eighth, a quarter and a half of the rows.
 
     Args:
-        task: of classes, labels, numbers or tags.
-        train: labelled examples.
         dev: those that are scored; with folds these are the training examples.
         whole: the score of words that learned from all.
         seed: draws the rows; a smaller part lies within the larger ones.

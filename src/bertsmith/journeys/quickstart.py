@@ -137,7 +137,6 @@ def quickstart(
 
 
 def _journey(options: QuickstartOptions, console: Console) -> QuickstartResult:
-    """Does the stages that are left."""
     begun, out = time.monotonic(), options.out
     # 先算好配方再认领文件夹：不可能的选项不该留下任何文件
     if options.search:

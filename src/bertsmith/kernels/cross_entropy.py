@@ -134,8 +134,6 @@ def _compiled() -> Callable[..., _LossAndGradient]:
 
 
 class _Measured:
-    """Adds up loss and hits over chunks."""
-
     def __init__(self, labels: Tensor, ignored: int, *, compiled: bool = False) -> None:
         self.work = _compiled() if compiled else _loss_and_gradient
         self.counts = labels != ignored
@@ -143,7 +141,6 @@ class _Measured:
         self.loss, self.hits = labels.new_zeros((), dtype=torch.float32), labels.new_zeros(())
 
     def chunks(self, num_classes: int, *, fewest: int = 1) -> Iterator[slice]:
-        """Yields the rows of each chunk, in order."""
         size = _CHUNK.get(self.counts.device.type, _CHUNK["cpu"]) // max(1, num_classes)
         rows = max(fewest, size)
         for start in range(0, len(self.counts), rows):

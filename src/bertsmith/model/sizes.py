@@ -93,7 +93,6 @@ _KNOWN: dict[str, tuple[ParameterCounts, MatmulWeights]] = {}
 
 
 def _counted(config: ModelConfig) -> tuple[ParameterCounts, MatmulWeights]:
-    """Counts on a model without memory."""
     key = repr(config)
     if key not in _KNOWN:
         # meta 设备上只有形状没有数：搭一个模型来数，比为每个家族各写一套公式可靠

@@ -161,17 +161,12 @@ class States(DistillationLoss):
         return (1 - F.cosine_similarity(own, other, dim=-1)).sum(), len(own)
 
 
-_LOSSES: dict[str, DistillationLoss] = {loss.name: loss for loss in (Relations(), SoftTargets(), States())}
-
-
-def distillation_losses() -> dict[str, DistillationLoss]:
-    """Returns every loss by its name."""
-    return dict(_LOSSES)
+LOSSES: dict[str, DistillationLoss] = {loss.name: loss for loss in (Relations(), SoftTargets(), States())}
 
 
 def distillation_loss_named(name: str) -> DistillationLoss:
     """Returns a loss; raises `ConfigError` where there is none of that name."""
-    return named(name, _LOSSES, "teacher loss")
+    return named(name, LOSSES, "teacher loss")
 
 
 HARD_WEIGHT = 2.0
@@ -228,7 +223,7 @@ class DistilledObjective:
     @property
     def terms(self) -> Sequence[Titled]:
         """The base's, and what a teacher may be asked."""
-        return [*self.base.terms, *_LOSSES.values()]
+        return [*self.base.terms, *LOSSES.values()]
 
     @property
     def predicts(self) -> bool:
@@ -243,7 +238,7 @@ class DistilledObjective:
         """Returns the weighted sum of the figures; NaN without them."""
         own = {f"{term.name}_loss": figures.get(f"{term.name}_loss", math.nan) for term in self.base.terms}
         total = HARD_WEIGHT * self.base.total_loss(own)
-        for loss in _LOSSES.values():
+        for loss in LOSSES.values():
             total += loss.weight * figures.get(f"{loss.name}_loss", 0.0)
         return total
 

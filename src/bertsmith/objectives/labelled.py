@@ -87,7 +87,6 @@ class _TextObjective(LabelledObjective):
     """A loss over whole texts: a row for each."""
 
     def rows(self, model: ModelForSequenceClassification, batch: LabelledBatch) -> Tensor:
-        """Returns a row [K] for each text."""
         logits: Tensor = model(batch.tokens).float()
         return logits
 

@@ -30,7 +30,6 @@ def draw_heatmap(
     """Draws one attention map with its tokens on both axes.
 
     Args:
-        pieces: S tokens.
         weights: [S, S], rows adding up to 1.
         token_type_ids: S segments; where there are two, lines are drawn between them.
     """

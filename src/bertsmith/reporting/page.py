@@ -134,7 +134,6 @@ def render_report(
         verdict: what came out, in words, above the lead; empty for none.
         commands: what to type next, with the paths of this run; shown at the end.
         package: whose templates the parts may use besides those of this room.
-        **values: more values for the templates.
     """
     template = environment(package).get_template("report.html")
     return template.render(title=title, lead=lead, parts=parts, verdict=verdict, commands=commands, **values)

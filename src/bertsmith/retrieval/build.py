@@ -336,7 +336,6 @@ class _KnownVectors:
         return digest in self._places
 
     def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Keeps new vectors, on disk too."""
         path = self._folder / f"{self._blocks:07d}.npz"
         with atomic_path(path) as temporary, temporary.open("wb") as handle:
             rows = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)

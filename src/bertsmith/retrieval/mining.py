@@ -42,6 +42,8 @@ from bertsmith.retrieval.stored import scaled
 from bertsmith.settings import Result, built, divided, option
 
 Scorer = Callable[[str], NDArray[np.float32]]
+LAST_RANK = 100
+"""Of the texts that can become negatives."""
 _BLOCK = 512
 """Texts that are compared with all others at a time."""
 
@@ -56,14 +58,11 @@ class MiningSettings:
 
     mode: Literal["dense", "lexical"] = option("dense", help="Find by vectors, or by words (BM25).")
     negatives: int = option(4, min=1, help="Maximum negatives of a query.")
-    first_rank: int = option(1, min=1, help="First rank to take; a higher one leaves out texts that may be right.")
-    last_rank: int = option(100, min=1, help="Last rank to take.")
+    first_rank: int = option(
+        1, min=1, max=LAST_RANK, help="First rank to take; a higher one leaves out texts that may be right."
+    )
     margin: float = option(0.05, min=0, max=1, help="Share by which a negative must score below the right text.")
     precision: Precision | None = option(None, help="Precision of matrix multiplications; default: bf16 where native.")
-
-    def __post_init__(self) -> None:
-        if self.last_rank < self.first_rank:
-            raise ConfigError(f"--last-rank {self.last_rank} is before --first-rank {self.first_rank}")
 
 
 @dataclass(frozen=True)
@@ -204,8 +203,7 @@ def _negatives(
     least = float(scores[answers].min())
     most = least - settings.margin * abs(least)
     own = {*answers} if itself is None else {*answers, itself}
-    ranked = [row for row in best(scores, settings.last_rank + len(own)).tolist() if row not in own]
-    ranked = ranked[settings.first_rank - 1 : settings.last_rank]
+    ranked = [row for row in best(scores, LAST_RANK + len(own)).tolist() if row not in own][settings.first_rank - 1 :]
     # 没有共同词的文本得零分：那不是难例，只是别的文本
     hard = [row for row in ranked if scores[row] <= most and (settings.mode == "dense" or scores[row] > 0)]
     return hard[: settings.negatives]

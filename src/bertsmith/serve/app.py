@@ -91,7 +91,6 @@ def build_app(settings: ServeSettings, *, keys: ApiKeys | None = None, for_brows
     on_cpu = best_device().type == "cpu"
     batcher = Batcher(
         budget=settings.batch_tokens or (CPU_TOKEN_BUDGET if on_cpu else TOKEN_BUDGET),
-        delay=settings.batch_delay_ms / 1000,
         most_tokens=settings.queue_tokens,
         threads=settings.compute_threads,
         at_once=MOST_AT_ONCE if on_cpu else 1,

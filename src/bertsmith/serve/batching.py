@@ -35,6 +35,9 @@ Sequences = Sequence[Sequence[int]]
 _SHARE = 4
 """A request gets at most a quarter of a batch that others want as well."""
 
+DELAY = 0.003
+"""Seconds that work waits at most for requests that are still being read, though a thread is free."""
+
 _TRIM_SECONDS = 5.0
 """How often free memory is given back to the system, at most."""
 
@@ -143,7 +146,6 @@ class Batcher:
 
     Args:
         budget: tokens of a pass; a longer single sequence makes a pass of its own.
-        delay: seconds that a job waits at most for others that are being read, though a thread is free.
         most_tokens: that may wait; a job that would exceed them, or its client's share of them, is refused, unless it
             is alone.
         at_once: passes that share them, at most.
@@ -154,7 +156,7 @@ class Batcher:
         self,
         *,
         budget: int,
-        delay: float,
+        delay: float = DELAY,
         most_tokens: int,
         threads: int,
         at_once: int = 1,

@@ -138,7 +138,6 @@ def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
 
 
 def _tune() -> None:
-    """Sets what is the whole process's."""
     # 计算线程每做完一步都要拿回解释器锁；默认 5 毫秒才换手，一次前向要等上百次
     sys.setswitchinterval(_SWITCH_SECONDS)
 

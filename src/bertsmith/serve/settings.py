@@ -66,7 +66,6 @@ class ServeSettings:
     queue: int = option(64, min=1, help="Maximum requests in progress; one more gets 429.")
     deadline: float = option(30.0, help="Seconds to answer a request; later it gets 504.")
     batch_tokens: int = option(0, min=0, help="Tokens per forward pass; 0: chosen for the device.")
-    batch_delay_ms: float = option(3.0, min=0, help="Maximum wait to batch with requests that are still being read.")
     drain: float = option(1.0, min=0, help="Seconds after SIGTERM in which requests are accepted; /ready says 503.")
     limits: Limits = Limits()
     key_file: str | None = option(
@@ -90,7 +89,7 @@ class ServeSettings:
                 raise ConfigError(f"{name} {value} is below {least}")
             if most is not None and value > most:
                 raise ConfigError(f"{name} {value} is above {most}")
-        seconds = {"deadline": self.deadline, "batch delay": self.batch_delay_ms / 1000, "drain": self.drain}
+        seconds = {"deadline": self.deadline, "drain": self.drain}
         for name, duration in seconds.items():
             if not 0 <= duration <= _LONGEST or (name == "deadline" and duration == 0):
                 raise ConfigError(f"{name} {duration} is no duration in seconds, at most a day")

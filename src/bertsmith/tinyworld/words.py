@@ -15,12 +15,7 @@ class Corner:
     """One part of the village and everything that is found only there.
 
     Attributes:
-        places: where people of this corner live, work and meet.
-        jobs: what they are.
-        animals: what they keep.
-        foods: what they eat.
         work: pairs (verb, object) of what they do all day.
-        reading: what they read, besides books.
     """
 
     name: str
@@ -92,9 +87,6 @@ class Mood:
 
     Attributes:
         name: `good` or `bad`; reviews are labelled by it.
-        weather: adjectives of the sky.
-        feelings: adjectives of people.
-        gestures: what people do when they feel so.
         intensifiers: adverbs before a judgement, as people of this mood say them.
         judgements: adjectives of food, places and days; reviews are made of them.
     """

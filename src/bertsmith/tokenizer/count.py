@@ -102,7 +102,6 @@ class _BatchCounter:
         return _BatchCounter, self._settings
 
     def __call__(self, texts: list[str]) -> _BatchCounts:
-        """Counts the words of some texts."""
         stretches: Iterable[str] = texts
         if self._written is not None:
             stretches = chain.from_iterable(map(self._written.stretches, texts))
@@ -146,7 +145,6 @@ class _Totals:
             self._write_words()
 
     def result(self) -> dict[str, int]:
-        """Gives the most frequent words."""
         if not self._levels:
             return self._words
         self._write_words()

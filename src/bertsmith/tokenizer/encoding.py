@@ -333,7 +333,6 @@ def _special(ids: Sequence[int]) -> Tokens:
 
 
 def _pad(columns: dict[str, list[Any]], layout: Layout) -> None:
-    """Fills the rows up, in place."""
     fill = (layout.pad_id, 0, 0, 1, _NOWHERE, -1)
     longest = max((len(row) for row in columns["input_ids"]), default=0)
     target = layout.max_length if layout.padding == "max_length" and layout.max_length is not None else longest

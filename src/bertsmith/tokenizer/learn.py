@@ -223,7 +223,6 @@ class _Symbols:
         self._pieces: dict[str, str] = {}
 
     def symbol(self, piece: str) -> str:
-        """Gives the character that stands for a piece."""
         symbol = self._symbols.get(piece)
         if symbol is None:
             symbol = self._symbols[piece] = next(self._free)
@@ -231,7 +230,6 @@ class _Symbols:
         return symbol
 
     def piece(self, symbol: str) -> str:
-        """Gives the piece that a character stands for."""
         return self._pieces[symbol]
 
 

@@ -75,7 +75,6 @@ def training_flops(config: ModelConfig, batch: PreTrainingBatch, objective: Obje
 
 
 def _encoder_flops(config: ModelConfig, tokens: RaggedBatch) -> float:
-    """Returns the operations of a forward pass through the blocks."""
     lengths = Counter(np.diff(tokens.cu_seqlens.cpu().numpy()).tolist())
     return sum(count * BatchCosts(config, 1, length).encoder_flops for length, count in sorted(lengths.items()))
 

@@ -69,7 +69,6 @@ def native_settings(device: torch.device | str, run: Path | None = None) -> dict
 
 
 def _begun_in(run: Path) -> PreTrainingRecipe | None:
-    """Returns the recipe of the run in a folder; None where none was begun."""
     return PreTrainingRecipe.load(run) if (run / "recipe.toml").exists() else None
 
 

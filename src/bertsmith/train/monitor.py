@@ -89,7 +89,6 @@ def figures_before_training(path: Path) -> dict[str, Any]:
 
 
 def _row_of(line: bytes) -> dict[str, Any]:
-    """Returns the row of a line without its checksum."""
     row = json.loads(line.decode("ascii"))
     if not isinstance(row, dict) or row.pop(CHECKSUM, None) not in (None, checksum_of(row)):
         raise ValueError("no row, or its checksum differs")

@@ -87,7 +87,6 @@ class ModelSettings:
 
 
 def _parse_tokens(text: str) -> int:
-    """Reads a number of tokens such as 1e9."""
     try:
         tokens = float(text)
     except ValueError:

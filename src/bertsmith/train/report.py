@@ -98,7 +98,6 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _quality(recipes: Mapping[str, PreTrainingRecipe]) -> list[Panel]:
-    """Returns the panels of the objectives' figures."""
     objectives = [recipe.build_objective() for recipe in recipes.values()]
     terms = {term.name: term.title[0].upper() + term.title[1:] for one in objectives for term in one.terms}
     # 句对与教师的损失也画出来：总损失下降时，看得见是哪一项在降

@@ -306,7 +306,6 @@ def usual_trackers() -> list[RunListener]:
 
 
 def _tracker(name: str) -> str:
-    """Checks a word of `--track`."""
     if name not in (NONE, *TRACKERS):
         raise ConfigError(f"--track {name!r} is unknown; use {', '.join(TRACKERS)} or {NONE}")
     return name

@@ -8,14 +8,12 @@ from sklearn import metrics as reference
 
 from bertsmith.finetune.metrics import bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import (
-    accuracy,
-    binary_f1,
+    class_counts,
+    class_metrics,
     class_scores,
     confusion_matrix,
     entity_counts,
     entity_scores,
-    macro_f1,
-    matthews_correlation,
     multilabel_scores,
 )
 from bertsmith.inference.entities import Entity, entities_of, is_plain, odd_tags
@@ -34,7 +32,8 @@ def test_class_metrics_equal_their_definitions():
     for _ in range(100):
         labels, predictions = draw_classes(rng, 3)
         pairs = list(zip(labels, predictions, strict=True))
-        assert accuracy(labels, predictions) == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
+        found = class_metrics(*class_counts(labels, predictions, 3))
+        assert found["accuracy"] == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
         for name, scores in enumerate(class_scores(labels, predictions, 3)):
             hits = pairs.count((name, name))
             precision = hits / predictions.count(name) if name in predictions else 0.0
@@ -45,30 +44,34 @@ def test_class_metrics_equal_their_definitions():
         confusion = confusion_matrix(labels, predictions, 3)
         assert confusion.tolist() == [[pairs.count((true, guess)) for guess in range(3)] for true in range(3)]
         f1s = [scores.f1 for scores in class_scores(labels, predictions, 3)]
-        assert macro_f1(labels, predictions) == pytest.approx(np.mean([f1s[name] for name in {*labels, *predictions}]))
-        assert binary_f1(labels, predictions) == pytest.approx(f1s[1])
+        assert found["macro_f1"] == pytest.approx(np.mean([f1s[name] for name in {*labels, *predictions}]))
         # Matthews (Gorodkin 2004): the correlation of the two sets of indicators, one for each class
         true, guess = (np.eye(3)[column] for column in (labels, predictions))
         spread = [((column - column.mean(0)) ** 2).sum() for column in (true, guess)]
         covariance = ((true - true.mean(0)) * (guess - guess.mean(0))).sum()
         expected = covariance / np.sqrt(spread[0] * spread[1]) if min(spread) > 1e-12 else 0.0
-        assert matthews_correlation(labels, predictions) == pytest.approx(expected, abs=1e-9)
+        assert found["matthews"] == pytest.approx(expected, abs=1e-9)
+        weights = rng.random(len(labels)).tolist()
+        weighed = class_metrics(*class_counts(labels, predictions, 3, weights))
+        how = {"sample_weight": weights}
+        assert weighed["accuracy"] == pytest.approx(reference.accuracy_score(labels, predictions, **how))
+        assert weighed["macro_f1"] == pytest.approx(reference.f1_score(labels, predictions, average="macro", **how))
+        if min(spread) > 1e-12:
+            assert weighed["matthews"] == pytest.approx(reference.matthews_corrcoef(labels, predictions, **how))
 
 
-def test_more_classes_than_examples_are_scored_without_a_warning():
-    """As in a small file of many intents, of which scikit-learn thinks that it holds numbers."""
-    labels, predictions = list(range(40)), [0] * 40
-    assert accuracy(labels, predictions) == 1 / 40
-    assert matthews_correlation(labels, predictions) == 0.0
-    assert macro_f1(labels, predictions) == pytest.approx(2 / 41 / 40)
+def test_more_classes_than_examples():
+    found = class_metrics(*class_counts(list(range(40)), [0] * 40, 40))
+    assert found == {"accuracy": 1 / 40, "macro_f1": pytest.approx(2 / 41 / 40), "matthews": 0.0}
 
 
 def test_matthews_by_hand_and_with_more_examples_than_fit_into_64_bits():
     # TP 3, TN 1, FP 1, FN 1: (3*1 - 1*1) / sqrt(4*4*2*2) = 1/4
     labels, predictions = [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 1]
-    assert matthews_correlation(labels, predictions) == pytest.approx(0.25)
-    assert matthews_correlation(labels * 50_000, predictions * 50_000) == pytest.approx(0.25)
-    assert matthews_correlation([1, 1, 0], [1, 1, 1]) == 0.0
+    for often in (1, 50_000):
+        found = class_metrics(*class_counts(labels * often, predictions * often, 2))
+        assert found["matthews"] == pytest.approx(0.25)
+    assert class_metrics(*class_counts([1, 1, 0], [1, 1, 1], 2))["matthews"] == 0.0
 
 
 def test_multi_label_scores_equal_scikit_learn():

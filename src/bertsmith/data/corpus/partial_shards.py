@@ -178,7 +178,6 @@ class _Encoded(NamedTuple):
 
 
 def _tokenized(documents: Iterable[Document], tokenizer: Tokenizer, options: CorpusOptions) -> Iterator[_Encoded]:
-    """Gives the documents of one partial shard after another."""
     waiting: list[_Encoded] = []
     tokens = 0
     for group in _groups(documents, options.shard_tokens):

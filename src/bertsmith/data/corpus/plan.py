@@ -208,7 +208,6 @@ def _document_ends(source: Source, encoding: str, place: int, until: int) -> Ite
 
 
 def _line_end(source: Source, place: int) -> int:
-    """Returns where the line ends that `place` is in."""
     with open_source(source.name) as raw:
         raw.seek(place)
         while (piece := raw.readline(_LINE_PIECE)) and not piece.endswith(b"\n"):

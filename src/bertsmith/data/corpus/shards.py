@@ -100,7 +100,6 @@ class TokenCorpus:
         return float(-(share * np.log(share)).sum())
 
     def _find(self, split: str, index: int) -> tuple[MappedDocuments, int]:
-        """Finds the shard of a document and its row there; maps the shard if it is not mapped."""
         first = self._first_document[split]
         number = int(np.searchsorted(first, index, side="right")) - 1
         name = self._manifest.splits[split].shards[number].file

@@ -203,7 +203,6 @@ class _Reader:
             limit.cancel()
 
     def end(self) -> None:
-        """Ends the process."""
         self.process.kill()
         self.process.communicate()
 
@@ -250,7 +249,6 @@ def _serve() -> None:
 
 
 def _read(path: str, ending: str, encoding: str) -> dict[str, Any]:
-    """Returns the blocks and metadata of a document, or its fault."""
     try:
         blocks, metadata = read_kind(Path(path), ending, encoding)
     except InputError as error:

@@ -206,7 +206,6 @@ def _find_remote(url: str) -> list[Source]:
 
 
 def _expand(path: str, endings: Sequence[str]) -> list[Path]:
-    """The files one argument names."""
     if os.path.isdir(path):
         files = _walk(path, endings)
         if not files:
@@ -388,7 +387,6 @@ def lines_before(place: Path | Span) -> int:
 
 
 def _packing(name: str, head: bytes) -> str | None:
-    """Returns the ending that stands for how a file is packed, or None."""
     for ending, magic in PACKED.items():
         if name.lower().endswith(ending) or head.startswith(magic):
             return ending
@@ -469,9 +467,6 @@ def detect_encoding(path: Path | Span) -> str:
     text is NUL; then strict UTF-8; then ISO-8859-1, if no two bytes form a UTF-8 character and the accented letters are
     a minority, as in Western languages. Bytes 0x80 to 0x9F are control characters in ISO-8859-1 and curly quotes in its
     Windows superset, so a Western file that has them is read as `cp1252`.
-
-    Returns:
-        The name of a Python codec.
     """
     size = controls = 0
     nuls = [0, 0]  # at even and at odd offsets
@@ -541,7 +536,6 @@ def _detect_western(path: Path | Span) -> str:
 
 
 def _accepts(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = False) -> bool:
-    """Whether `chunk` continues what the decoder has read so far."""
     try:
         decoder.decode(chunk, final)
     except UnicodeDecodeError:

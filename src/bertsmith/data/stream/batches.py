@@ -84,7 +84,6 @@ class PreTrainingBatch:
     def _arrays(
         self,
     ) -> tuple[MaskedTokens, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[int, int, int]]:
-        """Returns the arguments of `from_arrays`."""
         tokens, spans, draws = self.tokens, self.masked_spans, self.masked_draws
         masked = MaskedTokens(
             tokens.input_ids.cpu().numpy(),

@@ -201,7 +201,6 @@ def _choose_words(words: _Words, wanted: NDArray[np.int64], rng: np.random.Gener
 def _choose_spans(
     words: _Words, wanted: NDArray[np.int64], settings: MaskingSettings, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draws spans until each sequence's budget is used."""
     pieces = np.concatenate([[0], np.cumsum(words.size)]).tolist()
     # 一段 = 两个特殊符号之间连续的词；run_end[w] 是词 w 所在段之后的第一个词
     breaks = np.flatnonzero(words.start[1:] != words.start[:-1] + words.size[:-1]) + 1

@@ -132,7 +132,6 @@ def _draw_ahead(stream: PreTrainingStream, sent: Connection) -> None:
 
 
 def _draw_into(stream: PreTrainingStream, waiting: queue.Queue[Message]) -> None:
-    """Draws until something goes wrong, and says what."""
     try:
         while True:
             waiting.put((stream.draw(), stream.position))

@@ -137,8 +137,6 @@ class StreamPosition:
 
 
 class _Block(NamedTuple):
-    """The examples of a block, shuffled."""
-
     epoch: int
     block: int
     examples: list[SegmentPair]
@@ -169,7 +167,6 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
 
         Args:
             needs: what the objective asks of them; None is masked LM with next-sentence pairs.
-            split: `train` or `heldout`.
             rank: which share of each global batch is returned, in [0, `world_size`).
         """
         self.needs = needs or StreamNeeds()
@@ -326,7 +323,6 @@ class PreTrainingStream(Iterator[PreTrainingBatch]):
                 return other, self._split
 
     def _document(self, index: int, split: str | None = None) -> TokenDocument:
-        """Returns the sentences of a document."""
         split = split or self._split
         document = self._corpus.document(split, index)
         if not self._carries_words:

@@ -53,9 +53,7 @@ def table_reader(
 
     Args:
         make: makes an example of the values of its columns, by role, and `place`, the file and line.
-        folder: reads a folder; None where only files are read.
         options: fields of `ReadingOptions` that it knows besides those of its columns.
-        texts_of: see `InputForms`.
     """
 
     def parse_table(table: Table, options: ReadingOptions) -> list[ExampleT]:
@@ -177,7 +175,6 @@ def _step_over_header(
 
 
 def _by_name(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None]) -> dict[str, list[int]]:
-    """Finds the columns that the user did not tell by the known names in the header."""
     header = [name.lower() for name in table.first]
     taken = {name.lower() if isinstance(name, str) else name for given in told.values() for name in given or ()}
     free = [name for number, name in enumerate(header) if name not in taken and number not in taken]
@@ -329,7 +326,6 @@ def numbered_columns(column: Column, header: Sequence[str]) -> list[int]:
 
 
 def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnName] | None]) -> dict[str, list[int]]:
-    """Finds the columns of a file without a header by their order."""
     width, untold = len(table.first), [role for role in layout.order if told[role] is None]
     missing = [column for column in layout.columns if column.required and told[column.role] is None]
     # 列比认得的多而没有表头：哪一列是什么，猜错了也不会报错，所以不猜
@@ -349,7 +345,6 @@ def _by_order(table: Table, layout: Layout, told: Mapping[str, Sequence[ColumnNa
 
 
 def _number(table: Table, name: ColumnName) -> int:
-    """Returns the number of a column that the user named or counted."""
     if isinstance(name, str):
         if name not in table.first:
             raise InputError(f"{table.path}: no column {name!r}; its header has {listed(table.first)}")

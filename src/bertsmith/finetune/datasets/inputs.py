@@ -93,7 +93,6 @@ def _is_read(column: Column) -> bool:
 
 
 def _unlabelled(layout: Layout) -> Layout:
-    """Returns a layout whose labels may be missing."""
     columns = (one if _is_read(one) else replace(one, required=False) for one in layout.columns)
     return replace(layout, columns=tuple(columns))
 

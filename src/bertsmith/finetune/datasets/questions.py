@@ -224,7 +224,6 @@ class _Questions:
         yield from right
 
     def answer(self, item: object, context: str, name: str) -> Answer:
-        """Returns an answer."""
         text, start = (item.get(key) if isinstance(item, dict) else None for key in ("text", "answer_start"))
         if not isinstance(text, str) or isinstance(start, bool) or not isinstance(start, int):
             raise self.error(name, 'an answer needs a "text" and an "answer_start", a number of characters')
@@ -242,7 +241,6 @@ class _Questions:
         raise self.error(name, f"the passage has {found} at character {start}, not the answer {text[:40]!r}; {advice}")
 
     def items(self, owner: object, key: str, place: str, name: str | None = None) -> list[object]:
-        """Returns a list that the form of SQuAD has."""
         found = owner.get(key) if isinstance(owner, dict) else None
         if not isinstance(found, list):
             if name is not None:
@@ -251,7 +249,6 @@ class _Questions:
         return found
 
     def text(self, owner: object, key: str, place: str, name: str | None = None) -> str:
-        """Returns a text that is not empty."""
         found = owner.get(key) if isinstance(owner, dict) else None
         if not isinstance(found, str) or not found.strip():
             reason = f"has an empty {key}" if isinstance(found, str) else f"has no {key}"
@@ -262,7 +259,6 @@ class _Questions:
         return found
 
     def error(self, name: str, reason: str) -> InputError:
-        """Returns a complaint about a question."""
         # JSON 解析后没有行号：出错时才回到原文里找这个 id 所在的行
         spellings = "|".join(map(re.escape, (json.dumps(name), json.dumps(name, ensure_ascii=False), name)))
         offsets = [found.start() for found in re.finditer(rf'"id"\s*:\s*(?:{spellings})\s*[,}}]', self.content)]

@@ -257,7 +257,6 @@ _Rows = list[tuple[int, list[str]]]
 
 
 def _blocks(rows: Iterator[tuple[int, list[str]]]) -> Iterator[_Rows]:
-    """Groups rows into sentences; an empty row ends one."""
     block: _Rows = []
     for number, cells in rows:
         if cells:

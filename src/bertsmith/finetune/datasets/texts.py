@@ -182,7 +182,6 @@ def written_list(cell: Cell) -> list[str] | None:
 
 
 def _class(cell: Cell, _options: ReadingOptions) -> str:
-    """Reads the one class of a text."""
     # 每行都要问一遍：先看首尾，是括号才当列表去读
     if isinstance(cell.value, str) and cell.value.strip()[:1] in ("[", "(", "{") and written_list(cell):
         raise InputError(

@@ -10,7 +10,7 @@ drawn instead. `scipy.stats.bootstrap` draws the same sets, but refuses a single
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,13 +47,7 @@ def in_words(value: float, interval: Interval | None = None) -> str:
     return in_digits(value) + bounds
 
 
-def bootstrap_interval(
-    values: ArrayLike,
-    statistic: Callable[[Floats], Floats] | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval:
+def bootstrap_interval(values: ArrayLike, statistic: Callable[[Floats], Floats] | None = None) -> Interval:
     """Returns a score with its percentile bootstrap interval.
 
     Args:
@@ -63,15 +57,15 @@ def bootstrap_interval(
     table = np.asarray(values, dtype=np.float64)
     table = table[:, None] if table.ndim == 1 else table
     size = len(table)
-    if size == 0 or resamples < 1:
-        raise InputError(f"a bootstrap interval needs examples and resamples; got {size} and {resamples}")
+    if size == 0:
+        raise InputError("a bootstrap interval needs examples")
     score = statistic or _only_column
-    draws = generator(seed, "bootstrap")
+    draws = generator(0, "bootstrap")
     block = max(1, _BLOCK // size)
     scores = []
-    for start in range(0, resamples, block):
+    for start in range(0, RESAMPLES, block):
         # 一次抽一批重采样的下标：内存有界，抽取顺序与分批大小无关
-        picked = draws.integers(0, size, (min(block, resamples - start), size))
+        picked = draws.integers(0, size, (min(block, RESAMPLES - start), size))
         scores.append(score(np.stack([column[picked].mean(1) for column in table.T], axis=1)))
     return interval_of(float(score(table.mean(0, keepdims=True))[0]), np.concatenate(scores))
 
@@ -81,6 +75,21 @@ def interval_of(estimate: float, scores: Floats) -> Interval:
     tail = (1 - 0.95) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
     return Interval(estimate, float(low), float(high))
+
+
+def drawn_counts(counts: NDArray[np.int64], purpose: str) -> Iterator[NDArray[np.int64]]:
+    """Yields how often each of M kinds of examples is there: first [1, M] as given, then [r, M] in r drawn sets."""
+    yield counts[None]
+    draws, block = generator(0, purpose), max(1, _BLOCK // len(counts))
+    for start in range(0, RESAMPLES, block):
+        # 有放回地重抽样本，等于按各种的频率抽多项分布：不必真的去抽下标
+        yield draws.multinomial(counts.sum(), counts / counts.sum(), min(block, RESAMPLES - start))
+
+
+def interval_over(drawn: Iterator[NDArray[np.int64]], score: Callable[[NDArray[np.int64]], Floats]) -> Interval:
+    """Returns the score of `drawn_counts` as they are, with its interval over the drawn ones."""
+    scores = np.concatenate([score(part) for part in drawn])
+    return interval_of(float(scores[0]), scores[1:])
 
 
 def average_precision_interval(relevant: ArrayLike, scores: ArrayLike) -> Interval:
@@ -97,13 +106,9 @@ def average_precision_interval(relevant: ArrayLike, scores: ArrayLike) -> Interv
     right, values = right[order], values[order]
     # 一段同分的最后一个位置：精确率只在那里读
     ends = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)
-    draws, found = generator(0, "bootstrap/average precision"), []
-    block, size = max(1, _BLOCK // len(right)), len(right)
-    for start in range(0, RESAMPLES, block):
-        # 排序只做一次：重抽样就是给每个例子一个次数
-        counts = draws.multinomial(size, np.full(size, 1 / size), min(block, RESAMPLES - start)).astype(np.float64)
-        found.append(_average_precisions(counts, right, ends))
-    return interval_of(float(_average_precisions(np.ones((1, size)), right, ends)[0]), np.concatenate(found))
+    # 排序只做一次：重抽样就是给每个例子一个次数
+    drawn = drawn_counts(np.ones(len(right), dtype=np.int64), "bootstrap/average precision")
+    return interval_over(drawn, lambda counts: _average_precisions(counts.astype(np.float64), right, ends))
 
 
 def _average_precisions(counts: Floats, right: NDArray[np.bool_], ends: NDArray[np.intp]) -> Floats:
@@ -116,10 +121,7 @@ def _average_precisions(counts: Floats, right: NDArray[np.bool_], ends: NDArray[
 
 
 def confusion_intervals(
-    confusion: NDArray[np.int64],
-    statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]],
-    *,
-    resamples: int = RESAMPLES,
+    confusion: NDArray[np.int64], statistics: Mapping[str, Callable[[Floats, Floats, Floats], Floats]]
 ) -> dict[str, Interval]:
     """Returns scores of a confusion matrix with their percentile bootstrap intervals.
 
@@ -130,12 +132,8 @@ def confusion_intervals(
     """
     cells = np.argwhere(confusion > 0)
     counts = confusion[cells[:, 0], cells[:, 1]]
-    # 有放回地重抽样本，等于按各格的频率抽多项分布：不必真的去抽下标
-    draws, block = generator(0, "bootstrap/confusion"), max(1, _BLOCK // len(counts))
-    rows = [_scores_of_cells(cells, counts[None], len(confusion), statistics)]
-    for start in range(0, resamples, block):
-        drawn = draws.multinomial(counts.sum(), counts / counts.sum(), min(block, resamples - start))
-        rows.append(_scores_of_cells(cells, drawn, len(confusion), statistics))
+    drawn = drawn_counts(counts, "bootstrap/confusion")
+    rows = [_scores_of_cells(cells, part, len(confusion), statistics) for part in drawn]
     scores = {name: np.concatenate([row[name] for row in rows]) for name in statistics}
     return {name: interval_of(float(column[0]), column[1:]) for name, column in scores.items()}
 

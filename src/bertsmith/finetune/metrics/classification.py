@@ -1,9 +1,8 @@
-"""Metrics of classes, of sets of labels and of entities, by scikit-learn where it has them.
+"""Metrics of classes, of sets of labels and of entities, all from counts, as their intervals are.
 
 Notable:
 - what is not defined (no example of a class, no prediction of one) counts as 0, so that a bad model ranks last instead
   of spoiling a comparison with NaN
-- scikit-learn takes a second to load, so it is imported where a metric is computed
 - sets of labels are scored from three counts per label: for scikit-learn a file with one label only would be another
   problem, of two classes
 - an entity counts as found only where its type, its first and its last word are all right, as the CoNLL script and
@@ -12,16 +11,14 @@ Notable:
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bertsmith.finetune.metrics import Floats, macro_f1_of_counts, matthews_of_counts
 from bertsmith.inference.entities import Entity, entities_of, is_plain
 
 
@@ -49,48 +46,39 @@ Weights = Sequence[float] | None
 """How much each example counts; None for all alike."""
 
 
-def accuracy(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
-    """Returns the share of right predictions, in [0, 1]."""
-    with _scikit_learn() as metrics:
-        return float(metrics.accuracy_score(labels, predictions, sample_weight=weights))
+def class_counts(
+    labels: Sequence[int], predictions: Sequence[int], num_labels: int, weights: Weights = None
+) -> tuple[Floats, Floats, Floats]:
+    """Counts the hits, predictions and true examples of every class: three times [1, K], as one set of a bootstrap."""
+    true, guess = (np.asarray(column, dtype=np.int64) for column in (labels, predictions))
+    weighed = np.ones(len(true)) if weights is None else np.asarray(weights, dtype=np.float64)
+    right = true == guess
+    hits, predicted, actual = (
+        np.bincount(classes, weight, num_labels)[None].astype(np.float64)
+        for classes, weight in ((true[right], weighed[right]), (guess, weighed), (true, weighed))
+    )
+    return hits, predicted, actual
+
+
+def class_metrics(hits: Floats, predicted: Floats, actual: Floats) -> dict[str, float]:
+    """Returns accuracy, macro F1 and Matthews' correlation of counts [1, K]."""
+    return {
+        "accuracy": float(hits.sum() / actual.sum()),
+        "macro_f1": float(macro_f1_of_counts(hits, predicted, actual)[0]),
+        "matthews": float(matthews_of_counts(hits, predicted, actual)[0]),
+    }
 
 
 def confusion_matrix(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> NDArray[np.int64]:
     """Counts how often each true class (row) was predicted as each class (column), [K, K] int64."""
-    with _scikit_learn() as metrics:
-        counts: NDArray[np.int64] = metrics.confusion_matrix(labels, predictions, labels=range(num_labels))
-        return counts
+    cells = np.asarray(labels, dtype=np.int64) * num_labels + np.asarray(predictions, dtype=np.int64)
+    return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
 
 
 def class_scores(labels: Sequence[int], predictions: Sequence[int], num_labels: int) -> list[ClassScores]:
     """Returns precision, recall, F1 and support of every class, 0 where a share is of nothing."""
-    with _scikit_learn() as metrics:
-        columns = metrics.precision_recall_fscore_support(
-            labels, predictions, labels=range(num_labels), zero_division=0.0
-        )
-    # 只有一类的小文件里，scikit-learn 的计数是浮点数
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [ClassScores(precision, recall, f1, int(support)) for precision, recall, f1, support in rows]
-
-
-def macro_f1(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
-    """Returns the mean F1 over the classes that occur or are predicted."""
-    with _scikit_learn() as metrics:
-        how = {"average": "macro", "zero_division": 0.0, "sample_weight": weights}
-        return float(metrics.f1_score(labels, predictions, **how))
-
-
-def binary_f1(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
-    """Returns the F1 of class 1 against the rest, as GLUE reports it for MRPC and QQP."""
-    with _scikit_learn() as metrics:
-        how = {"average": "macro", "zero_division": 0.0, "sample_weight": weights}
-        return float(metrics.f1_score(labels, predictions, labels=[1], **how))
-
-
-def matthews_correlation(labels: Sequence[int], predictions: Sequence[int], weights: Weights = None) -> float:
-    """Returns Matthews' correlation (Gorodkin 2004, eq. 8): 1 for a perfect prediction, 0 for chance or one class."""
-    with _scikit_learn() as metrics:
-        return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=weights))
+    counts = (column[0].astype(int).tolist() for column in class_counts(labels, predictions, num_labels))
+    return [scores_from_counts(*each) for each in zip(*counts, strict=True)]
 
 
 def multilabel_scores(labels: ArrayLike, predictions: ArrayLike) -> MultiLabelScores:
@@ -116,16 +104,6 @@ def scores_from_counts(hits: int, predicted: int, actual: int) -> ClassScores:
         f1=2 * hits / (predicted + actual) if predicted + actual else 0.0,
         support=actual,
     )
-
-
-@contextmanager
-def _scikit_learn() -> Iterator[Any]:
-    """Gives scikit-learn's metrics, without its warnings of a single class or of many classes in a small file."""
-    from sklearn import metrics
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield metrics
 
 
 @dataclass(frozen=True)

@@ -18,30 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bertsmith.finetune.metrics import Floats, Interval, interval_of
-from bertsmith.seeding import generator
-
-
-def reciprocal_ranks(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> NDArray[np.float64]:
-    """Returns for each of N queries 1 over the rank of its best right candidate, or 0 where it has none, [N]."""
-    return np.array([_reciprocal_rank(*query) for query in zip(scores, relevant, strict=True)], dtype=np.float64)
+from bertsmith.finetune.metrics import Floats, Interval, drawn_counts, interval_over
 
 
 def mean_reciprocal_rank(scores: Sequence[ArrayLike], relevant: Sequence[ArrayLike]) -> float:
-    """Returns the mean of `reciprocal_ranks`."""
-    return float(reciprocal_ranks(scores, relevant).mean())
-
-
-def average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
-    """Returns the average precision of one query: the mean, over its right candidates, of the precision down to each.
-
-    Args:
-        relevant: [N], 1 or True at the right candidates, one at least.
-    """
-    values, right = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=bool)
-    # 主键是分数从高到低；并列时错误的在前，与倒数排名的规则一致
-    places = np.flatnonzero(right[np.lexsort((right, -values))])
-    return float(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
+    """Returns the mean over N queries of 1 over the rank of the best right candidate, 0 where there is none."""
+    return float(ranking_scores(zip(scores, relevant, strict=True))["mrr"].mean())
 
 
 def ranking_scores(queries: Iterable[tuple[ArrayLike, ArrayLike]], k: int = 10) -> dict[str, NDArray[np.float64]]:
@@ -89,14 +71,6 @@ def _discounted(gains: NDArray[np.float64], k: int) -> float:
     return float((first / np.log2(np.arange(2, len(first) + 2))).sum())
 
 
-def _reciprocal_rank(scores: ArrayLike, relevant: ArrayLike) -> float:
-    values, right = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=bool)
-    if not right.any():
-        return 0.0
-    # 排在最好的正确候选之前的都是错误候选；分数相同的错误候选也算排在前面
-    return 1.0 / (1 + int((values[~right] >= values[right].max()).sum()))
-
-
 def pearson(targets: ArrayLike, predictions: ArrayLike) -> float:
     """Returns Pearson's correlation of two columns of [N] numbers, in [-1, 1]; 0 where one of them is constant."""
     from scipy.stats import pearsonr
@@ -115,13 +89,12 @@ def spearman(targets: ArrayLike, predictions: ArrayLike) -> float:
     return pearson(rankdata(targets), rankdata(predictions))
 
 
-def v_measure(classes: Sequence[Any], clusters: Sequence[Any], *, resamples: int = 1000) -> Interval:
+def v_measure(classes: Sequence[Any], clusters: Sequence[Any]) -> Interval:
     """Returns the V-measure of a clustering, with the interval that the same clusters have on other texts."""
     rows, columns = (np.unique(each, return_inverse=True)[1] for each in (classes, clusters))
     cells, counts = np.unique(np.stack([rows, columns], 1), axis=0, return_counts=True)
-    drawn = generator(0, "bootstrap/clusters").multinomial(counts.sum(), counts / counts.sum(), resamples)
-    scores = _v_measures(cells, np.concatenate([counts[None], drawn]).astype(np.float64))
-    return interval_of(float(scores[0]), scores[1:])
+    drawn = drawn_counts(counts, "bootstrap/clusters")
+    return interval_over(drawn, lambda part: _v_measures(cells, part.astype(np.float64)))
 
 
 def cluster(vectors: NDArray[np.float32], count: int) -> NDArray[np.int32]:

@@ -45,12 +45,10 @@ from bertsmith.finetune.metrics.calibration import (
     probability_rows,
 )
 from bertsmith.finetune.metrics.classification import (
-    accuracy,
-    binary_f1,
+    class_counts,
+    class_metrics,
     class_scores,
     confusion_matrix,
-    macro_f1,
-    matthews_correlation,
     multilabel_scores,
 )
 from bertsmith.finetune.tasks.task import (
@@ -260,13 +258,10 @@ class ClassificationTask(TextTask[LabelledText, Prediction]):
         self, examples: Sequence[LabelledText], predictions: Sequence[Prediction], weights: Sequence[float] | None
     ) -> dict[str, float]:
         truth, predicted = self.targets(examples), [self.labels.index(prediction.label) for prediction in predictions]
-        found = {
-            "accuracy": accuracy(truth, predicted, weights),
-            "macro_f1": macro_f1(truth, predicted, weights),
-            "matthews": matthews_correlation(truth, predicted, weights),
-        }
+        counts = class_counts(truth, predicted, len(self.labels), weights)
+        found = class_metrics(*counts)
         if len(self.labels) == 2:
-            found[_f1_name(self.labels)] = binary_f1(truth, predicted, weights=weights)
+            found[_f1_name(self.labels)] = float(_f1_of_second(*counts)[0])
         # 起决定作用的指标排在最前：报告和模型卡都先看它
         return {self.metric: found[self.metric], **found}
 

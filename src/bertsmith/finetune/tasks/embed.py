@@ -379,7 +379,6 @@ class EmbeddingTask(Task[VectorExample, "NDArray[np.float32]"]):
             yield {"prediction": vector, "input": row}
 
     def _texts(self, example: VectorExample) -> list[str]:
-        """Returns the texts of an example with their prompts."""
         prompts = {QUERY: self.query_prompt or "", PASSAGE: self.passage_prompt or ""}
         return [prompts[role] + text for role, text in _roles(example)]
 

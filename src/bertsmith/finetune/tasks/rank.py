@@ -22,7 +22,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import write_json
 from bertsmith.finetune.datasets.texts import RANKINGS, RankingExample
 from bertsmith.finetune.metrics import bootstrap_interval
-from bertsmith.finetune.metrics.ranking import average_precision, ranking_scores, reciprocal_ranks
+from bertsmith.finetune.metrics.ranking import ranking_scores
 from bertsmith.finetune.tasks.task import (
     CardText,
     EncodedExample,
@@ -176,10 +176,8 @@ class RankingTask(Task[RankingExample, float]):
         `average_precision` the mean, over the relevant texts, of the share of relevant ones down to there; `ndcg_at_10`
         also tells more relevant texts from less relevant ones, see `ranking_scores`.
         """
-        queries = _judged_queries(examples, predictions)
-        means = {name: float(column.mean()) for name, column in _by_query(queries).items()}
-        precision = float(np.mean([average_precision(query.scores, query.relevant) for query in queries]))
-        return {"mrr": means["mrr"], "accuracy_at_1": means["accuracy_at_1"], "average_precision": precision, **means}
+        columns = _by_query(_judged_queries(examples, predictions))
+        return {name: float(column.mean()) for name, column in columns.items()}
 
     def evaluate(self, examples: Sequence[RankingExample], predictions: Sequence[float]) -> Evaluation:
         """Adds the intervals over queries, and the surest wrong texts on top of a query's list."""
@@ -224,10 +222,11 @@ def _judged_queries(examples: Sequence[RankingExample], predictions: Sequence[fl
 
 
 def _by_query(queries: Sequence[_Query]) -> dict[str, NDArray[np.float64]]:
-    """Returns the figures of every query: `mrr`, `accuracy_at_1` and `ndcg_at_10`."""
-    ranks = reciprocal_ranks([query.scores for query in queries], [query.relevant for query in queries])
+    """Returns the figures of every query."""
+    found = ranking_scores((query.scores, query.relevant) for query in queries)
+    first = (found["mrr"] == 1.0).astype(np.float64)
     ndcg = ranking_scores((query.scores, query.grades) for query in queries)["ndcg_at_10"]
-    return {"mrr": ranks, "accuracy_at_1": (ranks == 1.0).astype(np.float64), "ndcg_at_10": ndcg}
+    return {"mrr": found["mrr"], "accuracy_at_1": first, "average_precision": found["map"], "ndcg_at_10": ndcg}
 
 
 def _best(query: _Query, relevant: bool) -> int:

@@ -175,6 +175,5 @@ class RegressionTask(TextTask[ScoredText, float]):
 
 
 def _last(model: PretrainedModel) -> Any:
-    """Returns the last layer, which gives the number."""
     assert isinstance(model, ModelForSequenceClassification)
     return model.classifier.get_submodule(model.classifier.output)

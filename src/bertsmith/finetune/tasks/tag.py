@@ -23,12 +23,12 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.tagged import TAGGED, TaggedWords, tags_of
 from bertsmith.finetune.metrics import Floats, bootstrap_interval, f1_of_means
 from bertsmith.finetune.metrics.classification import (
-    accuracy,
+    class_counts,
+    class_metrics,
     class_scores,
     confusion_matrix,
     entity_counts,
     entity_scores,
-    macro_f1,
 )
 from bertsmith.finetune.tasks.task import (
     WINDOWS_LIMIT,
@@ -224,7 +224,8 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
                 "word_accuracy": scores.word_accuracy,
             }
         truth, predicted = self._numbers(examples, predictions)
-        return {"accuracy": accuracy(truth, predicted), "macro_f1": macro_f1(truth, predicted)}
+        found = class_metrics(*class_counts(truth, predicted, len(self.labels)))
+        return {name: found[name] for name in ("accuracy", "macro_f1")}
 
     def evaluate(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> Evaluation:
         """Adds the interval over sentences, the table by entity type or tag, and the surest mistakes in context."""
