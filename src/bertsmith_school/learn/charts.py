@@ -5,6 +5,7 @@ Each takes what a computation found and the words of its picture, as those of `p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -168,6 +169,60 @@ def draw_window(found: Computation, say: Mapping[str, str]) -> str:
                 drawing.box(x + across * cell, 40 + down * cell, cell - 3, cell - 3, kind=kind)
         drawing.text(x, 58 + count * cell, say[note], anchor="start", size=12)
     drawing.text(20, 330 - 14, say["share"], anchor="start", kind="soft", size=12)
+    return drawing.svg()
+
+
+def draw_masks(found: Computation, say: Mapping[str, str]) -> str:
+    """Draws how many pieces have been asked for after each pass, with one mask and with new ones."""
+    rows: Any = found.steps[-1].value
+    drawing = Drawing(720, 60 + 52 * len(rows), title=found.title, description=say["about"])
+    for x, key, kind in ((14, "one", "plain"), (_LEFT, "new", "green")):
+        drawing.box(x, 16, 16, 16, kind=kind)
+        drawing.text(x + 24, 24, say[key], anchor="start")
+    pieces = found.values["pieces"]
+    for n, (number, _, static, fresh) in enumerate(rows):
+        for line, (count, kind) in enumerate(((static, "plain"), (fresh, "green"))):
+            name = say["pass"].format(number) if line == 0 else ""
+            _bar(drawing, 46 + 52 * n + 23 * line, name, count / pieces, f"{count} / {pieces}", kind, high=22)
+    return drawing.svg()
+
+
+def draw_depth(found: Computation, say: Mapping[str, str]) -> str:
+    """Draws how long a state is, and how large the gradient, above some of the blocks, for both ways to normalise."""
+    rows: Any = found.steps[-1].value
+    drawing = Drawing(760, 60 + 52 * len(rows), title=found.title, description=say["about"])
+    for x, first, title in ((14.0, 1, say["length"]), (400.0, 2, say["gradient"])):
+        drawing.text(x, 24, title, anchor="start", bold=True)
+        largest = max(row[first + side] for row in rows for side in (0, 2))
+        for n, row in enumerate(rows):
+            drawing.text(x, 70 + 52 * n, say["above"].format(row[0]), anchor="start", size=12)
+            for line, kind in enumerate(("blue", "green")):
+                number = row[first + 2 * line]
+                top, width = 46 + 52 * n + 23 * line, 2 + 150 * number / largest
+                drawing.box(x + 76, top, width, 18, kind=kind)
+                drawing.text(x + 84 + width, top + 9, f"{number:.2f}", anchor="start", size=12)
+    for x, name, kind in ((240.0, "BERT", "blue"), (310.0, "ModernBERT", "green")):
+        drawing.box(x - 22, 16, 16, 16, kind=kind)
+        drawing.text(x, 24, name, anchor="start", size=12)
+    return drawing.svg()
+
+
+def draw_turned(found: Computation, say: Mapping[str, str]) -> str:
+    """Draws the first pair of a query and of a key as hands of a clock, which turn one radian a place."""
+    rows: Any = found.steps[-1].value
+    drawing = Drawing(24 + 176 * len(rows), 290, title=found.title, description=say["about"])
+    for n, (query, key, apart, _, turned) in enumerate(rows):
+        x, middle = 16 + 176 * n, 16 + 176 * n + 80
+        drawing.box(x, 40, 160, 160)
+        for name, place in (("q", query), ("k", key)):
+            # 每往后一个位置转一弧度：两根指针的夹角只看相隔多远
+            across, down = math.cos(place), -math.sin(place)
+            drawing.arrow((middle, 120), (middle + 58 * across, 120 + 58 * down))
+            drawing.text(middle + 70 * across, 120 + 70 * down, name, bold=True)
+        drawing.text(middle, 24, say["places"].format(query, key), size=12)
+        drawing.text(middle, 220, say["apart"].format(apart), size=12)
+        drawing.text(middle, 244, f"q · k = {float(turned):.4f}", size=12, kind="soft")
+    drawing.text(16, 272, say["same"], anchor="start", bold=True, size=12)
     return drawing.svg()
 
 

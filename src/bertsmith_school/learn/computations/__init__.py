@@ -144,12 +144,12 @@ _RECIPES = (
     _recipe(pretraining.schedule, _STEPS, draw=charts.draw_schedule),
     _recipe(experiments.gradient_check, _SEED),
     _recipe(experiments.recovered_attention, _SEED, draw=charts.draw_recovered),
-    _recipe(families.roberta_masks, _SEED),
+    _recipe(families.roberta_masks, _SEED, draw=charts.draw_masks),
     _recipe(families.distilbert_layers, _SIZE, draw=charts.draw_sharing),
     _recipe(families.albert_sharing, {**_SIZE, "vocab_size": _whole(30000, 1, 10**7)}, draw=charts.draw_sharing),
     _recipe(families.electra_replaced, _SEED, draw=charts.draw_replaced),
-    _recipe(families.modernbert_block, _PLACE),
-    _recipe(families.rotary_shift, _TURNED),
+    _recipe(families.modernbert_block, _PLACE, draw=charts.draw_depth),
+    _recipe(families.rotary_shift, _TURNED, draw=charts.draw_turned),
     _recipe(families.local_window, _WINDOW, draw=charts.draw_window),
 )
 COMPUTATIONS: dict[str, Recipe] = {recipe.function.__name__: recipe for recipe in _RECIPES}
