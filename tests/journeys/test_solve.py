@@ -211,6 +211,42 @@ def test_tags_of_both_parts_are_added_up(encoder, tmp_path, monkeypatch):
     assert "»walks«" in found.report.read_text()
 
 
+def asked_rows(count, seed):
+    """Who has things, or how many, of three people: the shape of the answer and what stands near tell where it is."""
+    draws, found = random.Random(seed), []
+    for _ in range(count):
+        people, things = draws.sample(("Ada", "Ben", "Cleo", "Dan"), 3), draws.sample(("books", "cats", "maps"), 3)
+        counts = [str(draws.randrange(10, 99)) for _ in things]
+        context = " ".join(f"{who} has {many} {what}." for who, many, what in zip(people, counts, things, strict=True))
+        which = draws.randrange(3)
+        asked, answer = draws.choice(
+            [(f"Who has {things[which]}?", people[which]), (f"How many {things[which]} are there?", counts[which])]
+        )
+        answers = {"text": [answer], "answer_start": [context.index(answer)]}
+        found.append({"question": asked, "context": context, "answers": answers})
+    return found
+
+
+def test_answers_of_a_file_are_solved_by_words_and_an_encoder(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(journey, "mix_of", lambda *_: ((0.5, 0.8, 0.0), 1.0))
+    monkeypatch.setattr(journey, "STEPS", 8)
+    file, held = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    rows = asked_rows(110, 0)
+    for path, some in ((file, rows[:80]), (held, rows[80:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    found = bertsmith.solve(file, tmp_path / "out", dev=held, model=encoder, minutes=5.0)
+    tries = {one.name: one for one in found.details.tries}
+    assert tries["majority"].note.startswith("not tried")
+    assert tries["words"].score > 0.8
+    assert found.details.answer == "words + fine-tuned encoder"
+    assert bertsmith.evaluate(found.model_folder, held).metrics == pytest.approx(found.metrics, abs=1e-6)
+    pairs = [(row["question"], row["context"]) for row in rows[80:]]
+    parts = (load_pipeline("answer", found.model_folder, only=only) for only in (None, "words", "encoder"))
+    whole, ours, theirs = (one.logits(pairs) for one in parts)
+    torch.testing.assert_close(whole, 0.5 * theirs + 0.8 * ours)
+    assert "Where the parts differ" in found.report.read_text()
+
+
 def test_an_encoder_that_knows_nothing_stays_out(tmp_path, encoder):
     """As one of another language would: its vocabulary has none of the words."""
     torch.manual_seed(0)

@@ -7,14 +7,13 @@ backward give, less what is true. So weights and transitions are learned togethe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from bertsmith.finetune.datasets.tagged import TaggedWords
-from bertsmith.finetune.linear import Fit, Floats, Losses, fitted, in_order, most_frequent, scores_of
+from bertsmith.finetune.linear import Fit, Floats, Losses, Ways, fitted_rows, most_frequent
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.inference.chain import PART, Chain, Steps, chances, looks
 
@@ -41,32 +40,14 @@ def train_chain(
     known = most_frequent(counts, tags)
     nothing = np.zeros((len(known), tags), dtype=np.float32)
     empty = Chain(task.labels, known.astype(np.int32), nothing, nothing[:1, 0], nothing[:0])
-    numbers = np.asarray(folds)
-    held = [list(dev)] if dev is not None else [_chosen(train, numbers == part) for part in np.unique(numbers)]
-    rest = [list(train)] if dev is not None else [_chosen(train, numbers != part) for part in np.unique(numbers)]
-
-    def piece(examples: Sequence[TaggedWords]) -> tuple[Any, Losses]:
-        return _matrix(empty, examples), _losses(task, examples)
-
-    measured = [piece(examples) for examples in held]
-
-    def held_loss(tables: Sequence[Floats]) -> float:
-        rows = zip(measured, tables, strict=True)
-        return sum(loss(scores_of(features, table), table[len(known) + 1 :])[0] for (features, loss), table in rows)
-
-    shape, pieces = (len(known) + 1 + tags, tags), [piece(examples) for examples in rest]
-    whole = pieces[0] if dev is not None else piece(train)
-    learned, strength, tables = fitted(pieces, whole, held_loss, strengths, shape, tolerances)
-    made = [_filled(empty, table) for table in (learned, *tables)]
-    if dev is not None:
-        return made[0], Fit(strength, made[0].logits([one.words for one in dev]))
-    told = zip(made[1:], held, strict=True)
-    outputs = torch.cat([one.logits([example.words for example in examples]) for one, examples in told])
-    return made[0], Fit(strength, in_order(outputs, task.rows(train), numbers))
-
-
-def _chosen(examples: Sequence[TaggedWords], which: NDArray[np.bool_]) -> list[TaggedWords]:
-    return [examples[number] for number in np.flatnonzero(which).tolist()]
+    ways = Ways(
+        partial(_matrix, empty),
+        partial(_losses, task),
+        partial(_filled, empty),
+        lambda chain, examples: chain.logits([one.words for one in examples]),
+        task.rows,
+    )
+    return fitted_rows(ways, train, dev, folds, strengths, (len(known) + 1 + tags, tags), tolerances)
 
 
 def _filled(empty: Chain, table: Floats) -> Chain:

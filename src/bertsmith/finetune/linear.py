@@ -28,10 +28,73 @@ TOLERANCES = (1e-4, 1e-8)
 
 
 class Fit(NamedTuple):
-    """How a linear model was found: the strength, and its outputs [N, K] for examples it had not learned from."""
+    """How a linear model was found: the strength, and its outputs [N, K] for examples it had not learned from.
+
+    `rows` says how many examples it learned from, where these are not all.
+    """
 
     strength: float
     outputs: Tensor
+    rows: int | None = None
+
+
+class Ways(NamedTuple):
+    """How examples of which each has several rows of outputs are learned from.
+
+    Attributes:
+        matrix: gives the features of examples, a sparse matrix [N, F].
+        losses: gives the losses of their outputs.
+        filled: makes a model of parameters.
+        outputs: gives the outputs [N, C] of a model for examples.
+        rows: says how many rows each example has.
+    """
+
+    matrix: Callable[[Sequence[Any]], Any]
+    losses: Callable[[Sequence[Any]], Losses]
+    filled: Callable[[Floats], Any]
+    outputs: Callable[[Any, Sequence[Any]], Tensor]
+    rows: Callable[[Sequence[Any]], list[int]]
+
+
+def fitted_rows(
+    ways: Ways,
+    train: Sequence[Any],
+    dev: Sequence[Any] | None,
+    folds: Sequence[int],
+    strengths: Sequence[float],
+    shape: tuple[int, int],
+    tolerances: tuple[float, float],
+) -> tuple[Any, Fit]:
+    """Trains a model whose examples have several rows of outputs; `shape` as in `fitted`, the rest as `train_words`."""
+    numbers = np.asarray(folds)
+    parts = [] if dev is not None else [numbers == part for part in np.unique(numbers)]
+    held = [list(dev)] if dev is not None else [_chosen(train, part) for part in parts]
+    rest = [list(train)] if dev is not None else [_chosen(train, ~part) for part in parts]
+
+    def piece(examples: Sequence[Any]) -> tuple[Any, Losses]:
+        return ways.matrix(examples), ways.losses(examples)
+
+    measured = [piece(examples) for examples in held]
+
+    def held_loss(tables: Sequence[Floats]) -> float:
+        return sum(
+            loss(scores_of(features, table), table[features.shape[1] + 1 :])[0]
+            for (features, loss), table in zip(measured, tables, strict=True)
+        )
+
+    pieces = [piece(examples) for examples in rest]
+    whole = pieces[0] if dev is not None else piece(train)
+    learned, strength, tables = fitted(pieces, whole, held_loss, strengths, shape, tolerances)
+    model = ways.filled(learned)
+    if dev is not None:
+        return model, Fit(strength, ways.outputs(model, dev))
+    told = zip(tables, held, strict=True)
+    outputs = torch.cat([ways.outputs(ways.filled(table), examples) for table, examples in told])
+    return model, Fit(strength, in_order(outputs, ways.rows(train), numbers))
+
+
+def _chosen(examples: Sequence[Any], which: NDArray[np.bool_]) -> list[Any]:
+    return [examples[number] for number in np.flatnonzero(which).tolist()]
 
 
 def fitted(

@@ -10,10 +10,12 @@ import numpy as np
 
 from bertsmith.finetune.chain import train_chain
 from bertsmith.finetune.linear import Fit
+from bertsmith.finetune.spans import train_spans
+from bertsmith.finetune.tasks.answer import AnsweringTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.finetune.tasks.tag import TaggingTask
 from bertsmith.finetune.tasks.task import AdditiveTask
-from bertsmith.finetune.words import train_words
+from bertsmith.finetune.words import SPANS, train_words
 from bertsmith.inference.chain import Chain
 from bertsmith.inference.classify import SINGLE
 from bertsmith.inference.linear import LinearModel
@@ -22,6 +24,8 @@ from bertsmith.inference.words import Words
 
 def problem_of(task: AdditiveTask[Any, Any]) -> str:
     """Returns what a row of the task's outputs means; each word of a sentence has one tag of several."""
+    if isinstance(task, AnsweringTask):
+        return SPANS
     return str(task.config_fields()["problem_type"] or SINGLE)
 
 
@@ -31,6 +35,8 @@ def train_linear(
     """Trains the linear model of a task; arguments and what is returned as in `train_words`."""
     if isinstance(task, TaggingTask):
         return train_chain(task, train, dev, folds=folds)
+    if isinstance(task, AnsweringTask):
+        return train_spans(train, dev, folds=folds)
     return train_words(cast("Any", task), train, dev, folds=folds)
 
 

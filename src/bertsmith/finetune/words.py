@@ -22,11 +22,14 @@ from torch import Tensor
 
 from bertsmith.finetune.datasets.texts import columns_of
 from bertsmith.finetune.linear import STRENGTHS, Fit, Floats, Losses, fitted, most_frequent, scores_of
+from bertsmith.finetune.spans import span_losses
 from bertsmith.finetune.tasks.classify import TextTask
 from bertsmith.finetune.tasks.regress import RegressionTask
 from bertsmith.inference.classify import REGRESSION, SINGLE
 from bertsmith.inference.words import PART, SIMILARITIES, StatesLayer, Words, all_outputs, counted
 
+SPANS = "answer"
+"""What is predicted is where an answer begins and ends, see `spans`."""
 CHANCE = 1.92
 """Half the 95 % quantile of chi squared with one degree of freedom."""
 
@@ -182,12 +185,16 @@ def _example_weights(task: TextTask[Any, Any], target: Floats) -> Floats:
 
 
 def _losses(problem: str, scores: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """Returns the loss of each example [N], and its slope at each output [N, C].
+    """Returns the loss of each example [N], of answers that of all together, and its slope at each output [N, C].
 
     Args:
+        problem: one of `PROBLEM_TYPES`, or `SPANS`.
         scores: [N, C]; of two classes the log odds alone, or both.
         target: [N] numbers of classes, or numbers; [N, C] of labels.
     """
+    if problem == SPANS:
+        loss, slopes = span_losses(scores, target)
+        return np.array([loss]), slopes
     if problem == REGRESSION:
         errors = scores - target.reshape(scores.shape)
         return 0.5 * np.square(errors[:, 0]), errors
@@ -213,7 +220,7 @@ def mix_of(
     than `slack`.
 
     Args:
-        problem: one of `PROBLEM_TYPES`.
+        problem: one of `PROBLEM_TYPES`, or `SPANS`.
         encoder: [N, K], outputs for N examples that neither part was trained on.
         words: [N, K].
         target: what is true of them, as `TextTask.targets` says it; numbers on the scale of the file.

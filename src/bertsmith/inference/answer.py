@@ -6,6 +6,7 @@ Notable:
   sequences of a batch at once, and only the best of each leave the device
 - fine-tuning and prediction cut alike: a model answers from windows like those it learned from
 - an answer is given by characters, so that it is exactly what stands in the passage
+- beside a linear model over words (see `spans`), the scores of tokens become those of words, and both are added up
 - memory does not grow with the number of questions: see `Answer.stream`
 """
 
@@ -13,19 +14,24 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.batch import RaggedBatch
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
-from bertsmith.inference.pipeline import Pipeline, one_or_many, require_list
+from bertsmith.inference.linear import LinearPipeline
+from bertsmith.inference.pipeline import one_or_many, require_list
+from bertsmith.inference.spans import OUTPUTS, Spans, best_word_spans, passage_words
 from bertsmith.inference.task_file import TaskFile
 from bertsmith.model import ModelForQuestionAnswering
 from bertsmith.model.heads import SpanScores
@@ -33,6 +39,8 @@ from bertsmith.tokenizer import Template, Tokenizer
 
 WINDOWS_AT_ONCE = 1024
 """Windows that are sorted and packed together: enough to pack well, few enough to be forgotten soon."""
+UNREAD = -100.0
+"""Score of a word that the tokenizer drops."""
 
 
 class Window(NamedTuple):
@@ -188,9 +196,10 @@ class AnswerSettings(TaskFile):
     null_threshold: float | None = None
 
 
-class Answer(Pipeline, name="answer"):
+class Answer(LinearPipeline, name="answer"):
     """Answers questions from passages."""
 
+    words_kind = Spans
     architectures = (ModelForQuestionAnswering,)
     settings = AnswerSettings
     two_texts = "a question and its passage"
@@ -198,8 +207,8 @@ class Answer(Pipeline, name="answer"):
 
     def __init__(
         self,
-        model: ModelForQuestionAnswering,
-        tokenizer: Tokenizer,
+        model: ModelForQuestionAnswering | Spans,
+        tokenizer: Tokenizer | None,
         inference: InferenceConfig = DEFAULT,
         *,
         stride: int = 128,
@@ -211,6 +220,7 @@ class Answer(Pipeline, name="answer"):
 
         Args:
             stride: tokens that neighbouring windows of a long passage share, at most half a window.
+            max_answer_tokens: of the longest answer; with a linear model over words it counts words.
             n_best: most candidates for each question; also the spans that each window puts forward.
             null_threshold: τ of §4.3: an answer must beat "no answer" by more than this; 0 takes what scores higher.
                 None for models that were trained on answerable questions only: they always answer.
@@ -223,14 +233,17 @@ class Answer(Pipeline, name="answer"):
             )
         if null_threshold is not None and not math.isfinite(null_threshold):
             raise ConfigError(f"null threshold {null_threshold} is not a finite number; None always answers")
-        self.cutter = WindowCutter(tokenizer, self.max_length, stride)
+        self.labels = list(OUTPUTS)
         self.n_best = n_best
         self.max_answer_tokens = max_answer_tokens
+        self.null_threshold = null_threshold
+        if tokenizer is None:
+            return
+        self.cutter = WindowCutter(tokenizer, self.max_length, stride)
         template = tokenizer.template
         # 只认一种句段的分词器（RoBERTa）靠分隔符找段落：句段编号全是 0，分不出问题与段落
         borders = 0 if template.second_type else len(template.between)
         self._read = BestSpans(n_best, max_answer_tokens, tokenizer.sep_token_id, borders)
-        self.null_threshold = null_threshold
 
     @one_or_many
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answered]:
@@ -252,6 +265,11 @@ class Answer(Pipeline, name="answer"):
         Yields:
             The answers in the same order.
         """
+        if self.words is not None:
+            some = iter(pairs)
+            while part := list(islice(some, WINDOWS_AT_ONCE)):
+                yield from self.told(self.logits(part), part)
+            return
         readings = (_Reading(self.cutter.cut(question, context)) for question, context in pairs)
         entries = ((reading, window) for reading in readings for window in reading.question.windows())
         current: _Reading | None = None
@@ -269,6 +287,66 @@ class Answer(Pipeline, name="answer"):
                 reading.add(window, row)
         if current is not None:
             yield current.answer(self.n_best, self.null_threshold)
+
+    def logits(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """Returns [W, 4] float32, what is said of each word of N passages beside their questions, see `spans.OUTPUTS`.
+
+        An encoder says of a word's first token that an answer begins there, of its last that it ends there; of a word
+        in several windows the highest counts.
+        """
+        return self.together((pairs,), lambda: self._word_scores(pairs))
+
+    def told(self, outputs: Tensor, pairs: Sequence[tuple[str, str]]) -> list[Answered]:
+        """Returns the answers that outputs for words [W, 4] give, all spans of words considered."""
+        answers, first = [], 0
+        scores = outputs.double().numpy()
+        for _, context in pairs:
+            places = passage_words(context).places
+            rows = scores[first : first + len(places)]
+            first += len(places)
+            found: dict[str, tuple[float, int, int]] = {}
+            for score, one, other in best_word_spans(rows, self.max_answer_tokens, self.n_best):
+                start, end = places[one][0], places[other][1]
+                found.setdefault(context[start:end], (-score, start, end))
+            answers.append(_answered(found, float(rows[-1, 3]), self.n_best, self.null_threshold))
+        return answers
+
+    def _word_scores(self, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        questions = [self.cutter.cut(question, context) for question, context in pairs]
+        windows = [(number, window) for number, question in enumerate(questions) for window in question.windows()]
+        rows = self.engine.run_tokens(
+            [window.input_ids for _, window in windows], [window.token_type_ids for _, window in windows], _span_scores
+        )
+        tokens = [np.full((len(question.passage.ids), 2), -np.inf) for question in questions]
+        nulls = np.full(len(questions), np.inf)
+        for (number, window), row in zip(windows, rows, strict=True):
+            scores = row.double().numpy()
+            # 与逐窗作答一样：空答案取各窗里最低的，词元取各窗里最高的
+            nulls[number] = min(nulls[number], scores[0].sum())
+            some = tokens[number][window.first : window.first + window.size]
+            np.maximum(some, scores[window.head : window.head + window.size], out=some)
+        found: list[NDArray[np.float64]] = [np.zeros((0, len(OUTPUTS)))]
+        for question, scores, null in zip(questions, tokens, nulls.tolist(), strict=True):
+            words = _of_words(question.passage, scores)
+            words[-1, 3] = null
+            found.append(words)
+        return torch.from_numpy(np.concatenate(found).astype(np.float32))
+
+
+def _of_words(passage: PassageTokens, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [W, 4] for the words of a passage from start and end scores [T, 2] of its tokens."""
+    places = passage_words(passage.text).places
+    found = np.zeros((len(places), len(OUTPUTS)))
+    for number, (start, end) in enumerate(places):
+        first, last = bisect_right(passage.ends, start), bisect_left(passage.starts, end) - 1
+        # 分词器整个丢掉的词不能是答案的两端
+        found[number, [0, 2]] = (scores[first, 0], scores[last, 1]) if first <= last else UNREAD
+    return found
+
+
+def _span_scores(model: ModelForQuestionAnswering, batch: RaggedBatch) -> Tensor:
+    """Returns [T, 2], start and end scores."""
+    return torch.stack([part.float() for part in model(batch)], -1)
 
 
 @dataclass(frozen=True)
@@ -365,25 +443,31 @@ class _Reading:
 
     def answer(self, n_best: int, null_threshold: float | None) -> Answered:
         """Returns the answer, when all windows have been added."""
-        places = sorted((place, text) for text, place in self.places.items())[:n_best]
-        scores = [-place[0] for place, _ in places]
-        rivals = scores if null_threshold is None else [*scores, self.null_score]
-        # 减去最大值再取指数，否则分数一大就溢出
-        highest = max(rivals)
-        total = math.fsum(math.exp(score - highest) for score in rivals)
-        candidates = tuple(
-            AnswerCandidate(text, start, end, score, math.exp(score - highest) / total)
-            for ((_, start, end), text), score in zip(places, scores, strict=True)
-        )
-        null_probability = 0.0 if null_threshold is None else math.exp(self.null_score - highest) / total
-        null = AnswerCandidate("", 0, 0, self.null_score, null_probability)
-        margin = candidates[0].score - self.null_score
-        no_answer = null_threshold is not None and margin <= null_threshold
-        best = vars(null if no_answer else candidates[0])
-        return Answered(
-            **best,
-            no_answer=no_answer,
-            null_score=self.null_score,
-            null_probability=null_probability,
-            candidates=candidates,
-        )
+        return _answered(self.places, self.null_score, n_best, null_threshold)
+
+
+def _answered(
+    found: dict[str, tuple[float, int, int]], null_score: float, n_best: int, null_threshold: float | None
+) -> Answered:
+    """Returns the answer of those that were found, text → -score, start and end."""
+    places = sorted((place, text) for text, place in found.items())[:n_best]
+    scores = [-place[0] for place, _ in places]
+    rivals = scores if null_threshold is None else [*scores, null_score]
+    # 减去最大值再取指数，否则分数一大就溢出
+    highest = max(rivals)
+    total = math.fsum(math.exp(score - highest) for score in rivals)
+    candidates = tuple(
+        AnswerCandidate(text, start, end, score, math.exp(score - highest) / total)
+        for ((_, start, end), text), score in zip(places, scores, strict=True)
+    )
+    null_probability = 0.0 if null_threshold is None else math.exp(null_score - highest) / total
+    null = AnswerCandidate("", 0, 0, null_score, null_probability)
+    no_answer = null_threshold is not None and candidates[0].score - null_score <= null_threshold
+    best = vars(null if no_answer else candidates[0])
+    return Answered(
+        **best,
+        no_answer=no_answer,
+        null_score=null_score,
+        null_probability=null_probability,
+        candidates=candidates,
+    )

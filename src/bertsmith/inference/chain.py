@@ -163,12 +163,11 @@ def looks(sentences: Sequence[Sequence[str]]) -> Ints:
     owners: Ints = np.repeat(np.arange(len(sentences)), [len(words) for words in sentences])
     if not words:
         return np.zeros((0, 0), dtype=np.int64)
-    codes, starts = _codes(words)
-    lower, lower_starts = _codes([word.lower() for word in words])
-    exact, plain = (run_hashes(_spread(one), begin) for one, begin in ((codes, starts), (lower, lower_starts)))
-    shapes, kept = _shapes(codes, starts)
-    shape, short = run_hashes(shapes, starts), run_hashes(shapes[kept], np.cumsum(kept)[starts] - 1)
-    prefixes, suffixes = _affixes(_spread(lower), lower_starts)
+    codes, starts = codes_of(words)
+    lower, lower_starts = codes_of([word.lower() for word in words])
+    exact, plain = (run_hashes(spread(one), begin) for one, begin in ((codes, starts), (lower, lower_starts)))
+    shape, short = run_hashes(_shapes(codes), starts), kinds_in_short(codes, starts)
+    prefixes, suffixes = _affixes(spread(lower), lower_starts)
     ones: list[tuple[Hashes, NDArray[np.bool_] | None]] = [(exact, None), (plain, None), (shape, None), (short, None)]
     ones += [*prefixes, *suffixes]
     end = suffixes[2][0]
@@ -196,24 +195,30 @@ def looks(sentences: Sequence[Sequence[str]]) -> Ints:
     return found
 
 
-def _codes(words: Sequence[str]) -> tuple[Hashes, Ints]:
-    """Returns the code points of words, end to end, and where each begins."""
+def codes_of(words: Sequence[str]) -> tuple[Hashes, Ints]:
+    """Returns the code points of words, end to end, and where each begins; each has at least one."""
     codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
     return codes, np.cumsum(lengths) - lengths
 
 
-def _spread(codes: Hashes) -> Hashes:
+def spread(codes: Hashes) -> Hashes:
+    """Hashes characters, each by itself."""
     return mixed_bits(codes * np.uint32(0x9E3779B1))
 
 
-def _shapes(codes: Hashes, starts: Ints) -> tuple[Hashes, NDArray[np.bool_]]:
-    """Returns the kind of each character, hashed, and which ones differ from the one before in the word."""
-    unique, places = np.unique(codes, return_inverse=True)
-    kinds = np.array([_kind(code) for code in unique.tolist()], dtype=np.uint32)[places]
-    kept = np.diff(kinds, prepend=np.uint32(0)) != 0
+def kinds_in_short(codes: Hashes, starts: Ints) -> Hashes:
+    """Hashes the shapes of words with each run of a kind of character as one: `Xxxx-dd` as `Xx-d`."""
+    shapes = _shapes(codes)
+    kept = np.diff(shapes, prepend=np.uint32(0)) != 0
     kept[starts] = True
-    return _spread(kinds), kept
+    return run_hashes(shapes[kept], np.cumsum(kept)[starts] - 1)
+
+
+def _shapes(codes: Hashes) -> Hashes:
+    """Returns the kind of each character, hashed."""
+    unique, places = np.unique(codes, return_inverse=True)
+    return spread(np.array([_kind(code) for code in unique.tolist()], dtype=np.uint32)[places])
 
 
 def _kind(code: int) -> int:

@@ -49,10 +49,10 @@ from bertsmith.finetune.splits import fold_numbers, held_out, together
 from bertsmith.finetune.tasks import all_tasks, save_task, task_named
 from bertsmith.finetune.tasks.classify import ClassificationOptions, TextTask
 from bertsmith.finetune.tasks.task import AdditiveTask, Evaluation
-from bertsmith.finetune.words import CHANCE, mix_of, train_states
+from bertsmith.finetune.words import CHANCE, SPANS, mix_of, train_states
 from bertsmith.hub import model_folder
 from bertsmith.inference import load_pipeline
-from bertsmith.inference.classify import REGRESSION, SINGLE, sequence_rows
+from bertsmith.inference.classify import REGRESSION, sequence_rows
 from bertsmith.inference.embed import READS, Embed, Pooling, copy_sentence_files
 from bertsmith.inference.engine import DEFAULT, InferenceConfig
 from bertsmith.inference.linear import LinearPipeline, read_words
@@ -70,7 +70,7 @@ from bertsmith.seeding import generator
 from bertsmith.settings import Result, built, divided, option
 from bertsmith.tokenizer import load_tokenizer
 
-SHAPES = ("classify", "multilabel", "regress", "tag")
+SHAPES = ("classify", "multilabel", "regress", "tag", "answer")
 """The tasks whose labels can be solved for: their outputs can be added up."""
 
 STEPS = 1200
@@ -103,7 +103,7 @@ class SolveOptions:
 
     panel: ClassVar[str] = "What is tried"
 
-    task: str | None = option(None, help="classify, multilabel, regress or tag; default: by the labels.")
+    task: str | None = option(None, help="classify, multilabel, regress, tag or answer; default: by the labels.")
     minutes: float = option(10.0, min=0.01, help="Minutes for all together; words take seconds and always run.")
     seed: int = option(0, help="Random seed.")
 
@@ -281,9 +281,10 @@ def _read(
 
 
 def _shape(train: DataSource, reading: ReadingOptions) -> str:
-    """Returns what the labels are: tags of words, sets where columns or a separator say so, measured numbers, names."""
-    if _has_tags(train, reading):
-        return "tag"
+    """Returns what the labels are: tags, answers, sets where columns or a separator say so, numbers, names."""
+    for name in ("tag", "answer"):
+        if _reads_as(name, train, reading):
+            return name
     if reading.separator is not None or len(reading.label_column or ()) > 1:
         return "multilabel"
     labels = {example.label for example in task_named("classify").spec.reader.read(train, reading)}
@@ -295,15 +296,17 @@ def _shape(train: DataSource, reading: ReadingOptions) -> str:
     return "regress" if len(numbers) > 20 or not all(number.is_integer() for number in numbers) else "classify"
 
 
-def _has_tags(train: DataSource, reading: ReadingOptions) -> bool:
+def _reads_as(task: str, train: DataSource, reading: ReadingOptions) -> bool:
+    """Tells whether a file or rows are what a task reads whose rows have more than a text and a label."""
     if isinstance(train, (str, Path)):
-        if ending_of(Path(train)) in WORD_LINES:
+        ending, kinds = ending_of(Path(train)), ("jsonl", "parquet")
+        if task == "tag" and ending in WORD_LINES:
             return True
-        if kind_of(Path(train)) not in ("jsonl", "parquet"):
+        if kind_of(Path(train)) not in kinds and not (task == "answer" and ending == ".json"):
             return False
-    # 一行里有等长的两列：词和标签
+    # 词与标签等长的两列，或问题、段落与答案：读得通就是
     try:
-        task_named("tag").spec.reader.read(train, reading)
+        task_named(task).spec.reader.read(train, reading)
     except BertsmithError:
         return False
     return True
@@ -341,7 +344,10 @@ class _Job:
         done = self.folder / "result.json"
         if done.exists():
             return read_json(done, Solved, RunFolderError, "remove it or choose another --out")
-        self._do("majority", self._majority)
+        if self.problem == SPANS:
+            self._skip("majority", "answers have no commonest one")
+        else:
+            self._do("majority", self._majority)
         self._do("words", self._words)
         for called, model in self.models.items():
             self._frozen(f"frozen {called}", model)
@@ -411,6 +417,8 @@ class _Job:
         words.save(path)
         save_task(self.task, path, 0)
         note = f"strength {fit.strength:g}, {len(words.features):,} features"
+        if fit.rows is not None:
+            note += f", {fit.rows:,} of {len(self.train):,} rows"
         return self._measured("words", path, path, note, fit.outputs)
 
     def _frozen(self, name: str, start: str | Path) -> None:
@@ -724,14 +732,9 @@ class _Job:
         """Returns the texts of dev of which words and encoder disagree most, and what is true."""
         best = solved.answer.removeprefix("words + ")
         pipeline = load_pipeline(self.task.name, self.folder / "model", only="words")
-        words, encoder = (self.outputs[name] for name in ("words", best))
-        apart = (solved.mix[0] * encoder - solved.mix[1] * words).abs()
-        apart = (apart - apart.mean(1, keepdim=True) if self.problem == SINGLE else apart).abs().amax(1)
-        places, shown = apart.argsort(descending=True)[:SHOWN], self.task.shown(self.dev)
-        told = (self.task.said(pipeline, outputs[places]) for outputs in (words, encoder))
-        rows = [
-            [cut(shown[place][0]), shown[place][1], *said] for place, *said in zip(places.tolist(), *told, strict=True)
-        ]
+        outputs, weights = (self.outputs["words"], self.outputs[best]), (solved.mix[1], solved.mix[0])
+        found = self.task.apart(pipeline, self.dev, outputs, weights, SHOWN)
+        rows = [[cut(text), *said] for text, *said in found]
         note = "Where the two parts differ most. What only one of them knows is why together they do better."
         return Table(
             f"Where the parts differ, on {self.held}", ("text", "true", "words", "encoder"), rows, note, ("text",)

@@ -16,17 +16,20 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from torch import Tensor
 
 from bertsmith.errors import ConfigError, InputError
 from bertsmith.finetune.datasets.questions import QUESTIONS, QuestionExample
 from bertsmith.finetune.metrics import bootstrap_interval
 from bertsmith.finetune.metrics.spans import SpanScores, best_null_threshold, cmrc_scores, squad_scores
+from bertsmith.finetune.spans import targets_of, words_of
 from bertsmith.finetune.tasks.task import (
     SHOWN_MISTAKES,
     WINDOWS_LIMIT,
+    AdditiveTask,
     CardText,
     EncodedExample,
     Evaluation,
@@ -34,7 +37,6 @@ from bertsmith.finetune.tasks.task import (
     Mistake,
     Record,
     Rows,
-    Task,
     TaskSpec,
     auto_model,
 )
@@ -65,7 +67,7 @@ class AnsweringOptions:
 
 
 @dataclass(frozen=True)
-class AnsweringTask(Task[QuestionExample, Answered]):
+class AnsweringTask(AdditiveTask[QuestionExample, Answered]):
     """Spans of passages that answer questions; scored by the rules of SQuAD 1.1, SQuAD 2.0 or CMRC 2018.
 
     Attributes:
@@ -169,6 +171,47 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         """Answers the questions."""
         return list(pipeline.stream((example.question, example.context) for example in examples))
 
+    def targets(self, examples: Sequence[QuestionExample]) -> list[int]:
+        """Returns for each word of each passage what counts in the true answer, see `finetune.spans.targets_of`."""
+        return targets_of(examples)
+
+    def rows(self, examples: Sequence[QuestionExample]) -> list[int]:
+        """Returns the number of words of each passage."""
+        return words_of(examples)
+
+    def outputs(self, pipeline: Any, examples: Sequence[QuestionExample]) -> Tensor:
+        """Returns [W, 4], one row for each word of each passage."""
+        outputs: Tensor = pipeline.logits([(example.question, example.context) for example in examples])
+        return outputs
+
+    def told(self, pipeline: Answer, outputs: Tensor, examples: Sequence[QuestionExample]) -> list[Answered]:
+        """Returns the answers."""
+        return pipeline.told(outputs, [(example.question, example.context) for example in examples])
+
+    def shown(self, examples: Sequence[QuestionExample]) -> list[tuple[str, str]]:
+        """Returns each question, and its true answers."""
+        true = (" / ".join(dict.fromkeys(answer.text for answer in example.answers)) for example in examples)
+        return [(example.question, text or NO_ANSWER) for example, text in zip(examples, true, strict=True)]
+
+    def apart(
+        self,
+        pipeline: Answer,
+        examples: Sequence[QuestionExample],
+        outputs: tuple[Tensor, Tensor],
+        _weights: tuple[float, float],
+        count: int,
+    ) -> list[tuple[str, ...]]:
+        """Returns questions to which two parts give different answers, those first of which both are sure."""
+        told = [self.told(pipeline, one, examples) for one in outputs]
+        texts = list(zip(*map(self._texts, told), strict=True))
+        sure = [min(one.candidates[0].probability for one in both) for both in zip(*told, strict=True)]
+        differ = [number for number, (one, other) in enumerate(texts) if one != other]
+        shown = self.shown(examples)
+        return [
+            (*shown[number], *(text or NO_ANSWER for text in texts[number]))
+            for number in sorted(differ, key=lambda number: -sure[number])[:count]
+        ]
+
     def with_best_threshold(
         self, examples: Sequence[QuestionExample], predictions: Sequence[Answered]
     ) -> AnsweringTask:
@@ -202,16 +245,12 @@ class AnsweringTask(Task[QuestionExample, Answered]):
         ]
         wrong = np.flatnonzero(scores.exact_matches < 1).tolist()
         order = sorted(wrong, key=lambda number: (scores.f1s[number], -confidence[number]))
+        shown = self.shown(examples)
         return Evaluation(
             self._metrics(examples, scores),
             {"f1": bootstrap_interval(scores.f1s), "exact_match": bootstrap_interval(scores.exact_matches)},
             mistakes=[
-                Mistake(
-                    examples[number].question,
-                    " / ".join(dict.fromkeys(answer.text for answer in examples[number].answers)) or NO_ANSWER,
-                    texts[number] or NO_ANSWER,
-                    confidence[number],
-                )
+                Mistake(shown[number][0], shown[number][1], texts[number] or NO_ANSWER, confidence[number])
                 for number in order[:SHOWN_MISTAKES]
             ],
         )

@@ -207,10 +207,6 @@ class TaggingTask(AdditiveTask[TaggedWords, WordTags]):
             for place, tag in enumerate(example.tags)
         ]
 
-    def said(self, pipeline: Tag, outputs: Tensor) -> list[str]:
-        """Returns the likeliest tag of each word."""
-        return [pipeline.labels[place] for place in outputs.argmax(-1).tolist()]
-
     def metrics(self, examples: Sequence[TaggedWords], predictions: Sequence[WordTags]) -> dict[str, float]:
         """Returns entity F1, precision, recall, macro F1 and word accuracy; or accuracy and macro F1 of the tags."""
         self._require_known(examples)

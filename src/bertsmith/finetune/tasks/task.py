@@ -480,11 +480,31 @@ class AdditiveTask(Task[ExampleT, PredictionT]):
 
     @abstractmethod
     def shown(self, examples: Sequence[ExampleT]) -> list[tuple[str, str]]:
-        """Returns for each row of outputs what was read, and what is true, for people."""
+        """Returns for each row of outputs, or each example, what was read, and what is true, for people."""
 
-    @abstractmethod
     def said(self, pipeline: Any, outputs: Tensor) -> list[str]:
-        """Returns what rows of outputs say, each by itself, for people."""
+        """Returns what rows of outputs say, each by itself, for people; here the likeliest label."""
+        return [pipeline.labels[place] for place in outputs.argmax(-1).tolist()]
+
+    def apart(
+        self,
+        pipeline: Any,
+        examples: Sequence[ExampleT],
+        outputs: tuple[Tensor, Tensor],
+        weights: tuple[float, float],
+        count: int,
+    ) -> list[tuple[str, ...]]:
+        """Returns at most `count` places where two parts differ most: what was read, what is true, what each says.
+
+        `outputs` [R, K] are those of the parts, `weights` what the answer multiplies them by.
+        """
+        apart = weights[0] * outputs[0] - weights[1] * outputs[1]
+        # 各类的得分同加一个数不改变概率：先减去平均再比
+        if self.config_fields()["problem_type"] in (None, _SINGLE):
+            apart = apart - apart.mean(1, keepdim=True)
+        places, shown = apart.abs().amax(1).argsort(descending=True)[:count], self.shown(examples)
+        said = zip(*(self.said(pipeline, one[places]) for one in outputs), strict=True)
+        return [(*shown[place], *both) for place, both in zip(places.tolist(), said, strict=True)]
 
 
 def new_model(architecture: type[ModelT], folder: Path, settings: FineTuningSettings, **changes: Any) -> ModelT:
